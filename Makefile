@@ -1,0 +1,57 @@
+# The project's commands; `make help` lists them. Everything runs in .venv, which they set up themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: help setup demo test check fmt lint types imports proto proto-check bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# One stamp per set of extras, remade when the project's metadata changes.
+.venv/local: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP_INSTALL) -e '.[local]'
+	touch $@
+
+.venv/dev: .venv/local
+	$(PIP_INSTALL) -e '.[dev]'
+	touch $@
+
+setup: .venv/dev ## make .venv with everything development needs
+
+demo: .venv/local ## start the whole stack on this host, ask it one question, stop it
+	$(BIN)/quire demo
+
+test: check ## everything CI runs
+	$(BIN)/pytest
+
+check: .venv/dev lint types imports proto-check ## the checks that run no code of ours
+
+fmt: .venv/dev ## format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only --quiet .
+
+lint: .venv/dev
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/yamllint --strict docker-compose.yml deploy
+
+types: .venv/dev
+	$(BIN)/mypy
+
+imports: .venv/dev
+	$(BIN)/lint-imports --no-logo
+
+proto: ## regenerate the stubs from protos/
+	protos/generate.sh
+
+proto-check: ## fail if the stubs are not what protos/ generates
+	protos/generate.sh build/proto
+	@cd build/proto && find . -type f | while read -r f; do cmp -s "$$f" "../../$$f" || { echo "$$f is stale: run make proto"; exit 1; }; done
+
+bench: .venv/dev ## measure what docs/performance.md reports
+	$(BIN)/python -m benchmarks.run
+
+clean: ## remove .venv and what was built
+	rm -rf .venv .venv-proto build

@@ -1,0 +1,48 @@
+"""The scheduler's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.config import option
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    listen: tuple[str, ...] = option(
+        ("127.0.0.1:50052",), "Address to serve gRPC on: host:port or unix:/path. Repeatable."
+    )
+    worker: tuple[str, ...] = option((), "Address of a worker group's rank 0. Repeatable; all must serve one model.")
+    max_num_seqs: int | None = option(
+        None, "Sequences in one step, at most. Default: what the worker offers.", minimum=1
+    )
+    max_num_batched_tokens: int | None = option(
+        None,
+        "Tokens in one step, at most: longer prompts are computed in chunks. Default: what the worker offers.",
+        minimum=1,
+    )
+    max_num_queued_reqs: int = option(
+        1024, "Sequences that may wait for their turn; more are refused with RESOURCE_EXHAUSTED.", minimum=1
+    )
+    run_ahead: int = option(
+        2, "Plans in flight per worker group, to hide the round trip behind the forward pass.", minimum=1, maximum=8
+    )
+    worker_timeout: float = option(
+        60.0, "Seconds that sequences wait for a lost worker group to come back before they fail.", minimum=0
+    )
+    step_timeout: float = option(120.0, "Seconds after which a worker that answers no plan is given up.", minimum=1)
+    enable_chunked_prefill: bool = option(True, "Compute prompts in chunks beside decodes.", not_built=True)
+    enable_prefix_caching: bool = option(False, "Share the blocks of equal prompt prefixes.", not_built=True)
+    scheduling_policy: str = option(
+        "fcfs", "The order of waiting requests.", choices=("fcfs", "priority"), not_built=True
+    )
+    preemption_mode: str = option(
+        "recompute", "How a preempted sequence resumes.", choices=("auto", "recompute", "swap"), not_built=True
+    )
+    num_scheduler_steps: int = option(1, "Steps planned at once.", not_built=True)
+    metrics_port: int | None = option(None, "Port for Prometheus metrics over HTTP; 0 picks one.", minimum=0)
+    metrics_host: str = option("0.0.0.0", "Address for Prometheus metrics.")
+    drain_timeout: float = option(10.0, "Seconds that sequences under way get to finish after SIGTERM.", minimum=0)
+    status_fd: int | None = option(None, "File descriptor for start-up status lines in JSON.")
+    log_level: str = option("info", "Least severe messages to log.", choices=("debug", "info", "warning", "error"))
+    log_format: str = option("text", "How log lines look.", choices=("text", "json"))

@@ -1,0 +1,143 @@
+"""Between the wire and the core. Columns are little-endian bytes on both sides, so they are copied, not parsed."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.scheduler.v1 import scheduler_pb2
+from quire.worker.v1 import worker_pb2
+
+from .core.plan import U32, StepPlan, StepResult
+from .core.sequence import ErrorKind, Failure, FinishReason
+
+if sys.byteorder != "little":
+    raise ImportError("the wire's columns are little-endian and this machine is not")
+
+# google.rpc.Code
+CODES: Final = {
+    ErrorKind.INVALID_ARGUMENT: 3,
+    ErrorKind.DEADLINE_EXCEEDED: 4,
+    ErrorKind.RESOURCE_EXHAUSTED: 8,
+    ErrorKind.INTERNAL: 13,
+    ErrorKind.UNAVAILABLE: 14,
+}
+FINISH_REASONS: Final = {
+    FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: sampling_pb2.FINISH_REASON_LENGTH,
+    FinishReason.ERROR: sampling_pb2.FINISH_REASON_ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerHello:
+    """What a worker group offers to the scheduler that claimed it."""
+
+    boot_id: int
+    epoch: int
+    model: model_pb2.ModelInfo  # passed on to routers unread, but for limits and end tokens
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Log probabilities of one sampled token. Columns as on the wire: u32 and f32 bytes."""
+
+    logprob: bytes
+    top_token_ids: bytes
+    top_logprobs: bytes
+
+
+def u32(column: bytes) -> array[int]:
+    """Raises ValueError if the bytes are no whole number of u32."""
+    values = array(U32)
+    values.frombytes(column)
+    return values
+
+
+def hello_from_proto(hello: worker_pb2.Hello) -> WorkerHello:
+    return WorkerHello(
+        hello.boot_id,
+        hello.epoch,
+        hello.model,
+        hello.num_blocks,
+        hello.block_size,
+        hello.max_num_seqs,
+        hello.max_num_batched_tokens,
+    )
+
+
+def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
+    rows = plan.rows
+    message = worker_pb2.StepPlan(
+        epoch=epoch,
+        step_id=plan.step_id,
+        released_sequence_ids=plan.released_wire_ids.tobytes(),
+        rows=worker_pb2.Rows(
+            sequence_ids=rows.wire_ids.tobytes(),
+            slots=rows.slots.tobytes(),
+            num_scheduled_tokens=rows.num_scheduled_tokens.tobytes(),
+            num_computed_tokens=rows.num_computed_tokens.tobytes(),
+            new_block_offsets=rows.new_block_offsets.tobytes(),
+            new_block_ids=rows.new_block_ids.tobytes(),
+        ),
+    )
+    for new in plan.new_sequences:
+        request = new.sequence.request
+        assert isinstance(request.sampling, sampling_pb2.SamplingParams)
+        message.new_sequences.add(
+            sequence_id=new.wire_id,
+            slot=new.slot,
+            token_ids=new.sequence.token_ids.tobytes(),
+            num_prompt_tokens=new.sequence.num_prompt_tokens,
+            num_computed_tokens=new.num_computed_tokens,
+            block_ids=array(U32, new.block_ids).tobytes(),
+            sampling=request.sampling,
+            choice_index=request.choice_index,
+            traceparent=request.traceparent,
+        )
+    return message
+
+
+def result_from_proto(result: worker_pb2.StepResult) -> StepResult:
+    wire_ids = u32(result.sequence_ids)
+    token_ids = u32(result.token_ids)
+    if len(wire_ids) != len(token_ids):
+        raise ValueError(
+            f"{len(wire_ids)} sequences with {len(token_ids)} tokens in the result of step {result.step_id}"
+        )
+    errors = [(error.sequence_id, error.message) for error in result.errors]
+    return StepResult(result.step_id, wire_ids, token_ids, errors)
+
+
+def logprobs_from_proto(logprobs: sampling_pb2.TokenLogprobs) -> dict[int, TokenLogprob]:
+    """By index of the token in its message."""
+    return dict(_split_logprobs(logprobs))
+
+
+def _split_logprobs(logprobs: sampling_pb2.TokenLogprobs) -> Iterator[tuple[int, TokenLogprob]]:
+    start = 0
+    counts = u32(logprobs.top_counts)
+    for row, index in enumerate(u32(logprobs.token_indices)):
+        end = start + 4 * counts[row]
+        yield (
+            index,
+            TokenLogprob(
+                logprobs.logprobs[4 * row : 4 * row + 4],
+                logprobs.top_token_ids[start:end],
+                logprobs.top_logprobs[start:end],
+            ),
+        )
+        start = end
+
+
+def error_to_proto(failure: Failure) -> scheduler_pb2.Error:
+    retry_after_ms = 0 if failure.retry_after_s is None else round(failure.retry_after_s * 1000)
+    return scheduler_pb2.Error(code=CODES[failure.kind], message=failure.message, retry_after_ms=retry_after_ms)

@@ -1,0 +1,32 @@
+"""What the core must know of its worker group and its limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CoreConfig:
+    num_blocks: int  # of the KV cache
+    block_size: int  # KV slots per block
+    max_num_seqs: int  # sequences in one step
+    max_num_batched_tokens: int  # tokens in one step
+    max_model_len: int  # tokens of prompt and output together
+    max_num_waiting: int = 1024  # sequences that may wait before new ones are refused
+    # Token ids of new sequences in one plan, so that a plan stays under a megabyte; a longer sequence travels alone.
+    max_new_token_ids: int = 200_000
+
+    def __post_init__(self) -> None:
+        for name in ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: must be at least 1")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
+                f"({self.max_num_seqs}): a step could not decode every sequence"
+            )
+        if self.max_model_len > self.num_blocks * self.block_size:
+            raise ValueError(
+                f"max_model_len ({self.max_model_len}) exceeds the KV cache ({self.num_blocks} blocks of "
+                f"{self.block_size} slots): one such sequence could never finish"
+            )

@@ -1,0 +1,66 @@
+"""What a step is: the plan that goes to a worker group, and the result that comes back."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+
+from .sequence import Sequence
+
+U32 = "I"  # array typecode of every column of ids and counts
+
+
+@dataclass(frozen=True, slots=True)
+class NewSequence:
+    """A sequence as the worker first sees it, or sees it again after a preemption.
+
+    The other fields are a snapshot; `sequence` itself moves on while the plan is in flight, so its tokens must be read
+    before the next result is applied.
+    """
+
+    sequence: Sequence
+    wire_id: int
+    slot: int
+    num_computed_tokens: int
+    block_ids: list[int]
+
+
+@dataclass(slots=True)
+class Rows:
+    """The batch: a column per field, a row per sequence."""
+
+    wire_ids: array[int] = field(default_factory=lambda: array(U32))
+    slots: array[int] = field(default_factory=lambda: array(U32))
+    num_scheduled_tokens: array[int] = field(default_factory=lambda: array(U32))
+    num_computed_tokens: array[int] = field(default_factory=lambda: array(U32))
+    # Row r appends new_block_ids[new_block_offsets[r]:new_block_offsets[r + 1]] to its block table.
+    new_block_offsets: array[int] = field(default_factory=lambda: array(U32, [0]))
+    new_block_ids: array[int] = field(default_factory=lambda: array(U32))
+
+    def __len__(self) -> int:
+        return len(self.wire_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Applied by the worker in this order: release, new sequences, forward, sample."""
+
+    step_id: int
+    released_wire_ids: array[int]
+    new_sequences: list[NewSequence]
+    rows: Rows
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(self.rows.num_scheduled_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """The tokens that a step sampled, and the sequences that failed in it."""
+
+    step_id: int
+    wire_ids: Items[int]
+    token_ids: Items[int]
+    errors: Items[tuple[int, str]] = ()  # (wire id, a sentence for the client)

@@ -1,0 +1,109 @@
+"""One sequence: what is known of it, and how far the plans have taken it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+
+class Status(Enum):
+    WAITING = auto()
+    RUNNING = auto()
+    FINISHED = auto()
+
+
+class FinishReason(Enum):
+    STOP = auto()
+    LENGTH = auto()
+    ERROR = auto()
+
+
+class ErrorKind(Enum):
+    """Why a sequence failed, in the terms of google.rpc.Code."""
+
+    INVALID_ARGUMENT = auto()
+    RESOURCE_EXHAUSTED = auto()
+    DEADLINE_EXCEEDED = auto()
+    UNAVAILABLE = auto()
+    INTERNAL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    kind: ErrorKind
+    message: str
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceRequest:
+    """One choice of one request, as it reaches the core. `output_token_ids` is what earlier attempts generated."""
+
+    key: Hashable  # the owner's name for it, unique among unfinished sequences
+    prompt_token_ids: array[int]
+    max_tokens: int
+    stop_token_ids: frozenset[int] = frozenset()  # the model's own end tokens included, unless they are to be ignored
+    output_token_ids: array[int] = field(default_factory=lambda: array("I"))
+    choice_index: int = 0
+    sampling: object = None  # passed on to the worker unread
+    deadline: float | None = None  # on the clock of `now` in Scheduler's calls
+    traceparent: str = ""
+
+
+class Sequence:
+    """Mutable state of one choice. Changed by `Scheduler` alone.
+
+    `num_computed_tokens` and `num_promised_tokens` are according to the plans sent, not yet confirmed: a promised
+    token is one that a plan in flight will sample. The sequence must catch up: its computed tokens with its known and
+    promised ones.
+    """
+
+    __slots__ = (
+        "arrival",
+        "block_ids",
+        "finish_reason",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_promised_tokens",
+        "num_prompt_tokens",
+        "request",
+        "slot",
+        "status",
+        "token_ids",
+        "wire_id",
+    )
+
+    def __init__(self, request: SequenceRequest, arrival: int) -> None:
+        self.request = request
+        self.arrival = arrival
+        self.num_prompt_tokens = len(request.prompt_token_ids)
+        # Prompt, then every output token whose result was applied.
+        self.token_ids = request.prompt_token_ids + request.output_token_ids
+        self.num_promised_tokens = 0
+        self.num_computed_tokens = 0
+        self.block_ids: list[int] = []
+        self.slot = -1
+        self.wire_id = 0  # 0: the worker does not know it
+        self.status = Status.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.num_preemptions = 0
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_uncomputed_tokens(self) -> int:
+        """Tokens that the next plan may compute: known and promised ones, but for a last one that nothing follows."""
+        num_tokens = len(self.token_ids) + self.num_promised_tokens
+        if num_tokens - self.num_prompt_tokens >= self.request.max_tokens:
+            return 0
+        return num_tokens - self.num_computed_tokens
+
+    @property
+    def num_outstanding_tokens(self) -> int:
+        """Work left at most: tokens to compute before the next output, and output still allowed."""
+        to_compute = max(len(self.token_ids) - self.num_computed_tokens, 0)
+        return to_compute + self.request.max_tokens - self.num_output_tokens

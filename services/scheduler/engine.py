@@ -1,0 +1,222 @@
+"""One worker group: the core that plans for it, and the loop that keeps plans in flight.
+
+Everything here runs on the event loop's thread and none of it waits for a peer: plans go to the link's writer, tokens
+to the sessions' writers. A worker that is lost takes pages and steps in flight with it; the sequences stay, and are
+planned anew when it, or another in its place, is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from dataclasses import replace
+
+from quire.inference.v1 import model_pb2
+from quire.worker.v1 import worker_pb2
+
+from .config import SchedulerConfig
+from .converters import WorkerHello, logprobs_from_proto, result_from_proto
+from .core.config import CoreConfig
+from .core.scheduler import FinishedSequence, RefusedError, Scheduler, StepOutcome
+from .core.sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest
+from .session import Owner
+from .spans import SequenceSpans
+from .worker_link import WorkerLink, WorkerLostError
+
+logger = logging.getLogger(__name__)
+
+CLAIM_TIMEOUT_S = 10.0
+RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
+
+
+class Engine:
+    """Not thread-safe. `ready` is set while a worker is claimed."""
+
+    def __init__(self, address: str, scheduler_id: str, config: SchedulerConfig) -> None:
+        self.address = address
+        self.ready = asyncio.Event()
+        self.model: model_pb2.ModelInfo | None = None
+        self.core: Scheduler | None = None
+        self._scheduler_id = scheduler_id
+        self._config = config
+        self._link: WorkerLink | None = None
+        self._lost_since: float | None = None
+        self._last_progress = time.monotonic()
+        self._spans = SequenceSpans()
+
+    # -- Requests ------------------------------------------------------------------------------------------------------
+
+    def submit(self, request: SequenceRequest) -> None:
+        """Raises RefusedError."""
+        if self.core is None:
+            raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
+        sequence = self.core.submit(request)
+        self._spans.start(sequence)
+        self._pump()
+
+    def abort(self, owner: Owner) -> bool:
+        if self.core is None or not self.core.abort(owner):
+            return False
+        self._spans.end(owner, "aborted")
+        self._pump()
+        return True
+
+    def tick(self, now: float) -> None:
+        """What only time brings about: deadlines, and the end of patience with a worker that is away or silent."""
+        if self.core is None:
+            return
+        self._finish(self.core.expire(now))
+        if self._lost_since is not None and now - self._lost_since > self._config.worker_timeout:
+            self._fail_all(Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0))
+        if self.core.num_in_flight and now - self._last_progress > self._config.step_timeout and self._link is not None:
+            logger.error("worker %s answered no plan for %g s: giving it up", self.address, self._config.step_timeout)
+            self._last_progress = now
+            self._link.cancel()
+        self._pump()
+
+    # -- The worker ----------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Claims the worker, serves until it is lost, and begins again. Ends when cancelled."""
+        attempt = 0
+        while True:
+            try:
+                link = await WorkerLink.claim(self.address, self._scheduler_id, CLAIM_TIMEOUT_S)
+            except WorkerLostError as error:
+                if attempt == 0:
+                    logger.info("waiting for worker %s: %s", self.address, error)
+                await asyncio.sleep(RECONNECT_DELAYS_S[min(attempt, len(RECONNECT_DELAYS_S) - 1)])
+                attempt += 1
+                continue
+            attempt = 0
+            try:
+                await self._serve(link)
+            except WorkerLostError as error:
+                logger.warning("lost worker %s: %s", self.address, error)
+            finally:
+                self._lose()
+                await link.close()
+
+    async def tokenizer_chunks(self) -> list[bytes]:
+        """The serialized TokenizerBundle, in pieces. Raises WorkerLostError."""
+        if self._link is None:
+            raise WorkerLostError(f"worker {self.address} is not connected")
+        return [chunk async for chunk in self._link.tokenizer_chunks()]
+
+    async def _serve(self, link: WorkerLink) -> None:
+        hello = link.hello
+        self._adopt_core(core_config(hello, self._config))
+        self.model = hello.model
+        self._link = link
+        self._lost_since = None
+        self._last_progress = time.monotonic()
+        logger.info(
+            "claimed worker %s, epoch %d: %s, %d blocks of %d",
+            self.address,
+            hello.epoch,
+            hello.model.name,
+            hello.num_blocks,
+            hello.block_size,
+        )
+        self.ready.set()
+        self._pump()
+        async for result in link.results():
+            self._apply(result)
+
+    def _adopt_core(self, config: CoreConfig) -> None:
+        """A core for the worker at hand, with the sequences of the last one."""
+        if self.core is None:
+            self.core = Scheduler(config)
+        elif self.core.config != config:
+            sequences = self.core.drain()
+            counters, self.core = self.core.counters, Scheduler(config)
+            self.core.counters = counters
+            for sequence in sequences:
+                self._readmit(sequence)
+
+    def _readmit(self, sequence: Sequence) -> None:
+        assert self.core is not None
+        output = sequence.token_ids[sequence.num_prompt_tokens :]
+        try:
+            self.core.submit(replace(sequence.request, output_token_ids=output))
+        except RefusedError as error:
+            self._finish([FinishedSequence(sequence, FinishReason.ERROR, error.failure)])
+
+    def _lose(self) -> None:
+        self.ready.clear()
+        self._link = None
+        self._lost_since = time.monotonic()
+        if self.core is not None:
+            self.core.reset()
+
+    # -- The step loop -------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Keeps `run_ahead` plans in flight while there is something to plan."""
+        if self._link is None or self.core is None:
+            return
+        while self.core.num_in_flight < self._config.run_ahead:
+            if not self.core.num_in_flight:
+                self._last_progress = time.monotonic()
+            plan = self.core.schedule()
+            if plan is None:
+                return
+            self._link.send(plan)
+
+    def _apply(self, message: worker_pb2.StepResult) -> None:
+        assert self.core is not None
+        try:
+            outcome = self.core.apply(result_from_proto(message))
+        except ValueError as error:
+            raise WorkerLostError(f"worker {self.address} broke the contract: {error}") from error
+        self._last_progress = time.monotonic()
+        # The next plan first: the device waits for it, the routers do not wait for the device.
+        self._pump()
+        self._deliver(outcome, message)
+
+    def _deliver(self, outcome: StepOutcome, message: worker_pb2.StepResult) -> None:
+        logprobs = logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else {}
+        for token in outcome.tokens:
+            owner = token.sequence.request.key
+            assert isinstance(owner, Owner)
+            owner.session.add_token(owner, token.output_index, token.token_id, logprobs.get(token.result_index))
+            if token.output_index == 0:
+                self._spans.first_token(owner)
+        self._finish(outcome.finished)
+
+    def _finish(self, finished: list[FinishedSequence]) -> None:
+        for end in finished:
+            owner = end.sequence.request.key
+            assert isinstance(owner, Owner)
+            owner.session.add_finished(owner, end.reason, end.failure)
+            self._spans.end(owner, end.reason.name.lower())
+
+    def _fail_all(self, failure: Failure) -> None:
+        assert self.core is not None
+        self._finish([FinishedSequence(sequence, FinishReason.ERROR, failure) for sequence in self.core.drain()])
+
+
+def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
+    """What the worker offers, within what the scheduler was told to use of it."""
+    max_num_seqs = min(config.max_num_seqs or hello.max_num_seqs, hello.max_num_seqs)
+    max_num_batched_tokens = min(
+        config.max_num_batched_tokens or hello.max_num_batched_tokens, hello.max_num_batched_tokens
+    )
+    return CoreConfig(
+        num_blocks=hello.num_blocks,
+        block_size=hello.block_size,
+        max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_model_len=hello.model.max_model_len,
+        max_num_waiting=config.max_num_queued_reqs,
+    )
+
+
+async def run_engines(engines: list[Engine]) -> None:
+    """Runs until cancelled; any other end of an engine is a bug, and ends them all."""
+    with contextlib.suppress(asyncio.CancelledError):
+        async with asyncio.TaskGroup() as group:
+            for engine in engines:
+                group.create_task(engine.run())

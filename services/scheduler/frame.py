@@ -1,0 +1,79 @@
+"""What one router has not been told yet."""
+
+from __future__ import annotations
+
+from array import array
+
+from quire.inference.v1 import sampling_pb2
+from quire.scheduler.v1 import scheduler_pb2
+
+from .converters import FINISH_REASONS, TokenLogprob, error_to_proto
+from .core.plan import U32
+from .core.sequence import Failure, FinishReason
+
+
+class FrameBuilder:
+    """Collects tokens and endings until the router's writer takes them: one step's while it keeps up, more when it
+    lags.
+    """
+
+    __slots__ = (
+        "_attempts",
+        "_finished",
+        "_first_output_indices",
+        "_logprobs",
+        "_sequence_ids",
+        "_token_ids",
+    )
+
+    def __init__(self) -> None:
+        self._sequence_ids = array(U32)
+        self._attempts = array(U32)
+        self._first_output_indices = array(U32)
+        self._token_ids = array(U32)
+        self._logprobs: list[tuple[int, TokenLogprob]] = []
+        self._finished: list[scheduler_pb2.Finished] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._sequence_ids) or bool(self._finished)
+
+    def add_token(
+        self, sequence_id: int, attempt: int, output_index: int, token_id: int, logprob: TokenLogprob | None
+    ) -> None:
+        if logprob is not None:
+            self._logprobs.append((len(self._token_ids), logprob))
+        self._sequence_ids.append(sequence_id)
+        self._attempts.append(attempt)
+        self._first_output_indices.append(output_index)
+        self._token_ids.append(token_id)
+
+    def add_finished(
+        self, sequence_id: int, attempt: int, reason: FinishReason, failure: Failure | None = None
+    ) -> None:
+        finished = scheduler_pb2.Finished(sequence_id=sequence_id, attempt=attempt, reason=FINISH_REASONS[reason])
+        if failure is not None:
+            finished.error.CopyFrom(error_to_proto(failure))
+        self._finished.append(finished)
+
+    def build(self) -> scheduler_pb2.Frame:
+        frame = scheduler_pb2.Frame(
+            sequence_ids=self._sequence_ids.tobytes(),
+            attempts=self._attempts.tobytes(),
+            first_output_indices=self._first_output_indices.tobytes(),
+            token_offsets=array(U32, range(len(self._token_ids) + 1)).tobytes(),
+            token_ids=self._token_ids.tobytes(),
+            finished=self._finished,
+        )
+        if self._logprobs:
+            frame.logprobs.CopyFrom(self._logprob_columns())
+        return frame
+
+    def _logprob_columns(self) -> sampling_pb2.TokenLogprobs:
+        entries = [entry for _, entry in self._logprobs]
+        return sampling_pb2.TokenLogprobs(
+            token_indices=array(U32, (index for index, _ in self._logprobs)).tobytes(),
+            logprobs=b"".join(entry.logprob for entry in entries),
+            top_counts=array(U32, (len(entry.top_token_ids) // 4 for entry in entries)).tobytes(),
+            top_token_ids=b"".join(entry.top_token_ids for entry in entries),
+            top_logprobs=b"".join(entry.top_logprobs for entry in entries),
+        )

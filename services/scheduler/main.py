@@ -1,0 +1,107 @@
+"""Composition root of the scheduler: `quire scheduler`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import uuid
+from collections.abc import Sequence
+
+from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from shared.config import resolve, stop
+from shared.grpc_server import GrpcServer
+from shared.log import configure_logging
+from shared.status import StatusReporter
+from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
+
+from .config import SchedulerConfig
+from .engine import Engine, run_engines
+from .metrics import LoadCollector, registry
+from .servicer import SchedulerServicer
+
+logger = logging.getLogger(__name__)
+
+POLL_INTERVAL_S = 0.05
+PROG = "quire scheduler"
+SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_name
+
+
+def main(argv: Sequence[str]) -> int:
+    config = resolve(SchedulerConfig, argv, prog=PROG, description="Owns continuous batching and the KV block tables.")
+    configure_logging("scheduler", config.log_level, config.log_format)
+    status = StatusReporter(config.status_fd)
+    if not config.worker:
+        status.failed("no worker given")
+        stop(PROG, "no worker given: name at least one with --worker")
+    configure_tracing("scheduler")
+    try:
+        asyncio.run(serve(config, status))
+    except OSError as error:
+        status.failed(str(error))
+        stop(PROG, str(error))
+    finally:
+        shutdown_tracing()
+    return 0
+
+
+async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
+    """Until SIGTERM or SIGINT. Raises OSError when an address cannot be had."""
+    stopping = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stopping.set)
+    scheduler_id = f"scheduler-{uuid.uuid4().hex[:8]}"
+    engines = [Engine(address, scheduler_id, config) for address in config.worker]
+    servicer = SchedulerServicer(scheduler_id, engines)
+    server = GrpcServer([SERVICE])
+    server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
+    addresses = await server.start(config.listen)
+    if config.metrics_port is not None:
+        collector = LoadCollector(lambda: engines[0].model.name if engines[0].model else "", servicer.load)
+        start_metrics_server(config.metrics_host, config.metrics_port, registry(collector))
+    status.starting("waiting for a worker")
+    background = [
+        asyncio.create_task(run_engines(engines)),
+        asyncio.create_task(servicer.tick_forever()),
+        asyncio.create_task(_report_health(engines, server, status, addresses)),
+    ]
+    stop_wait = asyncio.create_task(stopping.wait())
+    try:
+        done, _ = await asyncio.wait([*background, stop_wait], return_when=asyncio.FIRST_COMPLETED)
+        for task in done - {stop_wait}:
+            task.result()
+        await server.set_serving(False)
+        servicer.start_draining()
+        await _wait_idle(servicer, config.drain_timeout)
+    finally:
+        for task in (*background, stop_wait):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        await server.stop(0.5)
+
+
+async def _wait_idle(servicer: SchedulerServicer, timeout_s: float) -> None:
+    for _ in range(int(timeout_s / POLL_INTERVAL_S)):
+        if servicer.is_idle:
+            return
+        await asyncio.sleep(POLL_INTERVAL_S)
+
+
+async def _report_health(
+    engines: list[Engine], server: GrpcServer, status: StatusReporter, addresses: list[str]
+) -> None:
+    """SERVING while a worker is claimed. A router that is connected already keeps its stream meanwhile: the worker may
+    come back."""
+    serving = False
+    reported = False
+    while True:
+        ready = any(engine.ready.is_set() for engine in engines)
+        if ready != serving:
+            serving = ready
+            await server.set_serving(ready)
+        if ready and not reported:
+            reported = True
+            status.ready(address=", ".join(addresses))
+        await asyncio.sleep(POLL_INTERVAL_S)

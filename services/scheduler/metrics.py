@@ -1,0 +1,53 @@
+"""Prometheus metrics of one scheduler, read off its engines when they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from quire.scheduler.v1 import scheduler_pb2
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Metric
+
+
+class LoadCollector:
+    """vLLM's names, so that its dashboards and autoscalers work unchanged."""
+
+    def __init__(self, model_name: Callable[[], str], load: Callable[[], scheduler_pb2.Load]) -> None:
+        self._model_name = model_name
+        self._load = load
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        load = self._load()
+        usage = load.num_used_blocks / load.num_blocks if load.num_blocks else 0.0
+        gauges = {
+            "vllm:num_requests_running": (load.num_running, "Sequences in the running batch."),
+            "vllm:num_requests_waiting": (load.num_waiting, "Sequences waiting for their turn."),
+            "vllm:kv_cache_usage_perc": (usage, "Fraction of KV blocks in use, 0 to 1."),
+            "vllm:gpu_cache_usage_perc": (usage, "Fraction of KV blocks in use, 0 to 1 (older name)."),
+        }
+        counters = {
+            "vllm:prompt_tokens": (load.num_prompt_tokens, "Prompt tokens of all requests taken."),
+            "vllm:generation_tokens": (load.num_generation_tokens, "Tokens generated."),
+            "vllm:num_preemptions": (load.num_preemptions, "Preemptions."),
+        }
+        labels = [self._model_name()]
+        for name, (value, help_text) in gauges.items():
+            gauge = GaugeMetricFamily(name, help_text, labels=["model_name"])
+            gauge.add_metric(labels, value)
+            yield gauge
+        for name, (value, help_text) in counters.items():
+            counter = CounterMetricFamily(name, help_text, labels=["model_name"])
+            counter.add_metric(labels, value)
+            yield counter
+
+
+def registry(collector: LoadCollector) -> CollectorRegistry:
+    from prometheus_client import CollectorRegistry
+
+    result = CollectorRegistry()
+    result.register(collector)
+    return result

@@ -1,0 +1,220 @@
+"""quire.scheduler.v1.SchedulerService over the engines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+
+from .converters import u32
+from .core.scheduler import RefusedError
+from .core.sequence import ErrorKind, Failure, FinishReason, SequenceRequest
+from .engine import Engine
+from .session import Owner, RouterSession, hello_message
+from .worker_link import WorkerLostError
+
+logger = logging.getLogger(__name__)
+
+LOAD_INTERVAL_S = 0.1
+STALLED_PEER_S = 2.0
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
+    """Not thread-safe: runs on the event loop's thread, as the engines do."""
+
+    def __init__(self, scheduler_id: str, engines: list[Engine]) -> None:
+        self._scheduler_id = scheduler_id
+        self._engines = engines
+        self._sessions: set[RouterSession] = set()
+        self._draining = False
+
+    # -- Calls ---------------------------------------------------------------------------------------------------------
+
+    async def Connect(  # type: ignore[override] # noqa: N802
+        self, request_iterator: AsyncIterator[scheduler_pb2.ConnectRequest], context: Context
+    ) -> None:
+        first = await anext(aiter(request_iterator), None)
+        if first is None or not first.HasField("hello"):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a hello")
+        session = RouterSession(first.hello.router_id)
+        await self._wait_ready()
+        await context.write(hello_message(self._scheduler_id, self._model()))
+        session.set_load(self.load())
+        self._sessions.add(session)
+        logger.info("router %s connected", session.router_id)
+        reader = asyncio.create_task(self._read(session, request_iterator))
+        try:
+            await self._write(session, context, reader)
+        finally:
+            reader.cancel()
+            self._sessions.discard(session)
+            for owner in list(session.owners.values()):
+                self._abort(owner)
+            logger.info("router %s is gone", session.router_id)
+
+    async def GetTokenizer(  # noqa: N802
+        self, request: model_pb2.GetTokenizerRequest, context: Context
+    ) -> AsyncIterator[model_pb2.GetTokenizerResponse]:
+        try:
+            chunks = await self._ready_engine().tokenizer_chunks()
+        except (WorkerLostError, RefusedError, grpc.aio.AioRpcError) as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+        for chunk in chunks:
+            yield model_pb2.GetTokenizerResponse(chunk=chunk)
+
+    async def GetStats(  # noqa: N802
+        self, request: scheduler_pb2.GetStatsRequest, context: Context
+    ) -> scheduler_pb2.GetStatsResponse:
+        counters = [engine.core.counters for engine in self._engines if engine.core is not None]
+        return scheduler_pb2.GetStatsResponse(
+            load=self.load(),
+            num_steps=sum(counter.steps for counter in counters),
+            num_aborted=sum(counter.aborts for counter in counters),
+        )
+
+    # -- The rest of the service ---------------------------------------------------------------------------------------
+
+    async def tick_forever(self) -> None:
+        """Deadlines, and each router's copy of the load."""
+        while True:
+            await asyncio.sleep(LOAD_INTERVAL_S)
+            now = time.monotonic()
+            for engine in self._engines:
+                engine.tick(now)
+            load = self.load()
+            for session in self._sessions:
+                session.set_load(load)
+
+    def start_draining(self) -> None:
+        """Refuses new requests from now on."""
+        self._draining = True
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(session.owners for session in self._sessions)
+
+    def load(self) -> scheduler_pb2.Load:
+        load = scheduler_pb2.Load()
+        for engine in self._engines:
+            core = engine.core
+            if core is None:
+                continue
+            load.outstanding_tokens += core.num_outstanding_tokens()
+            load.num_running += core.num_running
+            load.num_waiting += core.num_waiting
+            load.num_used_blocks += core.pool.num_used
+            load.num_blocks += core.pool.num_blocks
+            load.block_size = core.config.block_size
+            load.num_prompt_tokens += core.counters.prompt_tokens
+            load.num_generation_tokens += core.counters.generation_tokens
+            load.num_preemptions += core.counters.preemptions
+        return load
+
+    async def _wait_ready(self) -> None:
+        waits = [asyncio.create_task(engine.ready.wait()) for engine in self._engines]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _model(self) -> model_pb2.ModelInfo:
+        return next(engine.model for engine in self._engines if engine.model is not None)
+
+    async def _write(self, session: RouterSession, context: Context, reader: asyncio.Task[None]) -> None:
+        """The stream's one writer. Ends when the router closes its side; raises when it stalls or breaks the
+        contract.
+        """
+        while not reader.done():
+            news = asyncio.ensure_future(session.next_messages())
+            await asyncio.wait((news, reader), return_when=asyncio.FIRST_COMPLETED)
+            if not news.done():
+                news.cancel()
+                break
+            for message in news.result():
+                try:
+                    await asyncio.wait_for(context.write(message), STALLED_PEER_S)
+                except TimeoutError:
+                    logger.warning("router %s read nothing for %g s: dropping it", session.router_id, STALLED_PEER_S)
+                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the router reads too slowly")
+        try:
+            await reader
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    async def _read(self, session: RouterSession, requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> None:
+        """Raises ValueError for a message that breaks the contract."""
+        async for request in requests:
+            match request.WhichOneof("message"):
+                case "submit":
+                    self._submit(session, request.submit)
+                case "abort":
+                    for sequence_id in u32(request.abort.sequence_ids):
+                        if (owner := session.owners.pop(sequence_id, None)) is not None:
+                            self._abort(owner)
+                case other:
+                    raise ValueError(f"unexpected message: {other}")
+
+    def _submit(self, session: RouterSession, submit: scheduler_pb2.Submit) -> None:
+        for request in self._sequence_requests(session, submit):
+            owner = request.key
+            assert isinstance(owner, Owner)
+            try:
+                if self._draining:
+                    raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "this scheduler is shutting down", 1.0))
+                self._ready_engine().submit(request)
+            except RefusedError as error:
+                session.add_finished(owner, FinishReason.ERROR, error.failure)
+
+    def _sequence_requests(self, session: RouterSession, submit: scheduler_pb2.Submit) -> list[SequenceRequest]:
+        model = self._model()
+        prompt = u32(submit.prompt_token_ids)
+        stop_token_ids = set(submit.stop.stop_token_ids)
+        if not submit.stop.ignore_eos:
+            stop_token_ids.update(model.eos_token_ids)
+        sampling = sampling_pb2.SamplingParams()
+        sampling.CopyFrom(submit.sampling)
+        deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
+        requests = []
+        for choice in submit.choices:
+            if (stale := session.owners.pop(choice.sequence_id, None)) is not None:
+                self._abort(stale)
+            requests.append(
+                SequenceRequest(
+                    key=session.add_owner(choice.sequence_id, choice.attempt),
+                    prompt_token_ids=prompt,
+                    max_tokens=submit.stop.max_tokens,
+                    stop_token_ids=frozenset(stop_token_ids),
+                    output_token_ids=u32(choice.output_token_ids),
+                    choice_index=choice.choice_index,
+                    sampling=sampling,
+                    deadline=deadline,
+                    traceparent=submit.traceparent,
+                )
+            )
+        return requests
+
+    def _ready_engine(self) -> Engine:
+        """The least loaded group with a worker; where all workers are lost, a group whose worker may come back. Raises
+        RefusedError if there never was one."""
+        engines = [engine for engine in self._engines if engine.core is not None]
+        if not engines:
+            raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
+        return min(engines, key=lambda engine: (not engine.ready.is_set(), _outstanding_tokens(engine)))
+
+    def _abort(self, owner: Owner) -> None:
+        owner.session.owners.pop(owner.sequence_id, None)
+        any(engine.abort(owner) for engine in self._engines)
+
+
+def _outstanding_tokens(engine: Engine) -> int:
+    return 0 if engine.core is None else engine.core.num_outstanding_tokens()

@@ -1,0 +1,76 @@
+"""One router's stream: who its sequences are, and what it has still to be told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from quire.inference.v1 import model_pb2
+from quire.scheduler.v1 import scheduler_pb2
+
+from .converters import TokenLogprob
+from .core.sequence import Failure, FinishReason
+from .frame import FrameBuilder
+
+
+class Owner(NamedTuple):
+    """The core's key of a sequence: whose it is, and by what name."""
+
+    session: RouterSession
+    sequence_id: int
+    attempt: int
+
+
+class RouterSession:
+    """Never waits: the engines put news in, one writer takes them out as fast as the router reads."""
+
+    def __init__(self, router_id: str) -> None:
+        self.router_id = router_id
+        # Unfinished sequences by the router's name for them.
+        self.owners: dict[int, Owner] = {}
+        self._frame = FrameBuilder()
+        self._load: scheduler_pb2.Load | None = None
+        self._news = asyncio.Event()
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def add_owner(self, sequence_id: int, attempt: int) -> Owner:
+        """Names a sequence. A resubmission under the same id takes the place of the attempt before it."""
+        owner = Owner(self, sequence_id, attempt)
+        self.owners[sequence_id] = owner
+        return owner
+
+    def add_token(self, owner: Owner, output_index: int, token_id: int, logprob: TokenLogprob | None) -> None:
+        self._frame.add_token(owner.sequence_id, owner.attempt, output_index, token_id, logprob)
+        self._news.set()
+
+    def add_finished(self, owner: Owner, reason: FinishReason, failure: Failure | None = None) -> None:
+        self.owners.pop(owner.sequence_id, None)
+        self._frame.add_finished(owner.sequence_id, owner.attempt, reason, failure)
+        self._news.set()
+
+    def set_load(self, load: scheduler_pb2.Load) -> None:
+        """Only the latest load is worth telling."""
+        self._load = load
+        self._news.set()
+
+    async def next_messages(self) -> list[scheduler_pb2.ConnectResponse]:
+        """All news since the last call; waits for some."""
+        await self._news.wait()
+        self._news.clear()
+        messages = []
+        if self._frame:
+            frame, self._frame = self._frame, FrameBuilder()
+            messages.append(scheduler_pb2.ConnectResponse(frame=frame.build()))
+        if self._load is not None:
+            messages.append(scheduler_pb2.ConnectResponse(load=self._load))
+            self._load = None
+        return messages
+
+
+def hello_message(scheduler_id: str, model: model_pb2.ModelInfo) -> scheduler_pb2.ConnectResponse:
+    return scheduler_pb2.ConnectResponse(hello=scheduler_pb2.SchedulerHello(scheduler_id=scheduler_id, model=model))

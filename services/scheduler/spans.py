@@ -1,0 +1,41 @@
+"""OpenTelemetry spans of traced sequences: from their arrival at the scheduler to their end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from shared.telemetry import extract_context, tracer
+
+from .core.sequence import Sequence
+from .session import Owner
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+
+class SequenceSpans:
+    """Costs a dictionary look-up for sequences that are not traced."""
+
+    def __init__(self) -> None:
+        self._tracer = tracer("quire.scheduler")
+        self._spans: dict[Owner, Span] = {}
+
+    def start(self, sequence: Sequence) -> None:
+        request = sequence.request
+        if not request.traceparent or self._tracer is None:
+            return
+        assert isinstance(request.key, Owner)
+        span = self._tracer.start_span("scheduler.sequence", context=extract_context(request.traceparent))
+        span.set_attribute("gen_ai.usage.input_tokens", sequence.num_prompt_tokens)
+        span.set_attribute("quire.choice_index", request.choice_index)
+        span.set_attribute("quire.attempt", request.key.attempt)
+        self._spans[request.key] = span
+
+    def first_token(self, owner: Owner) -> None:
+        if self._spans and (span := self._spans.get(owner)) is not None:
+            span.add_event("first_token")
+
+    def end(self, owner: Owner, reason: str) -> None:
+        if self._spans and (span := self._spans.pop(owner, None)) is not None:
+            span.set_attribute("gen_ai.response.finish_reasons", [reason])
+            span.end()

@@ -1,0 +1,93 @@
+"""The step stream to one worker group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import grpc
+
+from quire.inference.v1 import model_pb2
+from quire.worker.v1 import worker_pb2, worker_pb2_grpc
+from shared.grpc_server import CHANNEL_OPTIONS
+
+from .converters import WorkerHello, hello_from_proto, plan_to_proto
+from .core.plan import StepPlan
+
+
+class WorkerLostError(Exception):
+    """The stream broke, or could not be had; the worker's pages and sequences are gone."""
+
+
+class WorkerLink:
+    """A claimed worker group: plans go out, results come in, in order. Made by `claim`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        # Bounded by the plans in flight.
+        self._outbox: asyncio.Queue[worker_pb2.RunRequest] = asyncio.Queue()
+        self._given_up = False
+        self.hello: WorkerHello
+
+    @classmethod
+    async def claim(cls, address: str, scheduler_id: str, timeout_s: float) -> WorkerLink:
+        """Raises WorkerLostError if the worker is not there, not ready, or another scheduler's."""
+        link = cls(address)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await link._open(scheduler_id)
+        except TimeoutError:
+            await link.close()
+            raise WorkerLostError(f"worker {address} did not answer within {timeout_s:g} s") from None
+        except grpc.aio.AioRpcError as error:
+            await link.close()
+            raise WorkerLostError(f"worker {address}: {error.details()}") from error
+        return link
+
+    async def _open(self, scheduler_id: str) -> None:
+        stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
+        self._outbox.put_nowait(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id=scheduler_id)))
+        self._call = stub.Run(self._requests())
+        response = await self._call.read()
+        if not isinstance(response, worker_pb2.RunResponse) or not response.HasField("hello"):
+            raise WorkerLostError(await self._reason())
+        self.hello = hello_from_proto(response.hello)
+
+    def send(self, plan: StepPlan) -> None:
+        """Hands a plan to the writer; does not wait."""
+        self._outbox.put_nowait(worker_pb2.RunRequest(plan=plan_to_proto(plan, self.hello.epoch)))
+
+    async def results(self) -> AsyncIterator[worker_pb2.StepResult]:
+        """Raises WorkerLostError when the stream ends, for whatever reason."""
+        try:
+            while isinstance(response := await self._call.read(), worker_pb2.RunResponse):
+                yield response.result
+        except grpc.aio.AioRpcError as error:
+            raise WorkerLostError(f"worker {self._address}: {error.code().name}: {error.details()}") from error
+        except asyncio.CancelledError:
+            if not self._given_up:
+                raise
+            raise WorkerLostError(f"worker {self._address} was given up") from None
+        raise WorkerLostError(await self._reason())
+
+    async def tokenizer_chunks(self) -> AsyncIterator[bytes]:
+        stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
+        async for response in stub.GetTokenizer(model_pb2.GetTokenizerRequest()):
+            yield response.chunk
+
+    def cancel(self) -> None:
+        """Ends the stream; `results` then raises WorkerLostError."""
+        self._given_up = True
+        self._call.cancel()
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+    async def _reason(self) -> str:
+        """Why the worker ended the stream."""
+        return f"worker {self._address}: {(await self._call.code()).name}: {await self._call.details()}"
+
+    async def _requests(self) -> AsyncIterator[worker_pb2.RunRequest]:
+        while True:
+            yield await self._outbox.get()

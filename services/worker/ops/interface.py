@@ -1,0 +1,109 @@
+"""The operations a decoder layer is made of, as one device implements them.
+
+A model (`services/worker/models/`) is written once against `Ops`; a device brings an implementation:
+`reference.py` (plain torch, any device, the oracle of the tests) and `cpu/` (compiled, fixed reduction order).
+
+Numerics contract: an implementation that sets `batch_invariant` returns, for each row (token), bits that depend
+on that row's own inputs and its own sequence's pages alone: never on how many rows share the call, on the row's
+place among them, or on how a prompt was cut into chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionBatch:
+    """Where the tokens of one forward pass live. Prefill chunks and decodes are the same thing: ragged rows of queries."""
+
+    positions: Tensor  # int32 [num_tokens], each token's position in its own sequence
+    query_starts: Tensor  # int32 [num_sequences + 1], row r owns tokens query_starts[r]:query_starts[r + 1]
+    block_tables: (
+        Tensor  # int32 [num_sequences, max_blocks], page ids; entries past a sequence's length are unspecified
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class KVPages:
+    """One layer's paged KV cache. The order of elements inside a page is the `Ops`' own: others move whole pages."""
+
+    keys: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
+    values: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
+
+    @property
+    def block_size(self) -> int:
+        return self.keys.shape[2]
+
+
+class Linear(Protocol):
+    """A weight in whatever layout its device computes fastest from; the only copy of it."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[num_tokens, in_features] -> [num_tokens, out_features], bias added if there is one."""
+        ...
+
+
+class Ops(Protocol):
+    """What one device offers a model. Activations are [num_tokens, features], contiguous, in `dtype`."""
+
+    name: str
+    device: torch.device
+    dtype: torch.dtype
+    batch_invariant: bool
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
+        """Take over `weight` [out_features, in_features] (any float dtype) and return it ready to multiply."""
+        ...
+
+    def embedding(self, token_ids: Tensor, linear: Linear) -> Tensor:
+        """Rows of a weight taken over by `linear`, so that tied embeddings need no second copy. int64 [n] -> [n, in_features]."""
+        ...
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """x / sqrt(mean(x²) + eps) · weight over the last dimension of [..., features] (Zhang and Sennrich, 2019)."""
+        ...
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """residual += x, in place; returns rms_norm(residual)."""
+        ...
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        """silu(gate) · up, with gate the first and up the second half of the last dimension."""
+        ...
+
+    def rope_and_write_kv(
+        self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
+    ) -> None:
+        """Rotate q and k in place (rotate-half form), then write k and v of every token to its page slot.
+
+        q [num_tokens, num_heads, head_dim]; k, v [num_tokens, num_kv_heads, head_dim]; each may be a view into one fused
+        projection (last dimension contiguous). cos_sin [max_positions, head_dim]: cosines in the first, sines in the
+        second half, float32. Token t of row r goes to page block_tables[r, position // block_size], slot
+        position % block_size.
+        """
+        ...
+
+    def paged_attention(
+        self, q: Tensor, batch: AttentionBatch, pages: KVPages, scale: float, sliding_window: int | None
+    ) -> Tensor:
+        """Causal attention of every query over its own sequence's pages up to and including its own position.
+
+        q [num_tokens, num_heads, head_dim] -> [num_tokens, num_heads * head_dim]. Query head h reads KV head
+        h // (num_heads / num_kv_heads). With `sliding_window` w, a query at position p sees positions p - w + 1 .. p.
+        """
+        ...
+
+    def sample_gumbel(self, logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
+        """argmax over tokens of logits + Gumbel noise from Philox4x32-10 (Salmon et al., 2011). int64 [n].
+
+        logits [n, vocab] float32, already divided by the temperature; -inf is never drawn. seeds int64 [n] (bits of a
+        uint64), positions and choice_indices int32 [n]. Key = (seed low, seed high); counter = (position, choice index,
+        token id // 4, 0); word token id % 4 of the output x gives u = (x + 0.5) · 2⁻³² and noise -log(-log1p(-u)).
+        Ties go to the lowest token id.
+        """
+        ...

@@ -1,0 +1,201 @@
+"""Configuration: one frozen dataclass per service, resolved once from flags, environment and file.
+
+A service declares its options as dataclass fields through `option()`. `resolve()` turns them into flags
+(`--block-size`), environment variables (`QUIRE_BLOCK_SIZE`) and keys of a TOML file (`block-size`), in that order of
+precedence, and stops the start with a sentence when a value is bad. Nothing changes after that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import tomllib
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+T = TypeVar("T")
+
+ENVIRONMENT_PREFIX = "QUIRE_"
+
+
+class ConfigError(ValueError):
+    """A value that cannot be used; the message names the option and is meant for the person who set it."""
+
+
+def option(
+    default: Any,
+    help: str,  # noqa: A002 - argparse's word for it
+    *,
+    choices: Sequence[str] | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    positional: bool = False,
+    secret: bool = False,
+    not_built: bool = False,
+) -> Any:
+    """A dataclass field with what its flag needs. `help` states the unit. `not_built`: parses, but any other value than
+    the default stops the start. `secret`: never printed or passed on a command line; use the environment."""
+    metadata = {
+        "help": help,
+        "choices": choices,
+        "minimum": minimum,
+        "maximum": maximum,
+        "positional": positional,
+        "secret": secret,
+        "not_built": not_built,
+    }
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def flag(field: dataclasses.Field[Any]) -> str:
+    return "--" + field.name.replace("_", "-")
+
+
+def add_options(parser: argparse._ActionsContainer, config_class: type) -> None:
+    """Adds a flag per option of `config_class` to a parser or a group of one, skipping those another config class has
+    added already."""
+    hints = typing.get_type_hints(config_class)
+    taken = {action.dest for action in parser._actions}
+    for field in dataclasses.fields(config_class):
+        if field.name in taken:
+            continue
+        kind, is_tuple = _kind(hints[field.name])
+        arguments: dict[str, Any] = {
+            "help": _help(field),
+            "default": argparse.SUPPRESS,
+            "dest": field.name,
+        }
+        if field.metadata["positional"]:
+            del arguments["dest"]
+            parser.add_argument(field.name, nargs="?", metavar=field.name.upper(), **arguments)
+        elif kind is bool:
+            parser.add_argument(flag(field), action=argparse.BooleanOptionalAction, **arguments)
+        elif is_tuple:
+            parser.add_argument(flag(field), action="append", metavar=field.name.upper(), **arguments)
+        else:
+            parser.add_argument(flag(field), metavar=kind.__name__.upper(), **arguments)
+
+
+def build(
+    config_class: type[T],
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
+    file: Mapping[str, Any] | None = None,
+) -> T:
+    """The config object. `flags` by field name, as parsed; `file` by option name, as in TOML. Raises ConfigError."""
+    environment = os.environ if environment is None else environment
+    hints = typing.get_type_hints(config_class)
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
+        name = flag(field)
+        variable = ENVIRONMENT_PREFIX + field.name.upper()
+        if field.name in flags:
+            source, raw = name, flags[field.name]
+        elif variable in environment:
+            source, raw = variable, environment[variable]
+        elif file and name[2:] in file:
+            source, raw = f"{name[2:]} in the configuration file", file[name[2:]]
+        else:
+            continue
+        value = _parse(source, raw, hints[field.name])
+        _check(source, value, field)
+        values[field.name] = value
+    return config_class(**values)
+
+
+def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, description: str) -> T:
+    """Parses `argv` into a config object; prints what is wrong and exits with status 2 where it cannot."""
+    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser.add_argument("--config", metavar="FILE", help="TOML file with options, by their flags' names", default=None)
+    add_options(parser, config_class)
+    arguments = vars(parser.parse_args(argv))
+    try:
+        return build(config_class, arguments, file=read_file(arguments.pop("config")))
+    except ConfigError as error:
+        stop(prog, str(error))
+
+
+def read_file(path: str | None) -> dict[str, Any]:
+    """Options in a TOML file, by their flags' names without dashes in front. Raises ConfigError."""
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--config {path}: {error}") from error
+
+
+def to_argv(config: Any) -> list[str]:
+    """The flags that make an equal config object in another process; defaults and secrets are left out."""
+    argv: list[str] = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value == field.default or field.metadata["secret"]:
+            continue
+        if field.metadata["positional"]:
+            argv.append(str(value))
+        elif isinstance(value, bool):
+            argv.append(flag(field) if value else flag(field).replace("--", "--no-", 1))
+        else:
+            for item in value if isinstance(value, tuple) else (value,):
+                argv += [flag(field), str(item)]
+    return argv
+
+
+def stop(prog: str, message: str) -> NoReturn:
+    raise SystemExit(f"{prog}: {message}")
+
+
+def _kind(hint: Any) -> tuple[type, bool]:
+    """The scalar type behind `int | None` or `tuple[str, ...]`, and whether it was a tuple."""
+    if isinstance(hint, types.UnionType):
+        hint = next(part for part in typing.get_args(hint) if part is not type(None))
+    if typing.get_origin(hint) is tuple:
+        return typing.get_args(hint)[0], True
+    return hint, False
+
+
+def _help(field: dataclasses.Field[Any]) -> str:
+    text = str(field.metadata["help"])
+    if field.metadata["choices"]:
+        text += f" One of {', '.join(field.metadata['choices'])}."
+    if field.metadata["not_built"]:
+        text += " Not built yet."
+    if field.default not in (None, "", ()) and not field.metadata["secret"]:
+        text += f" Default: {field.default}."
+    return text.replace("%", "%%")
+
+
+def _parse(source: str, raw: Any, hint: Any) -> Any:
+    kind, is_tuple = _kind(hint)
+    if is_tuple:
+        items = raw.split(",") if isinstance(raw, str) else raw
+        return tuple(kind(item) for item in items if item != "")
+    if kind is bool:
+        if isinstance(raw, bool):
+            return raw
+        truth = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        if str(raw).lower() not in truth:
+            raise ConfigError(f"{source} is {raw!r}: use true or false")
+        return truth[str(raw).lower()]
+    try:
+        return kind(raw)
+    except ValueError:
+        wanted = {"int": "a whole number", "float": "a number"}.get(kind.__name__, kind.__name__)
+        raise ConfigError(f"{source} is {raw!r}: use {wanted}") from None
+
+
+def _check(source: str, value: Any, field: dataclasses.Field[Any]) -> None:
+    metadata = field.metadata
+    if metadata["not_built"] and value != field.default:
+        raise ConfigError(f"{source} is not built yet; leave it at its default, {field.default!r}")
+    if metadata["choices"] and value not in metadata["choices"]:
+        raise ConfigError(f"{source} is {value!r}: use one of {', '.join(metadata['choices'])}")
+    if metadata["minimum"] is not None and value < metadata["minimum"]:
+        raise ConfigError(f"{source} is {value}: use at least {metadata['minimum']}")
+    if metadata["maximum"] is not None and value > metadata["maximum"]:
+        raise ConfigError(f"{source} is {value}: use at most {metadata['maximum']}")

@@ -1,0 +1,94 @@
+"""What every service's gRPC server has: bounded messages, health checking and reflection.
+
+The health and reflection services come from grpcio's own packages and are left out, with a line in the log, where
+those are not installed (a bare GPU machine).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import grpc
+
+logger = logging.getLogger(__name__)
+
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+
+# Both ends: pings keep idle streams through proxies and find a peer that vanished without closing.
+CHANNEL_OPTIONS: list[tuple[str, Any]] = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A peer that restarts is dialled again at once, and then at most this far apart.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+]
+
+SERVER_OPTIONS: list[tuple[str, Any]] = [
+    *CHANNEL_OPTIONS,
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.so_reuseport", 0),
+]
+
+
+class GrpcServer:
+    """A grpc.aio server on some addresses (`host:port` or `unix:/path`), with health and reflection."""
+
+    def __init__(self, services: Iterable[str]) -> None:
+        """`services`: full names of those to be added through `add`; each gets a health status."""
+        self._services = list(services)
+        self.server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._health: Any = None
+
+    def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
+        """`register` is the generated add_…_to_server."""
+        register(servicer, self.server)
+
+    async def start(self, addresses: Iterable[str]) -> list[str]:
+        """Starts serving; health is NOT_SERVING until `set_serving`. Returns the addresses, port 0 replaced by the
+        port got. Raises OSError with a sentence when an address cannot be bound.
+        """
+        await self._add_health_and_reflection()
+        bound = []
+        for address in addresses:
+            try:
+                port = self.server.add_insecure_port(address)
+            except RuntimeError as error:
+                raise OSError(f"cannot listen on {address}: is another program using it?") from error
+            bound.append(address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}")
+        await self.server.start()
+        return bound
+
+    async def set_serving(self, serving: bool) -> None:
+        if self._health is None:
+            return
+        from grpc_health.v1 import health_pb2
+
+        status = health_pb2.HealthCheckResponse.SERVING if serving else health_pb2.HealthCheckResponse.NOT_SERVING
+        for service in ["", *self._services]:
+            await self._health.set(service, status)
+
+    async def stop(self, grace: float) -> None:
+        """Refuses new calls at once and cancels those still running after `grace` seconds."""
+        await self.set_serving(False)
+        await asyncio.shield(self.server.stop(grace))
+
+    async def _add_health_and_reflection(self) -> None:
+        try:
+            from grpc_health.v1 import health, health_pb2_grpc
+            from grpc_reflection.v1alpha import reflection
+        except ImportError:
+            logger.info("grpcio-health-checking or grpcio-reflection is not installed: serving without them")
+            return
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        await self.set_serving(False)
+        names = [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME]
+        reflection.enable_server_reflection(names, self.server)

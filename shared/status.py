@@ -1,0 +1,55 @@
+"""How a part tells whoever started it how its start goes: JSON lines on a file descriptor (`--status-fd`).
+
+`quire serve` opens a pipe per part and shows what comes; in a container nobody listens and nothing is written.
+Readiness for load balancers is the gRPC health service's job, not this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One line. `progress` is a fraction from 0 to 1, or None where nothing can be counted."""
+
+    state: Literal["starting", "ready", "failed"]
+    detail: str = ""
+    progress: float | None = None
+    # What a person may want to see once the part is ready, such as its address.
+    facts: dict[str, str] = field(default_factory=dict)
+
+
+class StatusReporter:
+    """Writes Status lines to `fd`; with no fd it does nothing. A reader that went away is no error."""
+
+    def __init__(self, fd: int | None) -> None:
+        self._fd = fd
+
+    def starting(self, detail: str, progress: float | None = None) -> None:
+        self._write(Status("starting", detail, progress))
+
+    def ready(self, **facts: str) -> None:
+        self._write(Status("ready", facts=facts))
+
+    def failed(self, reason: str) -> None:
+        self._write(Status("failed", reason))
+
+    def _write(self, status: Status) -> None:
+        if self._fd is None:
+            return
+        try:
+            os.write(self._fd, (json.dumps(asdict(status)) + "\n").encode())
+        except OSError:
+            self._fd = None
+
+
+def parse_status(line: str | bytes) -> Status:
+    """The inverse of what StatusReporter writes. Raises ValueError for anything else."""
+    fields = json.loads(line)
+    if not isinstance(fields, dict):
+        raise ValueError(f"not a status line: {line!r}")
+    return Status(**fields)

@@ -1,0 +1,80 @@
+"""Traces and metrics, both optional: a service runs the same where their libraries are not installed.
+
+Traces go to an OTLP endpoint once one is set (OTEL_EXPORTER_OTLP_ENDPOINT); until then `tracer()` is OpenTelemetry's
+own no-op. Metrics are Prometheus text on `--metrics-port`, rendered when they are scraped: the hot loops keep plain
+numbers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
+    from prometheus_client import CollectorRegistry
+
+logger = logging.getLogger(__name__)
+
+
+def configure_tracing(service: str) -> bool:
+    """Starts exporting spans if an OTLP endpoint is set in the environment. Returns whether it did."""
+    if not (os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
+        return False
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        logger.warning("an OTLP endpoint is set but opentelemetry-sdk is not installed: no traces")
+        return False
+    provider = TracerProvider(resource=Resource.create({"service.name": f"quire-{service}"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    return True
+
+
+def shutdown_tracing() -> None:
+    """Flushes what is buffered."""
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return
+    shutdown = getattr(trace.get_tracer_provider(), "shutdown", None)
+    if shutdown is not None:
+        shutdown()
+
+
+def tracer(name: str) -> Tracer | None:
+    """None where opentelemetry is not installed."""
+    try:
+        from opentelemetry import trace
+    except ImportError:
+        return None
+    return trace.get_tracer(name)
+
+
+def extract_context(traceparent: str) -> Any:
+    """The OpenTelemetry context of a W3C traceparent, for `start_span(context=...)`."""
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    return TraceContextTextMapPropagator().extract({"traceparent": traceparent})
+
+
+def current_traceparent(span: Any) -> str:
+    """The W3C traceparent of a recording span, or an empty string."""
+    context = span.get_span_context()
+    if not (context.is_valid and span.is_recording()):
+        return ""
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> int:
+    """Serves `registry` at http://host:port/metrics from a thread of its own. Returns the port, chosen freely for 0."""
+    from prometheus_client import start_http_server
+
+    server, _ = start_http_server(port, addr=host, registry=registry)
+    return int(server.server_port)

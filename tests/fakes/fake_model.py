@@ -1,0 +1,163 @@
+"""A worker's state without a model: the contract of worker.proto, checked to the letter.
+
+Its "forward pass" is a hash over the whole history of a sequence, read back from the pages, so that a wrong block
+table, a block used twice, a stale page or a lost token changes the output. It is the oracle of the scheduler's tests,
+and shows an engine writer what a worker must promise:
+
+- a plan is applied in the order release, new sequences, forward, sample;
+- every id, slot, position and block of a plan is checked, and a breach ends the epoch (ContractError);
+- tokens that the scheduler does not know yet come from the worker's own state, so plans need not wait for results.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from quire.worker.v1 import worker_pb2
+
+_MULTIPLIER = 6364136223846793005
+_INCREMENT = 1442695040888963407
+_MASK = (1 << 64) - 1
+
+VOCAB_SIZE = 512
+EOS_TOKEN_ID = 2
+
+
+class ContractError(Exception):
+    """The plan breaks the contract of worker.proto."""
+
+
+def extend_hash(prefix_hash: int, token_id: int) -> int:
+    """The "keys and values" of a token: they depend on all tokens before it."""
+    return ((prefix_hash ^ (token_id + 1)) * _MULTIPLIER + _INCREMENT) & _MASK
+
+
+def next_token(prefix_hash: int, choice_index: int = 0) -> int:
+    return (extend_hash(prefix_hash, choice_index) >> 33) % VOCAB_SIZE
+
+
+def expected_output(
+    prompt: Iterable[int], max_tokens: int, stop_token_ids: Iterable[int] = (EOS_TOKEN_ID,), choice_index: int = 0
+) -> list[int]:
+    """What any correct run of `prompt` ends up with."""
+    prefix_hash = 0
+    for token_id in prompt:
+        prefix_hash = extend_hash(prefix_hash, token_id)
+    output: list[int] = []
+    stops = set(stop_token_ids)
+    while len(output) < max_tokens and (not output or output[-1] not in stops):
+        output.append(next_token(prefix_hash, choice_index))
+        prefix_hash = extend_hash(prefix_hash, output[-1])
+    return output
+
+
+@dataclass(slots=True)
+class _FakeSequence:
+    slot: int
+    token_ids: list[int]
+    num_computed_tokens: int
+    choice_index: int
+    block_ids: list[int] = field(default_factory=list)
+
+
+class FakeModel:
+    """Pages, slots and sequences of one epoch."""
+
+    def __init__(self, *, num_blocks: int = 64, block_size: int = 4, max_num_seqs: int = 8, max_num_tokens: int = 64):
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.max_num_seqs = max_num_seqs
+        self.max_num_tokens = max_num_tokens
+        # What stands in each KV slot: the hash of the history up to and with its token.
+        self._pages: dict[int, int] = {}
+        self._sequences: dict[int, _FakeSequence] = {}
+        self._used_ids: set[int] = set()
+        self._last_step_id = 0
+
+    def step(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        """Runs one plan. Raises ContractError."""
+        _check(plan.step_id == self._last_step_id + 1, f"step {plan.step_id} after {self._last_step_id}")
+        self._last_step_id = plan.step_id
+        for sequence_id in _u32(plan.released_sequence_ids):
+            _check(sequence_id in self._sequences, f"release of unknown sequence {sequence_id}")
+            del self._sequences[sequence_id]
+        for new in plan.new_sequences:
+            self._add(new)
+        return self._run(plan.step_id, plan.rows)
+
+    def _add(self, new: worker_pb2.NewSequence) -> None:
+        _check(new.sequence_id not in self._used_ids, f"sequence id {new.sequence_id} used twice")
+        _check(new.slot < self.max_num_seqs, f"slot {new.slot}")
+        _check(all(s.slot != new.slot for s in self._sequences.values()), f"slot {new.slot} is taken")
+        token_ids = _u32(new.token_ids)
+        _check(0 < new.num_prompt_tokens <= len(token_ids), "prompt length")
+        _check(new.num_computed_tokens < len(token_ids), "nothing left to compute")
+        self._used_ids.add(new.sequence_id)
+        sequence = _FakeSequence(new.slot, token_ids, new.num_computed_tokens, new.choice_index)
+        self._sequences[new.sequence_id] = sequence
+        self._append_blocks(sequence, _u32(new.block_ids))
+
+    def _run(self, step_id: int, rows: worker_pb2.Rows) -> worker_pb2.StepResult:
+        sequence_ids, slots = _u32(rows.sequence_ids), _u32(rows.slots)
+        scheduled, computed = _u32(rows.num_scheduled_tokens), _u32(rows.num_computed_tokens)
+        offsets, new_blocks = _u32(rows.new_block_offsets), _u32(rows.new_block_ids)
+        _check(len(sequence_ids) == len(slots) == len(scheduled) == len(computed) == len(offsets) - 1, "columns")
+        _check(len(set(sequence_ids)) == len(sequence_ids), "a sequence has two rows")
+        _check(sum(scheduled) <= self.max_num_tokens, f"{sum(scheduled)} tokens in one step")
+        result_ids, result_tokens = array("I"), array("I")
+        for row, sequence_id in enumerate(sequence_ids):
+            sequence = self._sequences.get(sequence_id)
+            if sequence is None:
+                raise ContractError(f"row of unknown sequence {sequence_id}")
+            _check(sequence.slot == slots[row], f"sequence {sequence_id} is in slot {sequence.slot}, not {slots[row]}")
+            _check(sequence.num_computed_tokens == computed[row], f"position of {sequence_id}: {computed[row]}")
+            self._append_blocks(sequence, new_blocks[offsets[row] : offsets[row + 1]])
+            self._forward(sequence, scheduled[row])
+            if sequence.num_computed_tokens == len(sequence.token_ids):
+                history = self._pages[self._kv_slot(sequence, len(sequence.token_ids) - 1)]
+                token_id = next_token(history, sequence.choice_index)
+                sequence.token_ids.append(token_id)
+                result_ids.append(sequence_id)
+                result_tokens.append(token_id)
+        return worker_pb2.StepResult(
+            step_id=step_id, sequence_ids=result_ids.tobytes(), token_ids=result_tokens.tobytes()
+        )
+
+    def _append_blocks(self, sequence: _FakeSequence, block_ids: list[int]) -> None:
+        for block_id in block_ids:
+            _check(block_id < self.num_blocks, f"block {block_id}")
+            sequence.block_ids.append(block_id)
+
+    def _forward(self, sequence: _FakeSequence, num_tokens: int) -> None:
+        start = sequence.num_computed_tokens
+        end = start + num_tokens
+        _check(
+            num_tokens > 0 and end <= len(sequence.token_ids), f"tokens {start} to {end} of {len(sequence.token_ids)}"
+        )
+        _check(end <= len(sequence.block_ids) * self.block_size, f"no block for position {end - 1}")
+        # Attention reads every page before it writes its own.
+        history = 0
+        for position in range(start):
+            history = extend_hash(history, sequence.token_ids[position])
+            page = self._pages.get(self._kv_slot(sequence, position))
+            _check(page == history, f"page of position {position} holds something else")
+        for position in range(start, end):
+            history = extend_hash(history, sequence.token_ids[position])
+            self._pages[self._kv_slot(sequence, position)] = history
+        sequence.num_computed_tokens = end
+
+    def _kv_slot(self, sequence: _FakeSequence, position: int) -> int:
+        return sequence.block_ids[position // self.block_size] * self.block_size + position % self.block_size
+
+
+def _check(condition: bool, message: str) -> None:
+    if not condition:
+        raise ContractError(message)
+
+
+def _u32(column: bytes) -> list[int]:
+    values = array("I")
+    values.frombytes(column)
+    return values.tolist()

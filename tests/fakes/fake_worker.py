@@ -1,0 +1,120 @@
+"""A worker process without a model: WorkerService over FakeModel, with scripted delays and faults."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+
+from quire.inference.v1 import model_pb2
+from quire.worker.v1 import worker_pb2, worker_pb2_grpc
+from shared.grpc_server import GrpcServer
+from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, ContractError, FakeModel
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass
+class Script:
+    """What goes wrong, and how slowly. Steps count from 1 in each epoch."""
+
+    step_seconds: float = 0.0
+    # The stream breaks in place of this step's result, once.
+    die_at_step: int | None = None
+    # Never answers this step.
+    hang_at_step: int | None = None
+    # Sequences whose prompt starts with this token fail in their first step.
+    poison_token_id: int | None = None
+    # Awaited before each step's result leaves.
+    gate: asyncio.Semaphore | None = None
+
+
+@dataclass
+class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
+    """Serves one scheduler at a time, as the contract says."""
+
+    make_model: Callable[[], FakeModel] = FakeModel
+    script: Script = field(default_factory=Script)
+    max_model_len: int = 128
+    tokenizer_bundle: bytes = b""
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self._epochs = itertools.count(1)
+        self._owned = False
+
+    async def Run(  # noqa: N802
+        self, request_iterator: AsyncIterator[worker_pb2.RunRequest], context: Context
+    ) -> AsyncIterator[worker_pb2.RunResponse]:
+        first = await anext(aiter(request_iterator))
+        if not first.HasField("claim"):
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a claim")
+        if self._owned:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another scheduler holds this worker")
+        self._owned = True
+        try:
+            model = self.make_model()
+            yield worker_pb2.RunResponse(hello=self._hello(model, next(self._epochs)))
+            async for request in request_iterator:
+                yield worker_pb2.RunResponse(result=await self._step(model, request.plan, context))
+        finally:
+            self._owned = False
+
+    async def GetTokenizer(  # noqa: N802
+        self, request: model_pb2.GetTokenizerRequest, context: Context
+    ) -> AsyncIterator[model_pb2.GetTokenizerResponse]:
+        for start in range(0, len(self.tokenizer_bundle), 512 * 1024):
+            yield model_pb2.GetTokenizerResponse(chunk=self.tokenizer_bundle[start : start + 512 * 1024])
+
+    async def _step(self, model: FakeModel, plan: worker_pb2.StepPlan, context: Context) -> worker_pb2.StepResult:
+        self.steps += 1
+        script = self.script
+        if script.die_at_step == plan.step_id:
+            script.die_at_step = None
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+        if script.hang_at_step == plan.step_id:
+            script.hang_at_step = None
+            await asyncio.Event().wait()
+        if script.step_seconds:
+            await asyncio.sleep(script.step_seconds)
+        if script.gate is not None:
+            await script.gate.acquire()
+        try:
+            result = model.step(plan)
+        except ContractError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        for new in plan.new_sequences:
+            if script.poison_token_id == int.from_bytes(new.token_ids[:4], "little"):
+                result.errors.add(sequence_id=new.sequence_id, message="scripted failure")
+        return result
+
+    def _hello(self, model: FakeModel, epoch: int) -> worker_pb2.Hello:
+        return worker_pb2.Hello(
+            boot_id=1,
+            epoch=epoch,
+            model=model_pb2.ModelInfo(
+                name="fake",
+                max_model_len=self.max_model_len,
+                vocab_size=VOCAB_SIZE,
+                eos_token_ids=[EOS_TOKEN_ID],
+                tokenizer_bytes=len(self.tokenizer_bundle),
+                architecture="Fake",
+                dtype="none",
+            ),
+            num_blocks=model.num_blocks,
+            block_size=model.block_size,
+            max_num_seqs=model.max_num_seqs,
+            max_num_batched_tokens=model.max_num_tokens,
+        )
+
+
+async def start_fake_worker(worker: FakeWorker, address: str) -> GrpcServer:
+    server = GrpcServer(["quire.worker.v1.WorkerService"])
+    server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, worker)
+    await server.start([address])
+    await server.set_serving(True)
+    return server

@@ -1,0 +1,313 @@
+"""The scheduler as its peers see it: a router's stream on one side, a scripted worker on the other, real gRPC
+between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+
+from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from services.scheduler.config import SchedulerConfig
+from services.scheduler.engine import Engine, run_engines
+from services.scheduler.servicer import SchedulerServicer
+from shared.grpc_server import GrpcServer
+from tests.fakes.fake_model import FakeModel, expected_output
+from tests.fakes.fake_worker import FakeWorker, Script, start_fake_worker
+
+pytestmark = pytest.mark.timeout(30)
+
+
+class Router:
+    """The router's end of one Connect stream."""
+
+    def __init__(self, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub) -> None:
+        self._call = stub.Connect()
+        self.outputs: dict[int, list[int]] = {}
+        self.finished: dict[int, scheduler_pb2.Finished] = {}
+        self.hello: scheduler_pb2.SchedulerHello
+
+    async def connect(self) -> None:
+        await self._call.write(scheduler_pb2.ConnectRequest(hello=scheduler_pb2.RouterHello(router_id="test")))
+        response = await self._call.read()
+        assert isinstance(response, scheduler_pb2.ConnectResponse)
+        self.hello = response.hello
+
+    async def submit(
+        self,
+        sequence_id: int,
+        prompt: list[int],
+        max_tokens: int,
+        *,
+        received: list[int] | None = None,
+        attempt: int = 0,
+        timeout_ms: int | None = None,
+    ) -> None:
+        self.outputs.setdefault(sequence_id, list(received or []))
+        submit = scheduler_pb2.Submit(
+            prompt_token_ids=array("I", prompt).tobytes(),
+            sampling=sampling_pb2.SamplingParams(temperature=0),
+            stop=sampling_pb2.StopConditions(max_tokens=max_tokens),
+            choices=[
+                scheduler_pb2.Choice(
+                    sequence_id=sequence_id,
+                    attempt=attempt,
+                    output_token_ids=array("I", received or []).tobytes(),
+                )
+            ],
+            timeout_ms=timeout_ms,
+        )
+        await self._call.write(scheduler_pb2.ConnectRequest(submit=submit))
+
+    async def abort(self, *sequence_ids: int) -> None:
+        abort = scheduler_pb2.Abort(sequence_ids=array("I", sequence_ids).tobytes())
+        await self._call.write(scheduler_pb2.ConnectRequest(abort=abort))
+
+    async def read_until_finished(self, *sequence_ids: int) -> None:
+        while not set(sequence_ids) <= self.finished.keys():
+            await self.read()
+
+    async def read(self) -> None:
+        response = await self._call.read()
+        assert isinstance(response, scheduler_pb2.ConnectResponse), "the scheduler ended the stream"
+        frame = response.frame
+        ids, indices = array("I", frame.sequence_ids), array("I", frame.first_output_indices)
+        offsets, tokens = array("I", frame.token_offsets), array("I", frame.token_ids)
+        for row, sequence_id in enumerate(ids):
+            output = self.outputs[sequence_id]
+            assert indices[row] == len(output), "a token is lost or doubled"
+            output.extend(tokens[offsets[row] : offsets[row + 1]])
+        for finished in frame.finished:
+            self.finished[finished.sequence_id] = finished
+
+    def close(self) -> None:
+        self._call.cancel()
+
+
+class Stack:
+    def __init__(self, servicer: SchedulerServicer, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub) -> None:
+        self.servicer = servicer
+        self.stub = stub
+
+    async def router(self) -> Router:
+        router = Router(self.stub)
+        await router.connect()
+        return router
+
+    async def stats(self) -> scheduler_pb2.GetStatsResponse:
+        return await self.stub.GetStats(scheduler_pb2.GetStatsRequest())
+
+    async def stats_when(
+        self, condition: Callable[[scheduler_pb2.GetStatsResponse], bool]
+    ) -> scheduler_pb2.GetStatsResponse:
+        """The first statistics that meet `condition`; fails after 5 s."""
+        async with asyncio.timeout(5):
+            while not condition(stats := await self.stats()):
+                pass
+            return stats
+
+
+@asynccontextmanager
+async def running(tmp_path: Path, *workers: FakeWorker, config: SchedulerConfig | None = None) -> AsyncIterator[Stack]:
+    config = config or SchedulerConfig()
+    addresses = [f"unix:{tmp_path}/w{index}" for index in range(len(workers))]
+    servers = [await start_fake_worker(worker, address) for worker, address in zip(workers, addresses, strict=True)]
+    engines = [Engine(address, "scheduler-test", config) for address in addresses]
+    servicer = SchedulerServicer("scheduler-test", engines)
+    server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
+    server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
+    await server.start([f"unix:{tmp_path}/s"])
+    tasks = [asyncio.create_task(run_engines(engines)), asyncio.create_task(servicer.tick_forever())]
+    try:
+        async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
+            yield Stack(servicer, scheduler_pb2_grpc.SchedulerServiceStub(channel))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(server.stop(0), *(worker.stop(0) for worker in servers))
+
+
+async def test_many_sequences_end_with_the_right_tokens_although_blocks_are_short(tmp_path: Path) -> None:
+    worker = FakeWorker(make_model=lambda: FakeModel(num_blocks=20, block_size=4, max_num_seqs=8, max_num_tokens=24))
+    worker.max_model_len = 80
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        prompts = {index: list(range(index, index + 3 + index % 30)) for index in range(40)}
+        for index, prompt in prompts.items():
+            await router.submit(index, prompt, 30)
+        await router.read_until_finished(*prompts)
+        for index, prompt in prompts.items():
+            assert router.outputs[index] == expected_output(prompt, 30)
+        load = (await stack.stats()).load
+        assert load.num_preemptions > 0, "the pool was to be too small"
+        assert load.num_used_blocks == load.num_running == load.num_waiting == 0
+
+
+async def test_a_worker_that_dies_is_a_pause(tmp_path: Path) -> None:
+    worker = FakeWorker(script=Script(die_at_step=7))
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        for index in range(5):
+            await router.submit(index, [10 + index, 5], 40)
+        await router.read_until_finished(*range(5))
+        assert worker.script.die_at_step is None, "it was to die"
+        for index in range(5):
+            assert router.outputs[index] == expected_output([10 + index, 5], 40)
+
+
+async def test_a_worker_that_answers_nothing_is_given_up(tmp_path: Path) -> None:
+    worker = FakeWorker(script=Script(hang_at_step=3))
+    async with running(tmp_path, worker, config=SchedulerConfig(step_timeout=1.0)) as stack:
+        router = await stack.router()
+        await router.submit(1, [3, 4], 20)
+        await router.read_until_finished(1)
+        assert router.outputs[1] == expected_output([3, 4], 20)
+
+
+async def test_a_lost_worker_that_stays_away_fails_its_sequences_in_time(tmp_path: Path) -> None:
+    worker = FakeWorker(script=Script(step_seconds=0.01))
+    server = await start_fake_worker(worker, f"unix:{tmp_path}/away")
+    engine = Engine(f"unix:{tmp_path}/away", "test", SchedulerConfig(worker_timeout=0.2))
+    servicer = SchedulerServicer("test", [engine])
+    grpc_server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
+    grpc_server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
+    await grpc_server.start([f"unix:{tmp_path}/s"])
+    tasks = [asyncio.create_task(run_engines([engine])), asyncio.create_task(servicer.tick_forever())]
+    async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
+        router = Router(scheduler_pb2_grpc.SchedulerServiceStub(channel))
+        await router.connect()
+        await router.submit(1, [5], 100)
+        while len(router.outputs[1]) < 3:
+            await router.read()
+        await server.stop(0)
+        await router.read_until_finished(1)
+        assert router.finished[1].error.code == grpc.StatusCode.UNAVAILABLE.value[0]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await grpc_server.stop(0)
+
+
+async def test_sequences_spread_over_two_worker_groups(tmp_path: Path) -> None:
+    workers = [FakeWorker(), FakeWorker()]
+    async with running(tmp_path, *workers) as stack:
+        router = await stack.router()
+        await asyncio.gather(*(engine.ready.wait() for engine in stack.servicer._engines))
+        for index in range(12):
+            await router.submit(index, [index + 1], 20)
+        await router.read_until_finished(*range(12))
+        assert all(worker.steps for worker in workers)
+        for index in range(12):
+            assert router.outputs[index] == expected_output([index + 1], 20)
+
+
+async def test_a_resubmission_goes_on_where_the_output_received_ends(tmp_path: Path) -> None:
+    whole = expected_output([9, 9], 20)
+    async with running(tmp_path, FakeWorker()) as stack:
+        router = await stack.router()
+        await router.submit(4, [9, 9], 20, received=whole[:6], attempt=1)
+        await router.read_until_finished(4)
+        assert router.outputs[4] == whole
+        assert router.finished[4].attempt == 1
+
+
+async def test_an_abort_frees_the_blocks_by_the_second_plan(tmp_path: Path) -> None:
+    gate = asyncio.Semaphore(0)
+    worker = FakeWorker(script=Script(gate=gate))
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        await router.submit(1, [1] * 30, 60)
+        gate.release()
+        while not router.outputs[1]:
+            await router.read()
+        before = await stack.stats()
+        assert before.load.num_used_blocks > 0
+        await router.abort(1)
+        after = await stack.stats_when(lambda stats: stats.num_aborted > 0)
+        assert after.load.num_used_blocks == 0
+        assert after.num_steps - before.num_steps <= 2
+
+
+async def test_a_router_that_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeWorker(script=Script(step_seconds=0.01))) as stack:
+        router = await stack.router()
+        for index in range(6):
+            await router.submit(index, [index + 3], 100)
+        while not any(router.outputs.values()):
+            await router.read()
+        router.close()
+        await stack.stats_when(lambda stats: stats.load.num_used_blocks == 0)
+
+
+async def test_one_poisoned_sequence_fails_alone(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeWorker(script=Script(poison_token_id=99))) as stack:
+        router = await stack.router()
+        await router.submit(1, [99, 1], 20)
+        await router.submit(2, [98, 1], 20)
+        await router.read_until_finished(1, 2)
+        assert router.finished[1].reason == sampling_pb2.FINISH_REASON_ERROR
+        assert router.finished[1].error.message == "scripted failure"
+        assert router.outputs[2] == expected_output([98, 1], 20)
+
+
+async def test_what_cannot_run_is_refused_with_a_reason(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeWorker()) as stack:
+        router = await stack.router()
+        await router.submit(1, [], 5)
+        await router.submit(2, [1] * 100, 100)
+        await router.read_until_finished(1, 2)
+        assert router.finished[1].error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+        assert "empty" in router.finished[1].error.message
+        assert "128" in router.finished[2].error.message
+
+
+async def test_a_full_queue_refuses_with_a_time_to_come_back(tmp_path: Path) -> None:
+    gate = asyncio.Semaphore(0)
+    config = SchedulerConfig(max_num_queued_reqs=2, max_num_seqs=1)
+    async with running(tmp_path, FakeWorker(script=Script(gate=gate)), config=config) as stack:
+        router = await stack.router()
+        for index in range(4):
+            await router.submit(index, [index + 1], 5)
+        await router.read_until_finished(3)
+        assert router.finished[3].error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+        assert router.finished[3].error.retry_after_ms > 0
+
+
+async def test_a_deadline_ends_a_sequence_that_still_waits(tmp_path: Path) -> None:
+    config = SchedulerConfig(max_num_seqs=1)
+    async with running(tmp_path, FakeWorker(script=Script(gate=asyncio.Semaphore(0))), config=config) as stack:
+        router = await stack.router()
+        await router.submit(1, [1], 5)
+        await router.submit(2, [2], 5, timeout_ms=50)
+        await router.read_until_finished(2)
+        assert router.finished[2].error.code == grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+
+
+async def test_the_tokenizer_passes_through_in_pieces(tmp_path: Path) -> None:
+    bundle = bytes(range(256)) * 5_000
+    async with running(tmp_path, FakeWorker(tokenizer_bundle=bundle)) as stack:
+        await stack.router()
+        call = stack.stub.GetTokenizer(model_pb2.GetTokenizerRequest())
+        chunks = [response.chunk async for response in call]
+        assert b"".join(chunks) == bundle
+        assert max(map(len, chunks)) <= 512 * 1024
+
+
+async def test_a_message_that_breaks_the_contract_ends_only_that_stream(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeWorker()) as stack:
+        good, bad = await stack.router(), await stack.router()
+        await bad._call.write(scheduler_pb2.ConnectRequest(abort=scheduler_pb2.Abort(sequence_ids=b"odd")))
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await bad.read_until_finished(1)
+        assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+        await good.submit(1, [7], 10)
+        await good.read_until_finished(1)
+        assert good.outputs[1] == expected_output([7], 10)

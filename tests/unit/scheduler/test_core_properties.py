@@ -1,0 +1,165 @@
+"""Whatever arrives, in whatever order: nothing leaks, nothing is used twice, and every sequence ends with the right
+tokens.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
+
+from quire.inference.v1 import sampling_pb2
+from quire.worker.v1 import worker_pb2
+from services.scheduler.converters import plan_to_proto, result_from_proto
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.scheduler import Scheduler
+from services.scheduler.core.sequence import FinishReason, Sequence, SequenceRequest
+from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, FakeModel, expected_output
+
+SAMPLING = sampling_pb2.SamplingParams()
+
+
+def name(sequence: Sequence) -> int:
+    assert isinstance(sequence.request.key, int)
+    return sequence.request.key
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """The core against the fake worker, which checks every plan and whose tokens depend on every page it reads."""
+
+    keys = Bundle("keys")
+
+    @initialize(
+        num_blocks=st.integers(8, 24),
+        block_size=st.sampled_from([1, 2, 4, 8]),
+        max_num_seqs=st.integers(1, 6),
+        budget=st.integers(6, 24),
+    )
+    def start(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int) -> None:
+        self.model_args = {"num_blocks": num_blocks, "block_size": block_size}
+        self.config = CoreConfig(
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=budget,
+            max_model_len=num_blocks * block_size,
+            max_num_waiting=1_000,
+        )
+        self.core = Scheduler(self.config)
+        self.worker = self._new_worker()
+        self.results: deque[worker_pb2.StepResult] = deque()
+        self.requests: dict[int, SequenceRequest] = {}
+        self.outputs: dict[int, list[int]] = {}
+        self.next_key = 0
+        self.now = 0.0
+
+    def _new_worker(self) -> FakeModel:
+        return FakeModel(
+            **self.model_args,
+            max_num_seqs=self.config.max_num_seqs,
+            max_num_tokens=self.config.max_num_batched_tokens,
+        )
+
+    @rule(
+        target=keys,
+        prompt=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=40),
+        max_tokens=st.integers(1, 30),
+        patience=st.none() | st.integers(1, 40),
+        choice_index=st.integers(0, 2),
+    )
+    def submit(self, prompt: list[int], max_tokens: int, patience: int | None, choice_index: int) -> int:
+        limit = self.config.max_model_len
+        prompt = prompt[: max(1, limit - 1)]
+        max_tokens = min(max_tokens, limit - len(prompt))
+        key = self.next_key
+        self.next_key += 1
+        if max_tokens < 1:
+            return key
+        request = SequenceRequest(
+            key=key,
+            prompt_token_ids=array("I", prompt),
+            max_tokens=max_tokens,
+            stop_token_ids=frozenset([EOS_TOKEN_ID, 7]),
+            choice_index=choice_index,
+            sampling=SAMPLING,
+            deadline=None if patience is None else self.now + patience,
+        )
+        self.core.submit(request)
+        self.requests[key] = request
+        self.outputs[key] = []
+        return key
+
+    @rule(key=consumes(keys))
+    def abort(self, key: int) -> None:
+        assert self.core.abort(key) == (key in self.requests)
+        self.requests.pop(key, None)
+
+    @precondition(lambda self: len(self.results) < 3)
+    @rule()
+    def schedule(self) -> None:
+        plan = self.core.schedule()
+        if plan is None:
+            assert self.results or not self.requests, "nothing is planned although there is work"
+            return
+        assert plan.num_tokens <= self.config.max_num_batched_tokens
+        self.results.append(self.worker.step(plan_to_proto(plan, epoch=1)))
+
+    @precondition(lambda self: self.results)
+    @rule()
+    def apply(self) -> None:
+        outcome = self.core.apply(result_from_proto(self.results.popleft()))
+        for token in outcome.tokens:
+            output = self.outputs[name(token.sequence)]
+            assert token.output_index == len(output), "a token is lost or doubled"
+            output.append(token.token_id)
+        for end in outcome.finished:
+            key = name(end.sequence)
+            request = self.requests.pop(key)
+            assert self.outputs[key] == self._expected(request)
+            stopped = self.outputs[key][-1] in request.stop_token_ids
+            assert end.reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
+
+    @rule(seconds=st.integers(1, 10))
+    def time_passes(self, seconds: int) -> None:
+        self.now += seconds
+        for end in self.core.expire(self.now):
+            request = self.requests.pop(name(end.sequence))
+            assert request.deadline is not None
+            assert request.deadline <= self.now
+
+    @rule()
+    def worker_dies(self) -> None:
+        self.core.reset()
+        self.worker = self._new_worker()
+        self.results.clear()
+
+    @invariant()
+    def is_consistent(self) -> None:
+        if hasattr(self, "core"):
+            self.core.check_integrity()
+
+    def teardown(self) -> None:
+        """Left alone, everything that is still here finishes, and all blocks are free."""
+        if not hasattr(self, "core"):
+            return
+        for _ in range(5_000):
+            if not self.requests and not self.results:
+                break
+            self.schedule()
+            if self.results:
+                self.apply()
+        assert not self.requests, "a sequence never finishes"
+        self.core.check_integrity()
+        assert self.core.pool.num_used == 0
+
+    def _expected(self, request: SequenceRequest) -> list[int]:
+        return expected_output(
+            request.prompt_token_ids, request.max_tokens, request.stop_token_ids, request.choice_index
+        )
+
+
+SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestSchedulerMachine = SchedulerMachine.TestCase

@@ -1,0 +1,213 @@
+"""What the worker knows about each sequence slot, and how a plan changes it.
+
+Everything here lives on the host and is known without waiting for the device: a sampled token adds one to a sequence's
+length whatever it is, so the next plan can be checked and laid out while the device still works on this one. Sampled
+tokens themselves stay on the device (`model_runner.py`), penalty counts and sampling columns with the sampler.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.errors import PlanError
+from services.worker.plan import NewSequence, Rows, StepPlan
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the worker's Hello promised."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    vocab_size: int
+
+    @property
+    def max_blocks_per_sequence(self) -> int:
+        return -(-self.max_model_len // self.block_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One forward pass, laid out: rows of the plan without those whose sequences have failed."""
+
+    sequence_ids: I64  # [num_rows]
+    slots: I64  # [num_rows]
+    token_ids: I64  # [num_tokens], 0 where the device's last token belongs
+    last_token_at: I64  # [n], indices into token_ids
+    last_token_slots: I64  # [n], whose last token it is
+    positions: I32  # [num_tokens]
+    query_starts: I32  # [num_rows + 1]
+    block_tables: I32  # [num_rows, max_blocks]
+    sampled_rows: I64  # [m], rows that reach their sequence's last token
+    sampled_tokens: I64  # [m], index of that token in token_ids
+    sampled_positions: I32  # [m], position of the token to be drawn
+    failed: tuple[tuple[int, str], ...]  # wire id and reason of the rows left out
+
+
+class BatchState:
+    """Slots as columns. A plan that contradicts them raises PlanError; the state is then of no further use."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        slots = limits.max_num_seqs
+        self._slot_of: dict[int, int] = {}
+        self._sequence_id = np.full(slots, -1, np.int64)  # -1: free
+        self._num_tokens = np.zeros(slots, np.int64)  # known and sampled
+        self._num_known = np.zeros(slots, np.int64)  # those the host knows: what the sequence came with
+        self._num_computed = np.zeros(slots, np.int64)
+        self._num_blocks = np.zeros(slots, np.int64)
+        self._block_table = np.zeros((slots, limits.max_blocks_per_sequence), np.int32)
+        self._known: list[I64 | None] = [None] * slots
+        self._failed: dict[int, str] = {}  # by wire id, until released
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def release(self, plan: StepPlan) -> list[int]:
+        """Frees the slots of the plan's released sequences and returns them."""
+        slots = []
+        for sequence_id in plan.released_sequence_ids.tolist():
+            slot = self._slot_of.pop(sequence_id, None)
+            if slot is None:
+                raise PlanError(f"sequence {sequence_id} is released but not there")
+            self._sequence_id[slot] = -1
+            self._known[slot] = None
+            self._failed.pop(sequence_id, None)
+            slots.append(slot)
+        return slots
+
+    def admit(self, sequence: NewSequence) -> None:
+        self._check_new(sequence)
+        slot, num_tokens, num_blocks = sequence.slot, len(sequence.token_ids), len(sequence.block_ids)
+        self._slot_of[sequence.sequence_id] = slot
+        self._sequence_id[slot] = sequence.sequence_id
+        self._num_tokens[slot] = self._num_known[slot] = num_tokens
+        self._num_computed[slot] = sequence.num_computed_tokens
+        self._num_blocks[slot] = num_blocks
+        self._block_table[slot, :num_blocks] = sequence.block_ids
+        self._known[slot] = sequence.token_ids.astype(np.int64)
+
+    def fail(self, sequence_id: int, reason: str) -> None:
+        """From now on the sequence's rows are left out and answered with `reason`. One released since is ignored."""
+        if sequence_id in self._slot_of:
+            self._failed[sequence_id] = reason
+
+    def schedule(self, rows: Rows) -> Batch:
+        """Appends the rows' blocks, lays out the forward pass and counts its tokens as computed."""
+        slots = rows.slots.astype(np.int64)
+        scheduled = rows.num_scheduled_tokens.astype(np.int64)
+        self._check_rows(rows, slots, scheduled)
+        self._append_blocks(rows, slots, scheduled)
+        start = self._num_computed[slots]
+        self._num_computed[slots] = start + scheduled
+        samples = start + scheduled == self._num_tokens[slots]
+        num_known = self._num_known[slots]
+        self._num_tokens[slots[samples]] += 1
+        failed: tuple[tuple[int, str], ...] = ()
+        if self._failed:
+            alive = np.array([sequence_id not in self._failed for sequence_id in rows.sequence_ids.tolist()], bool)
+            gone = rows.sequence_ids[~alive].tolist()
+            failed = tuple((sequence_id, self._failed[sequence_id]) for sequence_id in gone)
+            slots, scheduled, start, samples, num_known = (
+                column[alive] for column in (slots, scheduled, start, samples, num_known)
+            )
+        return self._lay_out(slots, scheduled, start, samples, num_known, failed)
+
+    def _lay_out(
+        self, slots: I64, scheduled: I64, start: I64, samples: NDArray[np.bool_], num_known: I64,
+        failed: tuple[tuple[int, str], ...],
+    ) -> Batch:  # fmt: skip
+        query_starts = np.zeros(len(slots) + 1, np.int64)
+        np.cumsum(scheduled, out=query_starts[1:])
+        first = query_starts[:-1]
+        positions = np.arange(query_starts[-1]) + np.repeat(start - first, scheduled)
+        token_ids = np.zeros(len(positions), np.int64)
+        # Past what the host knows there is one token at most: the one sampled last.
+        decodes = start >= num_known
+        for row in np.flatnonzero(~decodes).tolist():
+            known = self._known[slots[row]]
+            assert known is not None
+            token_ids[first[row] : query_starts[row + 1]] = known[start[row] : start[row] + scheduled[row]]
+        sampled_rows = np.flatnonzero(samples)
+        max_blocks = int(self._num_blocks[slots].max(initial=1))
+        return Batch(
+            sequence_ids=self._sequence_id[slots],
+            slots=slots,
+            token_ids=token_ids,
+            last_token_at=first[decodes],
+            last_token_slots=slots[decodes],
+            positions=positions.astype(np.int32),
+            query_starts=query_starts.astype(np.int32),
+            block_tables=np.ascontiguousarray(self._block_table[slots, :max_blocks]),
+            sampled_rows=sampled_rows,
+            sampled_tokens=query_starts[1:][sampled_rows] - 1,
+            sampled_positions=(start + scheduled)[sampled_rows].astype(np.int32),
+            failed=failed,
+        )
+
+    def _append_blocks(self, rows: Rows, slots: I64, scheduled: I64) -> None:
+        offsets = rows.new_block_offsets.astype(np.int64)
+        counts = np.diff(offsets)
+        for row in np.flatnonzero(counts).tolist():
+            slot, have = slots[row], self._num_blocks[slots[row]]
+            self._block_table[slot, have : have + counts[row]] = rows.new_block_ids[offsets[row] : offsets[row + 1]]
+        self._num_blocks[slots] += counts
+        needed = self._num_computed[slots] + scheduled
+        _require_all(self._num_blocks[slots] * self.limits.block_size >= needed, rows, "has fewer blocks than tokens")
+
+    def _check_new(self, sequence: NewSequence) -> None:
+        limits, num_tokens = self.limits, len(sequence.token_ids)
+        occupied = sequence.slot < limits.max_num_seqs and self._sequence_id[sequence.slot] >= 0
+        problem = sequence.sampling.check(limits.vocab_size)
+        rules = (
+            (sequence.sequence_id not in self._slot_of, "is there already"),
+            (sequence.slot < limits.max_num_seqs, f"has slot {sequence.slot} of {limits.max_num_seqs}"),
+            (not occupied, f"has slot {sequence.slot}, which is another's"),
+            (1 <= sequence.num_prompt_tokens <= num_tokens <= limits.max_model_len, f"has {num_tokens} tokens"),
+            (sequence.num_computed_tokens < num_tokens, "has nothing left to compute"),
+            (len(sequence.block_ids) <= limits.max_blocks_per_sequence, "has more blocks than the longest sequence"),
+            (len(sequence.block_ids) * limits.block_size >= sequence.num_computed_tokens, "lacks blocks it computed"),
+            (bool((sequence.block_ids < limits.num_blocks).all()), "has a block id out of range"),
+            (bool((sequence.token_ids < limits.vocab_size).all()), "has a token id out of range"),
+            (problem is None, str(problem)),
+        )
+        for valid, reason in rules:
+            if not valid:
+                raise PlanError(f"new sequence {sequence.sequence_id} {reason}")
+
+    def _check_rows(self, rows: Rows, slots: I64, scheduled: I64) -> None:
+        limits, offsets = self.limits, rows.new_block_offsets
+        columns = (rows.slots, rows.num_scheduled_tokens, rows.num_computed_tokens, offsets[1:])
+        if any(len(column) != len(rows) for column in columns) or len(offsets) != len(rows) + 1:
+            raise PlanError("the rows' columns differ in length")
+        if offsets[0] != 0 or offsets[-1] != len(rows.new_block_ids) or (offsets[1:] < offsets[:-1]).any():
+            raise PlanError("new_block_offsets do not partition new_block_ids")
+        if (rows.new_block_ids >= limits.num_blocks).any():
+            raise PlanError(f"a new block id is not below {limits.num_blocks}")
+        if scheduled.sum() > limits.max_num_batched_tokens:
+            raise PlanError(f"{scheduled.sum()} tokens are scheduled; a step takes {limits.max_num_batched_tokens}")
+        _require_all(slots < limits.max_num_seqs, rows, "has no such slot")
+        if len(np.unique(slots)) != len(slots):
+            raise PlanError("two rows have one slot")
+        _require_all(self._sequence_id[slots] == rows.sequence_ids, rows, "is not in that slot")
+        _require_all(self._num_computed[slots] == rows.num_computed_tokens, rows, "is not at that position")
+        _require_all(scheduled >= 1, rows, "has no tokens scheduled")
+        end = self._num_computed[slots] + scheduled
+        _require_all(end <= self._num_tokens[slots], rows, "has fewer tokens than are scheduled")
+        _require_all(end <= limits.max_model_len, rows, "is longer than the model takes")
+        fits = self._num_blocks[slots] + np.diff(offsets.astype(np.int64)) <= limits.max_blocks_per_sequence
+        _require_all(fits, rows, "has more blocks than the longest sequence")
+
+
+def _require_all(valid: NDArray[np.bool_], rows: Rows, problem: str) -> None:
+    if not valid.all():
+        raise PlanError(f"sequence {rows.sequence_ids[np.argmin(valid)]} {problem}")

@@ -1,0 +1,62 @@
+"""The worker's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.config import option
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    model: str = option(
+        "", "Model directory, or its name on the Hugging Face hub; the model that comes with Quire if left out.",
+        positional=True,
+    )  # fmt: skip
+    listen: tuple[str, ...] = option(("127.0.0.1:50071",), "Address to serve gRPC on, host:port or unix:/path.")
+    served_model_name: tuple[str, ...] = option((), "Name that requests use for the model; further ones are aliases.")
+    revision: str = option("", "Branch, tag or commit of a model on the hub; its main branch if left out.")
+    device: str = option("auto", "Where to compute: auto, cpu, cuda or cuda:N. auto takes a GPU if there is one.")
+    dtype: str = option(
+        "auto", "Type of activations and KV cache. auto: float32 on a CPU, the checkpoint's own on a GPU.",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )  # fmt: skip
+    load_format: str = option(
+        "auto", "Where weights come from: the checkpoint's safetensors, or dummy random ones.",
+        choices=("auto", "safetensors", "dummy"),
+    )  # fmt: skip
+    max_model_len: int | None = option(
+        None, "Tokens of prompt and output together; what model and KV cache allow if left out.", minimum=1
+    )
+    block_size: int = option(16, "KV slots (token positions) per block.", minimum=1, maximum=1024)
+    kv_cache_memory_bytes: int | None = option(
+        None, "Bytes of KV cache; 1 GiB on a CPU if left out, on a GPU by --gpu-memory-utilization.", minimum=1
+    )
+    num_gpu_blocks_override: int | None = option(
+        None, "Blocks of KV cache, on any device, whatever the memory.", minimum=1
+    )
+    gpu_memory_utilization: float = option(
+        0.9, "Fraction of a GPU's memory to use for weights and KV cache.", minimum=0.01, maximum=1.0
+    )
+    max_num_seqs: int = option(256, "Sequences per step, at most.", minimum=1)
+    max_num_batched_tokens: int = option(2048, "Tokens per step, at most.", minimum=1)
+    num_threads: int | None = option(None, "CPU threads to compute with; one per physical core if left out.", minimum=1)
+    metrics_port: int | None = option(None, "Port for Prometheus metrics; none are served if left out.", minimum=0)
+    status_fd: int | None = option(None, "File descriptor to report the start's progress on.", minimum=0)
+    log_level: str = option("info", "What to log.", choices=("debug", "info", "warning", "error"))
+    log_format: str = option("text", "How to log.", choices=("text", "json"))
+
+    enforce_eager: bool = option(True, "Run kernels one by one instead of as a captured graph.", not_built=True)
+    quantization: str | None = option(None, "Weight quantization.", not_built=True)
+    tensor_parallel_size: int = option(1, "Ranks that share each layer.", not_built=True)
+    pipeline_parallel_size: int = option(1, "Ranks that share the layers.", not_built=True)
+    swap_space: float = option(0.0, "GiB of host memory for pages of preempted sequences.", not_built=True)
+    speculative_model: str | None = option(None, "Draft model for speculation.", not_built=True)
+    num_speculative_tokens: int | None = option(None, "Draft tokens per step.", not_built=True)
+    speculative_draft_tensor_parallel_size: int | None = option(
+        None, "Ranks that share the draft model.", not_built=True
+    )
+    enable_lora: bool = option(False, "Serve LoRA adapters.", not_built=True)
+    lora_modules: tuple[str, ...] = option((), "LoRA adapters, name=path.", not_built=True)
+    max_loras: int = option(1, "LoRA adapters in one batch.", not_built=True)
+    max_lora_rank: int = option(16, "Highest rank of a LoRA adapter.", not_built=True)

@@ -1,0 +1,111 @@
+"""Between the wire's messages and the core's dataclasses."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.worker.v1 import worker_pb2
+from services.worker.errors import PlanError
+from services.worker.models.config import GenerationDefaults
+from services.worker.plan import U32, Logprobs, NewSequence, Rows, StepPlan, StepResult
+from services.worker.sampling.params import SamplingParams
+from services.worker.served_model import ServedModel
+
+
+def u32(data: bytes) -> U32:
+    """A little-endian column. Raises PlanError if it is no whole number of values."""
+    if len(data) % 4:
+        raise PlanError(f"a column of {len(data)} bytes holds no whole number of u32")
+    return np.frombuffer(data, "<u4")
+
+
+def plan_from_wire(message: worker_pb2.StepPlan) -> StepPlan:
+    """Raises PlanError for columns that are no columns; the state's own checks come later."""
+    rows = message.rows
+    return StepPlan(
+        epoch=message.epoch,
+        step_id=message.step_id,
+        released_sequence_ids=u32(message.released_sequence_ids),
+        new_sequences=tuple(_new_sequence(sequence) for sequence in message.new_sequences),
+        rows=Rows(
+            sequence_ids=u32(rows.sequence_ids),
+            slots=u32(rows.slots),
+            num_scheduled_tokens=u32(rows.num_scheduled_tokens),
+            num_computed_tokens=u32(rows.num_computed_tokens),
+            new_block_offsets=u32(rows.new_block_offsets) if rows.new_block_offsets else np.zeros(1, np.uint32),
+            new_block_ids=u32(rows.new_block_ids),
+        ),
+    )
+
+
+def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
+    return NewSequence(
+        sequence_id=message.sequence_id,
+        slot=message.slot,
+        token_ids=u32(message.token_ids),
+        num_prompt_tokens=message.num_prompt_tokens,
+        num_computed_tokens=message.num_computed_tokens,
+        block_ids=u32(message.block_ids),
+        sampling=_sampling(message.sampling),
+        choice_index=message.choice_index,
+        traceparent=message.traceparent,
+    )
+
+
+def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
+    """Fields that are not set keep the defaults that `sampling.proto` names."""
+    given = {
+        name: getattr(message, name)
+        for name in SamplingParams.__dataclass_fields__
+        if name != "logit_bias" and message.HasField(name)  # type: ignore[arg-type]
+    }
+    return SamplingParams(**given, logit_bias=tuple((bias.token_id, bias.bias) for bias in message.logit_bias))
+
+
+def result_to_wire(result: StepResult) -> worker_pb2.StepResult:
+    return worker_pb2.StepResult(
+        step_id=result.step_id,
+        sequence_ids=result.sequence_ids.astype("<u4").tobytes(),
+        token_ids=result.token_ids.astype("<u4").tobytes(),
+        logprobs=None if result.logprobs is None else _logprobs_to_wire(result.logprobs),
+        errors=[
+            worker_pb2.SequenceError(sequence_id=error.sequence_id, message=error.message) for error in result.errors
+        ],
+        timings=worker_pb2.StepTimings(queue_us=result.queue_us, run_us=result.run_us),
+    )
+
+
+def _logprobs_to_wire(logprobs: Logprobs) -> sampling_pb2.TokenLogprobs:
+    return sampling_pb2.TokenLogprobs(
+        token_indices=logprobs.token_indices.astype("<u4").tobytes(),
+        logprobs=logprobs.logprobs.astype("<f4").tobytes(),
+        top_counts=logprobs.top_counts.astype("<u4").tobytes(),
+        top_token_ids=logprobs.top_token_ids.astype("<u4").tobytes(),
+        top_logprobs=logprobs.top_logprobs.astype("<f4").tobytes(),
+    )
+
+
+def model_info_to_wire(model: ServedModel) -> model_pb2.ModelInfo:
+    return model_pb2.ModelInfo(
+        name=model.names[0],
+        aliases=model.names[1:],
+        max_model_len=model.max_model_len,
+        vocab_size=model.config.vocab_size,
+        eos_token_ids=model.config.eos_token_ids,
+        default_sampling=_defaults_to_wire(model.config.default_sampling),
+        tokenizer_sha256=model.tokenizer.sha256,
+        tokenizer_bytes=len(model.tokenizer.data),
+        architecture=model.config.architecture,
+        dtype=model.dtype,
+    )
+
+
+def _defaults_to_wire(defaults: GenerationDefaults) -> sampling_pb2.SamplingParams:
+    return sampling_pb2.SamplingParams(
+        temperature=defaults.temperature,
+        top_k=defaults.top_k,
+        top_p=defaults.top_p,
+        min_p=defaults.min_p,
+        repetition_penalty=defaults.repetition_penalty,
+    )

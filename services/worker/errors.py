@@ -1,0 +1,11 @@
+"""What can go wrong in a worker, by who has to act."""
+
+from __future__ import annotations
+
+
+class ModelError(RuntimeError):
+    """The model cannot be loaded or served as configured; the message is a sentence for the person who started it."""
+
+
+class PlanError(ValueError):
+    """A plan breaks the contract of `worker.proto`: the scheduler and this worker disagree about the epoch's state."""

@@ -1,0 +1,115 @@
+"""The worker process: serves health at once, loads the model meanwhile, then runs steps until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from quire.worker.v1 import worker_pb2_grpc
+from services.worker.config import WorkerConfig
+from services.worker.errors import ModelError
+from services.worker.servicer import WorkerServicer
+from services.worker.step_thread import StepThread
+from shared.config import resolve
+from shared.grpc_server import GrpcServer
+from shared.log import configure_logging
+from shared.status import StatusReporter
+from shared.telemetry import configure_tracing, shutdown_tracing
+
+if TYPE_CHECKING:
+    from services.worker.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+SERVICE = "quire.worker.v1.WorkerService"
+# A step thread that has work but finishes no step for this long turns health red.
+STUCK_AFTER_S = 30.0
+DRAIN_S = 10.0
+# Python's default of 5 ms lets the event loop keep the step thread from the interpreter for as long.
+SWITCH_INTERVAL_S = 0.0005
+
+
+def main(argv: Sequence[str]) -> int:
+    config = resolve(
+        WorkerConfig, argv, prog="quire worker", description="Runs a model: weights, KV pages and sampler."
+    )
+    configure_logging("worker", config.log_level, config.log_format)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    configure_tracing("worker")
+    status = StatusReporter(config.status_fd)
+    try:
+        asyncio.run(serve(config, status))
+    except (ModelError, OSError) as error:
+        status.failed(str(error))
+        print(f"quire worker: {error}", file=sys.stderr)
+        return 1
+    finally:
+        shutdown_tracing()
+    return 0
+
+
+async def serve(config: WorkerConfig, status: StatusReporter) -> None:
+    """Until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if an address is taken."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+    def load() -> Engine:
+        from services.worker.engine import load_engine
+
+        return load_engine(config, status.starting)
+
+    steps = StepThread(load)
+    servicer = WorkerServicer(steps)
+    server = GrpcServer([SERVICE])
+    server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, servicer)
+    status.starting("starting")
+    addresses = await server.start(config.listen)
+    steps.start()
+    try:
+        loaded = asyncio.ensure_future(asyncio.wrap_future(steps.loaded))
+        stopped = asyncio.ensure_future(stop.wait())
+        await asyncio.wait((loaded, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():
+            return
+        engine = loaded.result()
+        servicer.open(engine)
+        if config.metrics_port is not None:
+            from services.worker.metrics import serve_metrics
+
+            serve_metrics(steps.counters, config.metrics_port)
+        await server.set_serving(True)
+        limits = engine.runner.limits
+        status.ready(
+            address=",".join(addresses),
+            model=engine.model.names[0],
+            device=str(engine.runner.ops.device),
+            dtype=engine.model.dtype,
+            kv_tokens=str(limits.num_blocks * limits.block_size),
+            max_model_len=str(limits.max_model_len),
+        )
+        await _watch(steps, server, stop)
+    finally:
+        await servicer.close()
+        await server.stop(DRAIN_S)
+        await asyncio.to_thread(steps.stop, DRAIN_S)
+
+
+async def _watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event) -> None:
+    """Health tells progress: red while a step is stuck, green again when it is through."""
+    healthy = True
+    while not stop.is_set():
+        try:
+            async with asyncio.timeout(1.0):
+                await stop.wait()
+        except TimeoutError:
+            pass
+        stuck_for = steps.stuck_for()
+        if healthy != (stuck_for < STUCK_AFTER_S):
+            healthy = not healthy
+            logger.log(logging.INFO if healthy else logging.ERROR, "a step has run for %.0f s", stuck_for)
+            await server.set_serving(healthy)

@@ -1,0 +1,39 @@
+"""Prometheus metrics, read from the step thread's counters when they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from services.worker.step_thread import StepCounters
+from shared.telemetry import start_metrics_server
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+
+class StepCollector:
+    def __init__(self, counters: StepCounters) -> None:
+        self._counters = counters
+
+    def collect(self) -> Iterable[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        counters = self._counters
+        yield CounterMetricFamily("quire_worker_steps", "Steps run.", counters.num_steps)
+        yield CounterMetricFamily("quire_worker_step_seconds", "Time in steps.", counters.step_seconds)
+        tokens = CounterMetricFamily("quire_worker_tokens", "Tokens computed, and tokens sampled.", labels=["kind"])
+        tokens.add_metric(["scheduled"], counters.num_scheduled_tokens)
+        tokens.add_metric(["sampled"], counters.num_sampled_tokens)
+        yield tokens
+        yield CounterMetricFamily("quire_worker_sequence_errors", "Sequences failed.", counters.num_sequence_errors)
+        yield GaugeMetricFamily("quire_worker_sequences", "Sequences in slots.", counters.num_sequences)
+
+
+def serve_metrics(counters: StepCounters, port: int) -> int:
+    """Serves /metrics on all interfaces; returns the port, chosen freely for 0."""
+    from prometheus_client import CollectorRegistry
+
+    registry = CollectorRegistry()
+    registry.register(StepCollector(counters))
+    return start_metrics_server("0.0.0.0", port, registry)

@@ -1,0 +1,115 @@
+"""The one decoder that all families run: attention and MLP with a residual stream, over a paged KV cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from services.worker.models.config import LayerConfig, ModelConfig
+from services.worker.models.weights import WeightSource
+from services.worker.ops.interface import AttentionBatch, KVPages, Linear, Ops
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    config: LayerConfig
+    input_norm: Tensor  # [hidden]
+    qkv: Linear  # hidden -> (num_heads + 2 * num_kv_heads) * head_dim
+    q_norm: Tensor | None  # [head_dim]
+    k_norm: Tensor | None  # [head_dim]
+    output: Linear  # num_heads * head_dim -> hidden
+    post_attention_norm: Tensor  # [hidden]
+    gate_up: Linear  # hidden -> 2 * intermediate
+    down: Linear  # intermediate -> hidden
+
+
+class Decoder:
+    """Weights in the operations' own layout. Stateless: keys and values live in the pages it is given."""
+
+    def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource, max_positions: int) -> None:
+        """Takes every tensor of `source`, layer by layer. `max_positions`: the longest sequence, in tokens."""
+        self.config = config
+        self._ops = ops
+        builder = _Builder(config, ops, source)
+        self._embedding = builder.linear("model.embed_tokens")
+        self._layers = [builder.layer(index) for index in range(len(config.layers))]
+        self._norm = builder.vector("model.norm.weight")
+        self._lm_head = self._embedding if config.tie_word_embeddings else builder.linear("lm_head")
+        rope = config.rope.cos_sin(max_positions).to(ops.device)
+        # Layers without RoPE rotate by nothing: x · 1 - y · 0 is x, exactly.
+        plain = None if all(layer.use_rope for layer in config.layers) else _no_rotation(rope)
+        self._rotations = [rope if plain is None or layer.use_rope else plain for layer in config.layers]
+
+    def forward(self, token_ids: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor) -> Tensor:
+        """One step: writes the keys and values of all tokens, and returns the logits of some.
+
+        token_ids int64 [num_tokens]; pages: one per layer; sampled int64 [n]: the tokens whose logits are wanted.
+        Returns float32 [n, vocab].
+        """
+        ops, config = self._ops, self.config
+        residual = ops.embedding(token_ids, self._embedding)  # [num_tokens, hidden]
+        x = ops.rms_norm(residual, self._layers[0].input_norm, config.rms_norm_eps)
+        for index, layer in enumerate(self._layers):
+            x = self._attention(layer, x, self._rotations[index], batch, pages[index])
+            if index == len(self._layers) - 1:
+                # Nothing reads the other tokens any more.
+                x, residual = x[sampled], residual[sampled]
+            x = ops.add_rms_norm(layer.output(x), residual, layer.post_attention_norm, config.rms_norm_eps)
+            x = layer.down(ops.silu_mul(layer.gate_up(x)))
+            following = self._layers[index + 1].input_norm if index + 1 < len(self._layers) else self._norm
+            x = ops.add_rms_norm(x, residual, following, config.rms_norm_eps)
+        return self._lm_head(x).float()
+
+    def _attention(self, layer: Layer, x: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages) -> Tensor:
+        """[num_tokens, hidden] -> [num_tokens, num_heads * head_dim]"""
+        ops, config = self._ops, self.config
+        heads, kv_heads = config.num_heads, config.num_kv_heads
+        qkv = layer.qkv(x).view(-1, heads + 2 * kv_heads, config.head_dim)
+        q, k, v = qkv[:, :heads], qkv[:, heads : heads + kv_heads], qkv[:, heads + kv_heads :]
+        if layer.q_norm is not None and layer.k_norm is not None:
+            q = ops.rms_norm(q, layer.q_norm, config.rms_norm_eps)
+            k = ops.rms_norm(k, layer.k_norm, config.rms_norm_eps)
+        ops.rope_and_write_kv(q, k, v, cos_sin, batch, pages)
+        return ops.paged_attention(q, batch, pages, config.head_dim**-0.5, layer.config.sliding_window)
+
+
+class _Builder:
+    """Takes weights from a source, several projections of one input as one."""
+
+    def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource) -> None:
+        self._config, self._ops, self._source = config, ops, source
+
+    def layer(self, index: int) -> Layer:
+        config, prefix = self._config, f"model.layers.{index}"
+        return Layer(
+            config.layers[index],
+            input_norm=self.vector(f"{prefix}.input_layernorm.weight"),
+            qkv=self.linear(*(f"{prefix}.self_attn.{name}_proj" for name in "qkv"), bias=config.qkv_bias),
+            q_norm=self.vector(f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
+            k_norm=self.vector(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
+            output=self.linear(f"{prefix}.self_attn.o_proj", bias=config.output_bias),
+            post_attention_norm=self.vector(f"{prefix}.post_attention_layernorm.weight"),
+            gate_up=self.linear(f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj", bias=config.mlp_bias),
+            down=self.linear(f"{prefix}.mlp.down_proj", bias=config.mlp_bias),
+        )
+
+    def linear(self, *names: str, bias: bool = False) -> Linear:
+        weight = _joined([self._source.take(f"{name}.weight") for name in names])
+        return self._ops.linear(
+            weight, _joined([self._source.take(f"{name}.bias") for name in names]) if bias else None
+        )
+
+    def vector(self, name: str) -> Tensor:
+        return self._source.take(name).to(self._ops.device, self._ops.dtype, copy=True)
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
+def _no_rotation(cos_sin: Tensor) -> Tensor:
+    ones, zeros = torch.ones_like(cos_sin).chunk(2, dim=-1)[0], torch.zeros_like(cos_sin).chunk(2, dim=-1)[0]
+    return torch.cat((ones, zeros), dim=-1)

@@ -1,0 +1,102 @@
+"""What sets one family of checkpoints apart from another, where the forward pass is the same up to configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+
+class Windowed(Enum):
+    """Which layers have a sliding window."""
+
+    NONE = auto()
+    ALL = auto()
+    # Those that `layer_types` says, and where it says nothing:
+    TYPED_ELSE_ALL = auto()
+    TYPED_ELSE_LAST = auto()  # from max_window_layers on, if use_sliding_window
+    TYPED_ELSE_WITHOUT_ROPE = auto()  # if use_sliding_window
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Defaults are what the family's configuration class in transformers takes for a key that config.json leaves out.
+
+    A bias is True, False, or the key that says so.
+    """
+
+    qkv_bias: bool | str = False
+    output_bias: bool | str = False
+    mlp_bias: bool | str = False
+    qk_norm: bool = False
+    default_window: int | None = None
+    windowed_layers: Windowed = Windowed.NONE
+    head_dim: int | None = None
+    # Every n-th layer goes without RoPE.
+    no_rope_interval: int | None = None
+    rope_theta: float = 10_000.0
+    tie_word_embeddings: bool = False
+
+
+FAMILIES: Mapping[str, Family] = {
+    "LlamaForCausalLM": Family(qkv_bias="attention_bias", output_bias="attention_bias", mlp_bias="mlp_bias"),
+    "MistralForCausalLM": Family(default_window=4096, windowed_layers=Windowed.ALL),
+    "MinistralForCausalLM": Family(default_window=4096, windowed_layers=Windowed.TYPED_ELSE_ALL),
+    "Qwen2ForCausalLM": Family(qkv_bias=True, default_window=4096, windowed_layers=Windowed.TYPED_ELSE_LAST),
+    "Qwen3ForCausalLM": Family(
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        qk_norm=True,
+        default_window=4096,
+        windowed_layers=Windowed.TYPED_ELSE_LAST,
+        head_dim=128,
+    ),
+    "SmolLM3ForCausalLM": Family(
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        windowed_layers=Windowed.TYPED_ELSE_WITHOUT_ROPE,
+        no_rope_interval=4,
+        rope_theta=2_000_000.0,
+        tie_word_embeddings=True,
+    ),
+    "SeedOssForCausalLM": Family(
+        qkv_bias="attention_bias", output_bias="attention_out_bias", mlp_bias="mlp_bias", head_dim=128
+    ),
+}
+
+
+def read_bias(bias: bool | str, config: Mapping[str, Any]) -> bool:
+    return bias if isinstance(bias, bool) else bool(config.get(bias, False))
+
+
+def layers_with_rope(family: Family, config: Mapping[str, Any], num_layers: int) -> list[bool]:
+    if family.no_rope_interval is None:
+        return [True] * num_layers
+    flags = config.get("no_rope_layers")
+    if flags is None:
+        interval = config.get("no_rope_layer_interval", family.no_rope_interval)
+        return [(layer + 1) % interval != 0 for layer in range(num_layers)]
+    return [bool(flag) for flag in flags]
+
+
+def layer_windows(family: Family, config: Mapping[str, Any], rope: list[bool]) -> list[int | None]:
+    """Each layer's sliding window in tokens."""
+    kind = family.windowed_layers
+    window = config.get("sliding_window", family.default_window)
+    optional = kind in (Windowed.TYPED_ELSE_LAST, Windowed.TYPED_ELSE_WITHOUT_ROPE)
+    if kind is Windowed.NONE or window is None or (optional and not config.get("use_sliding_window", False)):
+        return [None] * len(rope)
+    types = config.get("layer_types")
+    if kind is Windowed.ALL:
+        windowed = [True] * len(rope)
+    elif types is not None:
+        windowed = [layer_type == "sliding_attention" for layer_type in types]
+    elif kind is Windowed.TYPED_ELSE_LAST:
+        windowed = [layer >= config.get("max_window_layers", 28) for layer in range(len(rope))]
+    elif kind is Windowed.TYPED_ELSE_WITHOUT_ROPE:
+        windowed = [not has_rope for has_rope in rope]
+    else:
+        windowed = [True] * len(rope)
+    return [int(window) if has_window else None for has_window in windowed]

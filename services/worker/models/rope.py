@@ -1,0 +1,145 @@
+"""Rotary position embeddings (Su et al., 2021) and the ways to stretch them: linear, llama3 and YaRN."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from services.worker.errors import ModelError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class RopeConfig:
+    head_dim: int
+    theta: float
+    kind: str = "default"  # default, linear, llama3 or yarn
+    factor: float = 1.0
+    original_max_positions: int = 0  # llama3 and yarn: positions before stretching
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    attention_factor: float = 1.0  # yarn: multiplies cosines and sines
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    truncate: bool = True  # yarn: round the ramp's borders to whole dimensions
+
+    def max_model_len(self, max_position_embeddings: int) -> int:
+        """Linear checkpoints name the positions before stretching there; with yarn that is a field of its own."""
+        if self.kind == "linear":
+            return int(max_position_embeddings * self.factor)
+        if self.kind == "yarn":
+            return max(max_position_embeddings, int(self.original_max_positions * self.factor))
+        return max_position_embeddings
+
+    def cos_sin(self, num_positions: int) -> Tensor:
+        """float32 [num_positions, head_dim]: cosines in the first half of a row, sines in the second."""
+        import torch
+
+        # The arithmetic is float32 and in transformers' order, so that the angles agree with it to the last bit.
+        inverse = self._inverse_frequencies()
+        angles = torch.arange(num_positions, dtype=torch.float32)[:, None] * inverse
+        return torch.cat((angles.cos(), angles.sin()), dim=-1) * self.attention_factor
+
+    def _inverse_frequencies(self) -> Tensor:
+        """float32 [head_dim / 2]"""
+        import torch
+
+        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
+        inverse = 1.0 / (self.theta**exponents)
+        if self.kind == "linear":
+            return inverse / self.factor
+        if self.kind == "llama3":
+            return self._llama3(inverse)
+        if self.kind == "yarn":
+            return self._yarn(exponents)
+        return inverse
+
+    def _llama3(self, inverse: Tensor) -> Tensor:
+        """Long wavelengths are stretched, short ones kept, those between blended (Llama 3.1's model card and code)."""
+        import torch
+
+        low = self.original_max_positions / self.low_freq_factor
+        high = self.original_max_positions / self.high_freq_factor
+        wavelength = 2 * math.pi / inverse
+        smooth = (self.original_max_positions / wavelength - self.low_freq_factor) / (
+            self.high_freq_factor - self.low_freq_factor
+        )
+        blended = (1 - smooth) * inverse / self.factor + smooth * inverse
+        stretched = torch.where(wavelength > low, inverse / self.factor, inverse)
+        return torch.where((wavelength >= high) & (wavelength <= low), blended, stretched)
+
+    def _yarn(self, exponents: Tensor) -> Tensor:
+        """NTK-by-parts (Peng et al., 2023, section 3.2): a ramp over dimensions from extrapolation to interpolation."""
+        import torch
+
+        frequencies = self.theta**exponents
+        extrapolated, interpolated = 1.0 / frequencies, 1.0 / (self.factor * frequencies)
+
+        def dimension(rotations: float) -> float:
+            turns = self.original_max_positions / (rotations * 2 * math.pi)
+            return self.head_dim * math.log(turns) / (2 * math.log(self.theta))
+
+        low, high = dimension(self.beta_fast), dimension(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, self.head_dim - 1)
+        if low == high:
+            high += 0.001
+        ramp = ((torch.arange(self.head_dim // 2, dtype=torch.float32) - low) / (high - low)).clamp(0, 1)
+        keep = 1 - ramp
+        return interpolated * (1 - keep) + extrapolated * keep
+
+
+def read_rope(config: Mapping[str, Any], head_dim: int, default_theta: float) -> RopeConfig:
+    """From config.json as transformers 5 writes it (`rope_parameters`) and as 4 did (`rope_theta`, `rope_scaling`).
+
+    Raises ModelError for a kind that is not supported.
+    """
+    parameters = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    theta = float(parameters.get("rope_theta") or config.get("rope_theta") or default_theta)
+    if kind not in ("default", "linear", "llama3", "yarn"):
+        raise ModelError(
+            f"RoPE scaling of type {kind} is not supported; supported are default, linear, llama3 and yarn"
+        )
+    if (parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0) != 1.0:
+        raise ModelError("RoPE on a part of each head (partial_rotary_factor) is not supported")
+    if kind == "default":
+        return RopeConfig(head_dim, theta)
+    original = (
+        config.get("original_max_position_embeddings")
+        or parameters.get("original_max_position_embeddings")
+        or config["max_position_embeddings"]
+    )
+    factor = parameters.get("factor") or config["max_position_embeddings"] / original
+    return RopeConfig(
+        head_dim,
+        theta,
+        kind,
+        factor=float(factor),
+        original_max_positions=int(original),
+        low_freq_factor=float(parameters.get("low_freq_factor") or 1.0),
+        high_freq_factor=float(parameters.get("high_freq_factor") or 4.0),
+        attention_factor=_attention_factor(parameters, factor) if kind == "yarn" else 1.0,
+        beta_fast=float(parameters.get("beta_fast") or 32.0),
+        beta_slow=float(parameters.get("beta_slow") or 1.0),
+        truncate=bool(parameters.get("truncate", True)),
+    )
+
+
+def _attention_factor(parameters: Mapping[str, Any], factor: float) -> float:
+    """YaRN's temperature, equation 22, and DeepSeek's two-parameter form of it."""
+    if parameters.get("attention_factor") is not None:
+        return float(parameters["attention_factor"])
+
+    def scale(multiplier: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
+
+    mscale, mscale_all_dim = parameters.get("mscale"), parameters.get("mscale_all_dim")
+    if mscale and mscale_all_dim:
+        return scale(mscale) / scale(mscale_all_dim)
+    return scale(1.0)

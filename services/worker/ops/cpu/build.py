@@ -1,0 +1,120 @@
+"""Compiles the kernels: `python -m services.worker.ops.cpu.build [directory]`.
+
+One shared library per instruction-set level of this machine's architecture, so that a wheel built anywhere runs
+everywhere and `library.py` picks the best level when it loads. Needs a C compiler (`$CC`, gcc, clang, cc, or the
+package ziglang) and nothing else: neither torch's headers nor an OpenMP runtime.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+SOURCE_DIRECTORY = Path(__file__).parent
+SOURCES = ("attention.c", "elementwise.c", "gemm.c", "sampling.c", "threads.c")
+
+# Feature by feature, because compilers older than gcc 11 and clang 12 do not know -march=x86-64-v3.
+_V2 = ("-march=x86-64", "-mssse3", "-msse4.1", "-msse4.2", "-mpopcnt")
+_V3 = (*_V2, "-mavx2", "-mfma", "-mbmi", "-mbmi2", "-mlzcnt", "-mmovbe", "-mf16c")
+_V4 = (*_V3, "-mavx512f", "-mavx512bw", "-mavx512cd", "-mavx512dq", "-mavx512vl", "-mprefer-vector-width=512")
+
+# Library name -> compiler flags, lowest level first.
+LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "x86_64": {
+        "x86-64-v2": _V2,
+        "x86-64-v3": _V3,
+        "x86-64-v4": _V4,
+    },
+    "aarch64": {"armv8": ("-march=armv8-a",)},
+}
+# -ffp-contract=fast fuses multiply-adds the same way in every kernel; without -fno-math-errno sqrtf is a call.
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fPIC",
+    "-shared",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+)
+
+
+class BuildError(RuntimeError):
+    """No compiler, or it refused."""
+
+
+def levels() -> Mapping[str, tuple[str, ...]]:
+    """The levels of this machine's architecture; one generic level where none is known."""
+    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
+    return LEVELS.get(machine, {"generic": ()})
+
+
+def library_name(level: str) -> str:
+    return f"kernels-{level}.so"
+
+
+def source_digest() -> str:
+    """What a library says it was compiled from, so that a stale one is told apart."""
+    digest = hashlib.sha256(" ".join(FLAGS).encode())
+    for name in ("vector.h", *SOURCES):
+        digest.update((SOURCE_DIRECTORY / name).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def find_compiler() -> list[str]:
+    """Raises `BuildError` if there is none."""
+    for candidate in (os.environ.get("CC", ""), "gcc", "clang", "cc"):
+        words = candidate.split()
+        if words and shutil.which(words[0]):
+            return words
+    if importlib.util.find_spec("ziglang") is not None:
+        return [sys.executable, "-m", "ziglang", "cc"]
+    raise BuildError("no C compiler found (looked for $CC, gcc, clang, cc and the package ziglang)")
+
+
+def build(directory: Path = SOURCE_DIRECTORY) -> list[Path]:
+    """Compile every level into `directory` and return the libraries. Raises `BuildError`."""
+    compiler = find_compiler()
+    directory.mkdir(parents=True, exist_ok=True)
+    libraries = []
+    for level, flags in levels().items():
+        target = directory / library_name(level)
+        partial = target.with_suffix(f".{os.getpid()}.partial")  # a running worker keeps the file that it mapped
+        definition = f'-DSOURCE_DIGEST="{source_digest()}"'
+        sources = [str(SOURCE_DIRECTORY / name) for name in SOURCES]
+        if "ziglang" in compiler:
+            flags = tuple(flag.replace("x86-64", "x86_64") for flag in flags)  # zig's spelling of the same
+        command = [*compiler, *FLAGS, *flags, definition, "-o", str(partial), *sources]
+        try:
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            if result.returncode != 0:
+                raise BuildError(f"{' '.join(command)}\n{result.stderr}")
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+        libraries.append(target)
+    return libraries
+
+
+def main() -> int:
+    directory = Path(sys.argv[1]) if len(sys.argv) > 1 else SOURCE_DIRECTORY
+    try:
+        for library in build(directory):
+            print(library)
+    except BuildError as error:
+        print(f"cannot build the CPU kernels: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

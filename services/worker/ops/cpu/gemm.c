@@ -1,0 +1,224 @@
+/* y = x W^T + bias with W packed once, where a row's bits never depend on the other rows.
+ *
+ * Every y[row][column] is one chain of fused multiply-adds over k = 0, 1, 2, ... that starts at the bias. The
+ * register tile (rows x vectors of columns) only decides which chains run side by side; cutting k into blocks spills
+ * the chain to y, which is exact. So identity across row counts, threads and vector lengths holds by construction.
+ *
+ * Packed layout: panels of NV * VL columns (the last one narrower, a multiple of VL, zero-padded); within a panel, for
+ * each k, its columns side by side, so that one row of x streams the weight once from front to end. A weight whose
+ * values all fit bfloat16 is kept in it, which loses nothing and halves the bytes: a 32-bit lane then holds column c
+ * at k (low half) and at k + 1 (high half), k padded to even.
+ */
+#include "vector.h"
+
+#define PANEL (NV * VL)
+#define K_BLOCK 640   /* a panel's slice stays in the second-level cache, its rows' slices in the first */
+#define ROW_BLOCK 128 /* rows between two visits to the same panel */
+
+struct gemm {
+    const float *x;
+    const void *weight;
+    const float *bias;
+    float *y;
+    int64_t rows, columns, depth;
+    int half; /* weight in bfloat16 pairs */
+    int64_t panels, row_block;
+};
+
+INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* c[rows][vectors] += x[rows][depth] * panel slice; everything but the loop over k is unrolled into registers. */
+INLINE void tile(const int rows, const int vectors, const int half, const float *x, int64_t x_stride,
+                 const void *weight, int64_t depth, float *c, int64_t c_stride) {
+    vf sum[MR][NV];
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = load(c + r * c_stride + v * VL);
+    if (half) {
+        const uint32_t *w = weight;
+        int64_t k = 0;
+        for (; k + 1 < depth; k += 2, w += vectors * VL) {
+            vf b[NV];
+            UNROLL for (int v = 0; v < vectors; v++) b[v] = (vf)(*(const vu_memory *)(w + v * VL) << 16);
+            UNROLL for (int r = 0; r < rows; r++) {
+                vf a = splat(x[r * x_stride + k]);
+                UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = a * b[v] + sum[r][v];
+            }
+            __asm__("" : "+r"(w)); /* load the pair again rather than keep it: registers are scarcer than loads */
+            UNROLL for (int v = 0; v < vectors; v++) b[v] = (vf)(*(const vu_memory *)(w + v * VL) & 0xffff0000u);
+            UNROLL for (int r = 0; r < rows; r++) {
+                vf a = splat(x[r * x_stride + k + 1]);
+                UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = a * b[v] + sum[r][v];
+            }
+        }
+        if (k < depth)
+            UNROLL for (int v = 0; v < vectors; v++) {
+                vf even = (vf)(*(const vu_memory *)(w + v * VL) << 16);
+                UNROLL for (int r = 0; r < rows; r++) sum[r][v] = splat(x[r * x_stride + k]) * even + sum[r][v];
+            }
+    } else {
+        const float *w = weight;
+        for (int64_t k = 0; k < depth; k++, w += vectors * VL) {
+            vf b[NV];
+            UNROLL for (int v = 0; v < vectors; v++) b[v] = load(w + v * VL);
+            UNROLL for (int r = 0; r < rows; r++) {
+                vf a = splat(x[r * x_stride + k]);
+                UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = a * b[v] + sum[r][v];
+            }
+        }
+    }
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int v = 0; v < vectors; v++) store(c + r * c_stride + v * VL, sum[r][v]);
+}
+
+typedef void (*tile_function)(const float *, int64_t, const void *, int64_t, float *, int64_t);
+
+#define TILE(rows, vectors, half)                                                                                     \
+    static void tile_##rows##_##vectors##_##half(const float *x, int64_t x_stride, const void *w, int64_t depth,      \
+                                                 float *c, int64_t c_stride) {                                        \
+        tile(rows, vectors, half, x, x_stride, w, depth, c, c_stride);                                                \
+    }
+#if NV == 3
+#define EACH_WIDTH(F, rows, half) F(rows, 1, half) F(rows, 2, half) F(rows, 3, half)
+#else
+#define EACH_WIDTH(F, rows, half) F(rows, 1, half) F(rows, 2, half)
+#endif
+#if MR == 8
+#define EACH_TILE(F, half)                                                                                            \
+    EACH_WIDTH(F, 1, half) EACH_WIDTH(F, 2, half) EACH_WIDTH(F, 3, half) EACH_WIDTH(F, 4, half)                       \
+    EACH_WIDTH(F, 5, half) EACH_WIDTH(F, 6, half) EACH_WIDTH(F, 7, half) EACH_WIDTH(F, 8, half)
+#elif MR == 6
+#define EACH_TILE(F, half)                                                                                            \
+    EACH_WIDTH(F, 1, half) EACH_WIDTH(F, 2, half) EACH_WIDTH(F, 3, half) EACH_WIDTH(F, 4, half)                       \
+    EACH_WIDTH(F, 5, half) EACH_WIDTH(F, 6, half)
+#else
+#define EACH_TILE(F, half)                                                                                            \
+    EACH_WIDTH(F, 1, half) EACH_WIDTH(F, 2, half) EACH_WIDTH(F, 3, half) EACH_WIDTH(F, 4, half)
+#endif
+EACH_TILE(TILE, 0)
+EACH_TILE(TILE, 1)
+
+#define TILE_ENTRY(rows, vectors, half) [half][(rows)-1][(vectors)-1] = tile_##rows##_##vectors##_##half,
+static const tile_function tiles[2][MR][NV] = {EACH_TILE(TILE_ENTRY, 0) EACH_TILE(TILE_ENTRY, 1)};
+
+/* One block of rows against one panel. */
+static void multiply_panel(const struct gemm *g, int64_t first_row, int64_t rows, int64_t panel) {
+    int64_t first_column = panel * PANEL;
+    int64_t columns = smaller(PANEL, g->columns - first_column);
+    int64_t vectors = (columns + VL - 1) / VL, width = vectors * VL;
+    int64_t k_blocks = (g->depth + K_BLOCK - 1) / K_BLOCK;
+    int64_t k_block = round_up((g->depth + k_blocks - 1) / k_blocks, 2);
+    int64_t stored_depth = g->half ? round_up(g->depth, 2) / 2 : g->depth; /* 32-bit words per column */
+    const uint32_t *weight = (const uint32_t *)g->weight + first_column * stored_depth;
+    int64_t tile_rows = rows / ((rows + MR - 1) / MR), taller = rows % ((rows + MR - 1) / MR);
+
+    for (int64_t k = 0; k < g->depth; k += k_block) {
+        int64_t depth = smaller(k_block, g->depth - k);
+        const uint32_t *slice = weight + (g->half ? k / 2 : k) * width;
+        for (int64_t row = 0, index = 0; row < rows; index++) {
+            int64_t height = tile_rows + (index < taller);
+            const float *x = g->x + (first_row + row) * g->depth + k;
+            float *y = g->y + (first_row + row) * g->columns + first_column;
+            float ragged[MR * PANEL]; /* the last panel's columns past the end go here, not into the next row */
+            float *c = columns == width ? y : ragged;
+            int64_t c_stride = columns == width ? g->columns : PANEL;
+            for (int64_t r = 0; r < height; r++) {
+                if (k == 0 && g->bias)
+                    memcpy(c + r * c_stride, g->bias + first_column, (size_t)columns * 4);
+                else if (k == 0)
+                    memset(c + r * c_stride, 0, (size_t)columns * 4);
+                else if (c == ragged)
+                    memcpy(c + r * c_stride, y + r * g->columns, (size_t)columns * 4);
+                if (c == ragged) memset(c + r * c_stride + columns, 0, (size_t)(width - columns) * 4);
+            }
+            tiles[g->half][height - 1][vectors - 1](x, g->depth, slice, depth, c, c_stride);
+            if (c == ragged)
+                for (int64_t r = 0; r < height; r++)
+                    memcpy(y + r * g->columns, c + r * c_stride, (size_t)columns * 4);
+            row += height;
+        }
+    }
+}
+
+static void multiply_items(const void *task, int64_t first, int64_t last) {
+    const struct gemm *g = task;
+    for (int64_t i = first; i < last; i++) {
+        int64_t first_row = i / g->panels * g->row_block;
+        multiply_panel(g, first_row, smaller(g->row_block, g->rows - first_row), i % g->panels);
+    }
+}
+
+/* x [rows, depth] f32, weight packed by quire_pack, bias [columns] or null -> y [rows, columns]. */
+void quire_gemm(const float *x, const void *weight, const float *bias, float *y, int64_t rows, int64_t columns,
+                int64_t depth, int half, int threads) {
+    struct gemm g = {.x = x, .weight = weight, .bias = bias, .y = y, .rows = rows, .columns = columns, .depth = depth,
+                     .half = half, .panels = (columns + PANEL - 1) / PANEL, .row_block = ROW_BLOCK};
+    /* Reading a weight takes as long as about six multiplications with it. Below 12 us, threads do not pay. */
+    if ((rows + 6) * columns * depth < 600000) threads = 1;
+    /* Few panels and many rows: cut the rows finer, so that every thread has work. */
+    while (g.row_block > MR && (rows + g.row_block - 1) / g.row_block * g.panels < 4 * (int64_t)threads &&
+           rows > g.row_block / 2)
+        g.row_block /= 2;
+    int64_t row_blocks = (rows + g.row_block - 1) / g.row_block;
+    parallel(multiply_items, &g, row_blocks * g.panels, 1, threads);
+}
+
+/* 32-bit words that a packed weight takes. */
+int64_t quire_packed_words(int64_t columns, int64_t depth, int half) {
+    return round_up(columns, VL) * (half ? round_up(depth, 2) / 2 : depth);
+}
+
+INLINE uint32_t float_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, 4);
+    return bits;
+}
+
+/* Columns first .. last of weight [columns, depth] f32 (`weight` points at column `first`) into their place. With
+ * `half` the values must be exact in bfloat16. */
+void quire_pack(const float *weight, uint32_t *packed, int64_t first, int64_t last, int64_t columns, int64_t depth,
+                int half) {
+    int64_t stored_depth = half ? round_up(depth, 2) / 2 : depth;
+    for (int64_t column = first; column < last; column++) {
+        int64_t start = column / PANEL * PANEL, width = smaller(PANEL, round_up(columns, VL) - start);
+        uint32_t *out = packed + start * stored_depth + column % PANEL;
+        const float *in = weight + (column - first) * depth;
+        if (half)
+            for (int64_t k = 0; k < depth; k += 2) {
+                uint32_t high = k + 1 < depth ? float_bits(in[k + 1]) & 0xffff0000u : 0;
+                out[k / 2 * width] = float_bits(in[k]) >> 16 | high;
+            }
+        else
+            for (int64_t k = 0; k < depth; k++) out[k * width] = float_bits(in[k]);
+    }
+}
+
+struct lookup {
+    const int64_t *ids;
+    const uint32_t *packed;
+    uint32_t *out;
+    int64_t columns, depth;
+    int half;
+};
+
+static void lookup_items(const void *task, int64_t first, int64_t last) {
+    const struct lookup *l = task;
+    int64_t stored_depth = l->half ? round_up(l->depth, 2) / 2 : l->depth;
+    for (int64_t i = first; i < last; i++) {
+        int64_t start = l->ids[i] / PANEL * PANEL, width = smaller(PANEL, round_up(l->columns, VL) - start);
+        const uint32_t *in = l->packed + start * stored_depth + l->ids[i] % PANEL;
+        uint32_t *out = l->out + i * l->depth;
+        if (l->half)
+            for (int64_t k = 0; k < l->depth; k++)
+                out[k] = k % 2 ? in[k / 2 * width] & 0xffff0000u : in[k / 2 * width] << 16;
+        else
+            for (int64_t k = 0; k < l->depth; k++) out[k] = in[k * width];
+    }
+}
+
+/* Columns `ids` of a packed weight (rows of the [columns, depth] matrix) as f32 [count, depth]; ids in range. */
+void quire_embedding(const int64_t *ids, const uint32_t *packed, uint32_t *out, int64_t count, int64_t columns,
+                     int64_t depth, int half, int threads) {
+    struct lookup l = {ids, packed, out, columns, depth, half};
+    parallel(lookup_items, &l, count, 8, threads);
+}

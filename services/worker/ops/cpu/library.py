@@ -1,0 +1,96 @@
+"""Loads the compiled kernels: the best level that this processor runs, on torch's own thread pool."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import CDLL, PyDLL, c_char_p, c_float, c_int, c_int64, c_void_p
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from services.worker.ops.cpu import build
+
+_P, _L, _I, _F = c_void_p, c_int64, c_int, c_float
+SIGNATURES: dict[str, tuple[object, ...]] = {
+    "quire_gemm": (_P, _P, _P, _P, _L, _L, _L, _I, _I),
+    "quire_pack": (_P, _P, _L, _L, _L, _L, _I),
+    "quire_embedding": (_P, _P, _P, _L, _L, _L, _I, _I),
+    "quire_rms_norm": (_P, _P, _P, _P, _L, _L, _F, _I),
+    "quire_silu_mul": (_P, _P, _L, _L, _I),
+    "quire_rope_and_write_kv": (_P,) * 9 + (_L,) * 14 + (_I,),
+    "quire_paged_attention": (_P,) * 7 + (_L,) * 11 + (_F, _I),
+    "quire_sample_gumbel": (_P, _P, _P, _P, _P, _L, _L, _I),
+    "quire_philox": (_P, _P, _P),
+    "quire_evaluate": (_I, _P, _P, _L),
+    "quire_use_openmp": (_P, _P),
+}
+
+
+class LibraryError(RuntimeError):
+    """The kernels are not there, do not load, or were compiled from other sources. The message is one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    level: str
+    functions: CDLL
+    held: PyDLL  # the same, keeping the interpreter lock: for calls so short that getting it back would take longer
+    threaded: bool  # false: no OpenMP runtime was found, everything runs on the calling thread
+
+
+def open_library(path: Path) -> CDLL:
+    """The library at `path` with its signatures set. Raises `LibraryError`."""
+    try:
+        functions = CDLL(str(path))
+        functions.quire_source_digest.restype = c_char_p
+        if functions.quire_source_digest().decode() != build.source_digest():
+            raise LibraryError(f"{path.name} is older than its sources; run `python -m services.worker.ops.cpu.build`")
+        declare(functions)
+        functions.quire_packed_words.argtypes = (_L, _L, _I)
+        functions.quire_packed_words.restype = c_int64
+    except (OSError, AttributeError) as error:
+        raise LibraryError(f"{path.name} does not load: {error}") from error
+    return functions
+
+
+def declare(functions: CDLL) -> None:
+    for name, arguments in SIGNATURES.items():
+        function = getattr(functions, name)
+        function.argtypes = arguments
+        function.restype = None
+
+
+def use_torch_threads(functions: CDLL) -> bool:
+    """Run the kernels on the OpenMP runtime that torch is linked to, whatever it is called and wherever it lies."""
+    for path in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
+        try:
+            # A lookup through a library's handle searches what it is linked to: this is the one torch itself calls.
+            runtime = CDLL(str(path))
+            entries = (runtime.GOMP_parallel, runtime.omp_get_thread_num)
+        except (OSError, AttributeError):
+            continue
+        functions.quire_use_openmp(*(ctypes.cast(entry, c_void_p) for entry in entries))
+        return True
+    return False
+
+
+def supported_levels() -> list[str]:
+    """The levels that this processor runs, lowest first. Raises `LibraryError`."""
+    lowest, *higher = build.levels()
+    path = build.SOURCE_DIRECTORY / build.library_name(lowest)
+    if not path.exists():
+        raise LibraryError("the CPU kernels are not compiled; run `python -m services.worker.ops.cpu.build`")
+    processor = open_library(path).quire_processor_level()
+    return [lowest, *(level for level in higher if int(level[-1]) <= processor)]
+
+
+@functools.cache
+def load(level: str | None = None) -> Library:
+    """The kernels of `level`, or of the best level for this processor. Raises `LibraryError`."""
+    level = level or supported_levels()[-1]
+    functions = open_library(build.SOURCE_DIRECTORY / build.library_name(level))
+    held = PyDLL(functions._name, handle=functions._handle)
+    declare(held)
+    return Library(level, functions, held, use_torch_threads(functions))

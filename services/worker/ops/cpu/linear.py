@@ -1,0 +1,84 @@
+"""A weight as the compiled GEMM wants it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, get_num_threads
+
+from services.worker.ops.cpu.library import Library
+
+PACK_ROWS = 4096  # rows of a weight in hand at a time while packing, to keep the peak low
+HELD_BELOW = 600_000  # multiplications, some 12 us: what gemm.c runs on one thread keeps the interpreter lock as well
+
+
+def is_plain(x: Tensor) -> bool:
+    """Whether C may read `x` from its first address on."""
+    return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
+
+
+def fits_bfloat16(weight: Tensor) -> bool:
+    """Whether every value of `weight` is one of bfloat16's."""
+    if weight.dtype is torch.bfloat16:
+        return True
+    return bool(torch.equal(weight.to(torch.bfloat16).to(weight.dtype), weight))
+
+
+class PackedLinear:
+    """A weight in the panels that `gemm.c` multiplies from; in bfloat16 where that loses nothing, else in float32."""
+
+    def __init__(self, library: Library, weight: Tensor, bias: Tensor | None) -> None:
+        if weight.dim() != 2 or not weight.is_floating_point():
+            raise ValueError(f"a weight is a float matrix, not {weight.dtype} {tuple(weight.shape)}")
+        self.out_features, self.in_features = weight.shape
+        chunks = [weight[first : first + PACK_ROWS] for first in range(0, self.out_features, PACK_ROWS)]
+        self.half = all(fits_bfloat16(chunk) for chunk in chunks)
+        words = library.functions.quire_packed_words(self.out_features, self.in_features, self.half)
+        self._words = torch.zeros(words, dtype=torch.int32, device="cpu")
+        self._pointer = self._words.data_ptr()
+        for index, chunk in enumerate(chunks):
+            first = index * PACK_ROWS
+            rows = chunk.to(device="cpu", dtype=torch.float32).contiguous()
+            library.functions.quire_pack(
+                rows.data_ptr(), self._pointer, first, first + len(rows), self.out_features, self.in_features, self.half
+            )
+        self._bias = None if bias is None else bias.to(device="cpu", dtype=torch.float32, copy=True).contiguous()
+        if self._bias is not None and self._bias.shape != (self.out_features,):
+            raise ValueError(f"bias {tuple(self._bias.shape)} for {self.out_features} outputs")
+        self._bias_pointer = 0 if self._bias is None else self._bias.data_ptr()
+        self._gemm = library.functions.quire_gemm
+        self._held_gemm = library.held.quire_gemm
+        self._held_rows = HELD_BELOW // (self.out_features * self.in_features) - 6
+        self._lookup = library.functions.quire_embedding
+
+    @property
+    def num_bytes(self) -> int:
+        return self._words.nbytes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if not is_plain(x) or x.dim() != 2 or x.shape[1] != self.in_features:
+            raise ValueError(f"linear wants contiguous float32 [n, {self.in_features}], not {x.dtype} {tuple(x.shape)}")
+        rows = x.shape[0]
+        y = x.new_empty((rows, self.out_features))
+        gemm = self._held_gemm if rows < self._held_rows else self._gemm
+        gemm(
+            x.data_ptr(), self._pointer, self._bias_pointer, y.data_ptr(), rows, self.out_features, self.in_features,
+            self.half, get_num_threads(),
+        )  # fmt: skip
+        return y
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows `ids` of the weight: int64 [n] -> float32 [n, in_features]. Raises IndexError for ids out of range."""
+        if ids.dtype is not torch.int64 or ids.dim() != 1 or not ids.is_cpu:
+            raise ValueError(f"token ids are int64 [n], not {ids.dtype} {tuple(ids.shape)}")
+        ids = ids.contiguous()
+        out = self._words.new_empty((len(ids), self.in_features), dtype=torch.float32)
+        if not len(ids):
+            return out
+        lowest, highest = torch.aminmax(ids)
+        if lowest < 0 or highest >= self.out_features:
+            raise IndexError(f"token ids {int(lowest)} to {int(highest)} in a vocabulary of {self.out_features}")
+        self._lookup(
+            ids.data_ptr(), self._pointer, out.data_ptr(), len(ids), self.out_features, self.in_features, self.half,
+            get_num_threads(),
+        )  # fmt: skip
+        return out

@@ -1,0 +1,144 @@
+"""`Ops` for CPUs in float32, on the compiled kernels: batch-invariant bit for bit, whatever the number of threads.
+
+Python checks types, shapes and contiguity; what would need a pass over data is trusted, as the worker has validated it:
+block ids, positions below `cos_sin`'s length, ascending `query_starts`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, get_num_threads
+
+from services.worker.ops.cpu import library
+from services.worker.ops.cpu.linear import PackedLinear, is_plain
+from services.worker.ops.interface import AttentionBatch, KVPages
+
+MAX_HEAD_DIM = 256  # attention.c keeps a tile of rows on its stack
+# Elements up to which an elementwise call (some 20 us at most) keeps the interpreter lock. Other threads run Python
+# while the long calls release it; releasing it hundreds of times a step would invite them to hold up the short ones.
+HELD_BELOW = 50_000
+
+
+class CPUOps:
+    """See `interface.Ops`. `level` forces a level of `build.levels`. Raises `library.LibraryError`."""
+
+    name = "cpu"
+    device = torch.device("cpu")
+    dtype = torch.float32
+    batch_invariant = True
+
+    def __init__(self, level: str | None = None) -> None:
+        self._library = library.load(level)
+        self._functions = self._library.functions
+        self._held = self._library.held
+        self.level = self._library.level
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+        return PackedLinear(self._library, weight, bias)
+
+    def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
+        if not isinstance(linear, PackedLinear):
+            raise TypeError(f"embedding wants what linear() returned, not {type(linear).__name__}")
+        return linear.rows(token_ids)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        if not x.is_contiguous():
+            x = x.contiguous()  # heads inside a fused projection
+        return self._norm(x, 0, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        if not is_plain(residual) or residual.shape != x.shape:
+            raise ValueError("add_rms_norm wants a contiguous float32 residual of x's shape")
+        return self._norm(x, residual.data_ptr(), weight, eps)
+
+    def _norm(self, x: Tensor, residual: int, weight: Tensor, eps: float) -> Tensor:
+        features = x.shape[-1]
+        if not is_plain(x) or not is_plain(weight) or weight.shape != (features,):
+            raise ValueError(f"norm wants contiguous float32 [..., {features}] and [{features}]")
+        y = torch.empty_like(x)
+        functions = self._held if x.numel() < HELD_BELOW else self._functions
+        functions.quire_rms_norm(
+            x.data_ptr(), residual, weight.data_ptr(), y.data_ptr(), x.numel() // features, features, eps,
+            get_num_threads(),
+        )  # fmt: skip
+        return y
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        if not is_plain(gate_up) or gate_up.shape[-1] % 2:
+            raise ValueError("silu_mul wants contiguous float32 with an even last dimension")
+        features = gate_up.shape[-1] // 2
+        y = gate_up.new_empty((*gate_up.shape[:-1], features))
+        functions = self._held if y.numel() < HELD_BELOW else self._functions
+        functions.quire_silu_mul(gate_up.data_ptr(), y.data_ptr(), y.numel() // features, features, get_num_threads())
+        return y
+
+    def rope_and_write_kv(
+        self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
+    ) -> None:
+        kv_heads, head_dim = _check_heads(q, batch, pages)
+        for x in (k, v):
+            if x.dtype is not torch.float32 or x.shape != (q.shape[0], kv_heads, head_dim) or x.stride(2) != 1:
+                raise ValueError(
+                    f"k and v are float32 [{q.shape[0]}, {kv_heads}, {head_dim}], last dimension contiguous"
+                )
+        if not is_plain(cos_sin) or cos_sin.shape[1] != head_dim or head_dim % 2:
+            raise ValueError(f"cos_sin is contiguous float32 [max_positions, {head_dim}], head_dim even")
+        functions = self._held if q.numel() < HELD_BELOW else self._functions
+        functions.quire_rope_and_write_kv(
+            q.data_ptr(), k.data_ptr(), v.data_ptr(), cos_sin.data_ptr(), batch.positions.data_ptr(),
+            batch.query_starts.data_ptr(), batch.block_tables.data_ptr(), pages.keys.data_ptr(),
+            pages.values.data_ptr(), q.stride(0), q.stride(1), k.stride(0), k.stride(1), v.stride(0), v.stride(1),
+            pages.keys.stride(0), pages.values.stride(0), batch.block_tables.shape[0], q.shape[1], kv_heads, head_dim,
+            pages.block_size, batch.block_tables.shape[1], get_num_threads(),
+        )  # fmt: skip
+
+    def paged_attention(
+        self, q: Tensor, batch: AttentionBatch, pages: KVPages, scale: float, sliding_window: int | None
+    ) -> Tensor:
+        kv_heads, head_dim = _check_heads(q, batch, pages)
+        if sliding_window is not None and sliding_window < 1:
+            raise ValueError(f"a sliding window of {sliding_window} positions")
+        tokens, heads = q.shape[:2]
+        out = q.new_empty((tokens, heads * head_dim))
+        self._functions.quire_paged_attention(
+            q.data_ptr(), pages.keys.data_ptr(), pages.values.data_ptr(), out.data_ptr(), batch.positions.data_ptr(),
+            batch.query_starts.data_ptr(), batch.block_tables.data_ptr(), q.stride(0), q.stride(1),
+            pages.keys.stride(0), pages.values.stride(0), batch.block_tables.shape[0], heads, kv_heads, head_dim,
+            pages.block_size, batch.block_tables.shape[1], sliding_window or 0, scale, get_num_threads(),
+        )  # fmt: skip
+        return out
+
+    def sample_gumbel(self, logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
+        rows, vocabulary = logits.shape
+        if not is_plain(logits) or vocabulary == 0:
+            raise ValueError("logits are contiguous float32 [n, vocab]")
+        for x, dtype in ((seeds, torch.int64), (positions, torch.int32), (choice_indices, torch.int32)):
+            if x.dtype is not dtype or x.shape != (rows,) or not x.is_contiguous():
+                raise ValueError(f"seeds, positions and choice indices are int64, int32 and int32 [{rows}]")
+        out = seeds.new_empty(rows)
+        self._functions.quire_sample_gumbel(
+            logits.data_ptr(), seeds.data_ptr(), positions.data_ptr(), choice_indices.data_ptr(), out.data_ptr(), rows,
+            vocabulary, get_num_threads(),
+        )  # fmt: skip
+        return out
+
+
+def _check_heads(q: Tensor, batch: AttentionBatch, pages: KVPages) -> tuple[int, int]:
+    """Number of KV heads and head size, once q, the batch and the pages agree about them."""
+    keys, values = pages.keys, pages.values
+    _, kv_heads, block_size, head_dim = keys.shape
+    page = (block_size * head_dim, head_dim, 1)
+    if keys.dtype is not torch.float32 or values.dtype is not torch.float32 or values.shape != keys.shape:
+        raise ValueError("pages are float32, keys and values of one shape")
+    if keys.stride()[1:] != page or values.stride()[1:] != page:
+        raise ValueError("a page's [num_kv_heads, block_size, head_dim] is contiguous")
+    if q.dtype is not torch.float32 or q.dim() != 3 or q.shape[2] != head_dim or q.stride(2) != 1:
+        raise ValueError(f"q is float32 [num_tokens, num_heads, {head_dim}], last dimension contiguous")
+    if q.shape[1] % kv_heads or head_dim > MAX_HEAD_DIM:
+        raise ValueError(f"{q.shape[1]} heads of {head_dim} on {kv_heads} KV heads (head_dim at most {MAX_HEAD_DIM})")
+    for x in (batch.positions, batch.query_starts, batch.block_tables):
+        if x.dtype is not torch.int32 or not x.is_contiguous():
+            raise ValueError("positions, query_starts and block_tables are contiguous int32")
+    if batch.positions.shape != (q.shape[0],) or batch.query_starts.shape[0] != batch.block_tables.shape[0] + 1:
+        raise ValueError("positions are [num_tokens], query_starts [num_sequences + 1]")
+    return kv_heads, head_dim

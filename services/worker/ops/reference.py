@@ -1,0 +1,129 @@
+"""`Ops` in plain torch: any device, any dtype, obviously right rather than fast. The oracle of the tests.
+
+Not batch-invariant: torch picks other kernels for other row counts.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from services.worker.ops.interface import AttentionBatch, KVPages
+
+_LOW_32 = 0xFFFFFFFF
+
+
+class ReferenceLinear:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.weight, self.bias)
+
+
+class ReferenceOps:
+    """See `interface.Ops`. Norms, rotations and softmax are computed in float32, or in float64 if `dtype` is that."""
+
+    name = "reference"
+    batch_invariant = False
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device = device
+        self.dtype = dtype
+        self.compute_dtype = torch.float64 if dtype is torch.float64 else torch.float32
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> ReferenceLinear:
+        bias = None if bias is None else bias.to(self.device, self.dtype)
+        return ReferenceLinear(weight.to(self.device, self.dtype), bias)
+
+    def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
+        if not isinstance(linear, ReferenceLinear):
+            raise TypeError(f"embedding wants what linear() returned, not {type(linear).__name__}")
+        return functional.embedding(token_ids, linear.weight)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        wide = x.to(self.compute_dtype)
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        return normed.to(x.dtype) * weight.to(x.dtype)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        residual += x
+        return self.rms_norm(residual, weight, eps)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return functional.silu(gate) * up
+
+    def rope_and_write_kv(
+        self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
+    ) -> None:
+        positions = batch.positions.long()
+        cos, sin = cos_sin[positions].to(self.compute_dtype).chunk(2, dim=-1)  # [num_tokens, head_dim / 2]
+        for x in (q, k):
+            low, high = x.to(self.compute_dtype).chunk(2, dim=-1)
+            c, s = cos[:, None], sin[:, None]
+            x.copy_(torch.cat((low * c - high * s, high * c + low * s), dim=-1))
+        rows = torch.repeat_interleave(batch.query_starts.diff())  # [num_tokens], each token's sequence
+        blocks = batch.block_tables[rows, positions // pages.block_size].long()
+        slots = positions % pages.block_size
+        pages.keys[blocks, :, slots] = k
+        pages.values[blocks, :, slots] = v
+
+    def paged_attention(
+        self, q: Tensor, batch: AttentionBatch, pages: KVPages, scale: float, sliding_window: int | None
+    ) -> Tensor:
+        num_kv_heads = pages.keys.shape[1]
+        group = q.shape[1] // num_kv_heads
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
+        starts = batch.query_starts.tolist()
+        for row, (start, end) in enumerate(pairwise(starts)):
+            if start == end:
+                continue
+            seen = batch.positions[start:end].long()  # [num_queries]
+            last = int(seen.max())
+            first = 0 if sliding_window is None else max(0, int(seen.min()) - sliding_window + 1)
+            at = torch.arange(first, last + 1, device=q.device)  # [num_keys]
+            blocks = batch.block_tables[row, at // pages.block_size].long()
+            slots = at % pages.block_size
+            keys = pages.keys[blocks, :, slots].to(self.compute_dtype)  # [num_keys, num_kv_heads, head_dim]
+            values = pages.values[blocks, :, slots].to(self.compute_dtype)
+            keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+            scores = torch.einsum("qhd,khd->hqk", q[start:end].to(self.compute_dtype), keys) * scale
+            visible = at[None, :] <= seen[:, None]
+            if sliding_window is not None:
+                visible &= at[None, :] > seen[:, None] - sliding_window
+            weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
+            out[start:end] = torch.einsum("hqk,khd->qhd", weights, values)
+        return out.flatten(1)
+
+    def sample_gumbel(self, logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
+        vocab = logits.shape[1]
+        groups = torch.arange((vocab + 3) // 4, device=logits.device)  # token id // 4
+        key = ((seeds & _LOW_32)[:, None], ((seeds >> 32) & _LOW_32)[:, None])
+        counter = (positions.long()[:, None] & _LOW_32, choice_indices.long()[:, None] & _LOW_32, groups, 0 * groups)
+        words = torch.stack(philox(counter, key), dim=-1).flatten(1)[:, :vocab]  # token id = 4 · group + word
+        u = (words.double() + 0.5) * 2.0**-32
+        return (logits.double() - torch.log(-torch.log1p(-u))).argmax(-1)
+
+
+def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+    """Philox4x32-10 (Salmon et al., 2011, section 4.2) on int64 tensors that hold uint32 values and broadcast."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        high0, low0 = _multiply(c0, 0xD2511F53)
+        high1, low1 = _multiply(c2, 0xCD9E8D57)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = (k0 + 0x9E3779B9) & _LOW_32, (k1 + 0xBB67AE85) & _LOW_32
+    return c0, c1, c2, c3
+
+
+def _multiply(x: Tensor, factor: int) -> tuple[Tensor, Tensor]:
+    """High and low 32 bits of a 64-bit product, through 16-bit halves of x so that int64 does not overflow."""
+    low = (x & 0xFFFF) * factor
+    high = (x >> 16) * factor + (low >> 16)
+    return high >> 16, ((high & 0xFFFF) << 16) | (low & 0xFFFF)

@@ -1,0 +1,79 @@
+"""One step as the worker's core sees it: what to do, and what came of it. On the wire: `worker.proto`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.sampling.params import SamplingParams
+
+U32 = NDArray[np.uint32]
+F32 = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class NewSequence:
+    sequence_id: int
+    slot: int
+    token_ids: U32  # the prompt, then the output so far
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    block_ids: U32
+    sampling: SamplingParams
+    choice_index: int
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The batch, a column per field."""
+
+    sequence_ids: U32  # [num_rows]
+    slots: U32  # [num_rows]
+    num_scheduled_tokens: U32  # [num_rows]
+    num_computed_tokens: U32  # [num_rows]
+    new_block_offsets: U32  # [num_rows + 1]
+    new_block_ids: U32  # [new_block_offsets[-1]]
+
+    def __len__(self) -> int:
+        return len(self.sequence_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    epoch: int
+    step_id: int
+    released_sequence_ids: U32
+    new_sequences: tuple[NewSequence, ...]
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Logprobs:
+    """Log probabilities under the raw distribution, of those tokens of a result whose sequences asked for them."""
+
+    token_indices: U32  # [n], ascending
+    logprobs: F32  # [n]
+    top_counts: U32  # [n]
+    top_token_ids: U32  # [sum of top_counts], likeliest first
+    top_logprobs: F32  # [sum of top_counts]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceError:
+    sequence_id: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    step_id: int
+    sequence_ids: U32  # [n], the rows that sampled, in the plan's order
+    token_ids: U32  # [n]
+    logprobs: Logprobs | None
+    errors: tuple[SequenceError, ...]
+    num_scheduled_tokens: int
+    queue_us: int
+    run_us: int

@@ -1,0 +1,68 @@
+"""Log probabilities under the model's raw distribution, before penalties and temperature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.plan import NewSequence
+from services.worker.sampling.params import MAX_LOGPROBS
+from services.worker.sampling.stage import I64
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobTensors:
+    """On the device, for the rows that asked: m of the n rows of a sample."""
+
+    rows: I64  # [m], on the host: which rows of the sample
+    top_counts: I64  # [m], on the host
+    logprobs: Tensor  # float32 [m], of the token drawn
+    top_token_ids: Tensor  # int64 [m, MAX_LOGPROBS], likeliest first, equals by id
+    top_logprobs: Tensor  # float32 [m, MAX_LOGPROBS]
+
+
+@dataclass(frozen=True, slots=True)
+class RawDistribution:
+    rows: I64
+    top_counts: I64
+    logprobs: Tensor  # float32 [m, vocab]
+
+    def look_up(self, tokens: Tensor) -> LogprobTensors:
+        """tokens int64 [n]: what every row of the sample drew."""
+        drawn = tokens[torch.from_numpy(self.rows).to(tokens.device)]
+        # As many for every row, whatever it asked for: which of several equals topk finds may depend on k.
+        top = self.logprobs.topk(min(MAX_LOGPROBS, self.logprobs.shape[1]))
+        by_id = top.indices.argsort(-1)
+        ids, values = top.indices.gather(1, by_id), top.values.gather(1, by_id)
+        order = values.argsort(dim=-1, descending=True, stable=True)
+        return LogprobTensors(
+            self.rows,
+            self.top_counts,
+            self.logprobs.gather(1, drawn[:, None]).squeeze(1),
+            ids.gather(1, order),
+            values.gather(1, order),
+        )
+
+
+class LogprobColumns:
+    """Which slots want log probabilities, and of how many of the likeliest tokens."""
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: none
+
+    def admit(self, sequence: NewSequence) -> None:
+        logprobs = sequence.sampling.logprobs
+        self._top_count[sequence.slot] = -1 if logprobs is None else logprobs
+
+    def distribution(self, logits: Tensor, slots: I64) -> RawDistribution | None:
+        """Of the rows that ask for it; None if none does. Copies, as the logits are about to be changed."""
+        counts = self._top_count[slots]
+        rows = np.flatnonzero(counts >= 0)
+        if not len(rows):
+            return None
+        chosen = logits[torch.from_numpy(rows).to(logits.device)]
+        return RawDistribution(rows, np.minimum(counts[rows], logits.shape[1]), chosen.log_softmax(-1))

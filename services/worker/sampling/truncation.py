@@ -1,0 +1,114 @@
+"""Temperature and the cuts to the likeliest tokens. Applied in this order: temperature, min-p, top-k, top-p.
+
+A cut is a threshold on the logit or probability, never a choice among equals: tokens as likely as the last one kept are
+kept too, so what is kept does not depend on how a sort breaks ties. All but Temperature want the row's greatest logit
+to be 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.worker.plan import NewSequence
+from services.worker.sampling.stage import I64
+
+# Top-p looks among so many likeliest tokens before it sorts the whole row, which takes some twenty times as long.
+TOP_P_WIDTHS = (64, 1024)
+
+
+class Temperature:
+    def __init__(self, max_num_seqs: int) -> None:
+        self.active = np.zeros(max_num_seqs, bool)
+        self._temperature = np.ones(max_num_seqs, np.float32)
+
+    def admit(self, sequence: NewSequence) -> None:
+        self._temperature[sequence.slot] = sequence.sampling.temperature
+        self.active[sequence.slot] = not sequence.sampling.greedy
+
+    def apply(self, logits: Tensor, slots: I64) -> None:
+        """The row's greatest logit becomes 0 first, so that a tiny temperature overflows to -inf only."""
+        logits -= logits.amax(-1, keepdim=True)
+        logits /= _column(self._temperature, slots, logits)
+
+
+class MinP:
+    """Nguyen et al., 2024. A token's probability over that of the likeliest is exp(logit), as the greatest is 0."""
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self.active = np.zeros(max_num_seqs, bool)
+        self._log_min_p = np.zeros(max_num_seqs, np.float32)
+
+    def admit(self, sequence: NewSequence) -> None:
+        min_p = sequence.sampling.min_p
+        self.active[sequence.slot] = min_p > 0 and not sequence.sampling.greedy
+        self._log_min_p[sequence.slot] = np.log(min_p) if min_p > 0 else 0.0
+
+    def apply(self, logits: Tensor, slots: I64) -> None:
+        logits.masked_fill_(logits < _column(self._log_min_p, slots, logits), -torch.inf)
+
+
+class TopK:
+    def __init__(self, max_num_seqs: int, vocab_size: int) -> None:
+        self.active = np.zeros(max_num_seqs, bool)
+        self._top_k = np.zeros(max_num_seqs, np.int64)
+        self._vocab_size = vocab_size
+
+    def admit(self, sequence: NewSequence) -> None:
+        top_k = sequence.sampling.top_k
+        self.active[sequence.slot] = 0 < top_k < self._vocab_size and not sequence.sampling.greedy
+        self._top_k[sequence.slot] = top_k
+
+    def apply(self, logits: Tensor, slots: I64) -> None:
+        top_k = self._top_k[slots]
+        greatest = logits.topk(int(top_k.max())).values  # [n, k], descending
+        threshold = greatest.gather(1, torch.from_numpy(top_k[:, None] - 1).to(logits.device))
+        logits.masked_fill_(logits < threshold, -torch.inf)
+
+
+class TopP:
+    """Holtzman et al., 2020 (nucleus sampling), over what the other cuts have left."""
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self.active = np.zeros(max_num_seqs, bool)
+        self._top_p = np.ones(max_num_seqs, np.float32)
+
+    def admit(self, sequence: NewSequence) -> None:
+        self._top_p[sequence.slot] = sequence.sampling.top_p
+        self.active[sequence.slot] = sequence.sampling.top_p < 1.0 and not sequence.sampling.greedy
+
+    def apply(self, logits: Tensor, slots: I64) -> None:
+        probabilities = logits.softmax(-1)
+        top_p = _column(self._top_p, slots, logits)  # [n, 1]
+        threshold = torch.empty_like(top_p)
+        missing = torch.arange(len(logits), device=logits.device)  # rows whose threshold is not found yet
+        vocab_size = logits.shape[1]
+        for width in (*TOP_P_WIDTHS, vocab_size):
+            # The sums of a row's first probabilities are the same in every width.
+            likeliest = _likeliest(probabilities[missing], min(width, vocab_size))
+            threshold[missing], reached = _nucleus(likeliest, top_p[missing])
+            missing = missing[~reached]
+            if not len(missing):
+                break
+        logits.masked_fill_(probabilities < threshold, -torch.inf)
+
+
+def _likeliest(probabilities: Tensor, count: int) -> Tensor:
+    """The greatest of each row, descending: [n, count]."""
+    if count == probabilities.shape[1]:
+        return probabilities.sort(descending=True).values
+    return probabilities.topk(count).values
+
+
+def _nucleus(descending: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:
+    """The smallest probability kept [n, 1], and whether the sum was reached [n]; where not, the last one given."""
+    enough = descending.cumsum(-1) >= top_p  # [n, k]
+    reached = enough[:, -1]
+    last = torch.where(reached, enough.to(torch.uint8).argmax(-1), descending.shape[1] - 1)
+    return descending.gather(1, last[:, None]), reached
+
+
+def _column(values: np.ndarray[tuple[int], np.dtype[np.float32]], slots: I64, like: Tensor) -> Tensor:
+    """float32 [n, 1] on the device of `like`."""
+    return torch.from_numpy(values[slots]).to(like.device)[:, None]

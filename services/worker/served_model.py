@@ -1,0 +1,17 @@
+"""What the worker tells others about the model it serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.worker.models.config import ModelConfig
+from services.worker.tokenizer_files import TokenizerFiles
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    names: tuple[str, ...]  # the first is its name, the others are aliases
+    config: ModelConfig
+    max_model_len: int  # tokens of prompt and output together
+    dtype: str  # that it computes in
+    tokenizer: TokenizerFiles

@@ -1,0 +1,189 @@
+"""WorkerService: one scheduler at a time, its plans in, their results out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from quire.inference.v1 import model_pb2
+from quire.worker.v1 import worker_pb2, worker_pb2_grpc
+from services.worker.converters import model_info_to_wire, plan_from_wire, result_to_wire
+from services.worker.errors import PlanError
+from services.worker.step_thread import MAX_QUEUED_STEPS, Outcome, Session, StepThread
+
+if TYPE_CHECKING:
+    from services.worker.engine import Engine
+
+logger = logging.getLogger(__name__)
+
+CLAIM_TIMEOUT_S = 10.0
+# A scheduler that does not take a result for this long is dropped.
+WRITE_TIMEOUT_S = 2.0
+
+Requests = AsyncIterator[worker_pb2.RunRequest]
+
+
+class WorkerClosingError(Exception):
+    """The worker is about to exit; what was received has run."""
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """Calls are refused with UNAVAILABLE until `open` is given an engine, and after `close`."""
+
+    def __init__(self, steps: StepThread) -> None:
+        self._steps = steps
+        self._engine: Engine | None = None
+        self._boot_id = secrets.randbits(63) + 1
+        self._epoch = 0
+        self._owner: str | None = None
+        self._closing = False
+        self._reader: asyncio.Task[None] | None = None
+        self._releases: set[asyncio.Task[None]] = set()
+
+    def open(self, engine: Engine) -> None:
+        self._engine = engine
+
+    async def close(self) -> None:
+        """Takes no plan any more, and ends the owner's stream once the results of those it has sent are written."""
+        self._closing = True
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def Run(  # type: ignore[override]  # noqa: N802 - gRPC's name, and its other style: results go to `context`
+        self, request_iterator: Requests, context: Any
+    ) -> None:
+        engine = await self._ready(context)
+        claim = await self._claim(request_iterator, context)
+        if self._owner is not None:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker is held by {self._owner}")
+        self._owner = claim.scheduler_id or "a scheduler"
+        self._epoch += 1
+        epoch = _Epoch(self._steps, self._epoch)
+        logger.info("epoch %d: claimed by %s", self._epoch, self._owner)
+        try:
+            await context.write(worker_pb2.RunResponse(hello=self._hello(engine)))
+            self._reader = asyncio.create_task(epoch.read(request_iterator, lambda: self._closing))
+            await epoch.write(context)
+        except PlanError as error:
+            logger.error("epoch %d: a plan broke the contract: %s", epoch.number, error)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except WorkerClosingError:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "the worker is shutting down")
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"a result was not taken for {WRITE_TIMEOUT_S} s")
+        except Exception:
+            logger.exception("epoch %d: a step left no state to go on from", epoch.number)
+            await context.abort(grpc.StatusCode.INTERNAL, "a step failed and left no state to go on from")
+        finally:
+            epoch.session.closed = True
+            if self._reader is not None:
+                self._reader.cancel()
+            # Not awaited here, where a cancelled call would cancel it.
+            release = asyncio.create_task(self._release(epoch.number))
+            self._releases.add(release)
+            release.add_done_callback(self._releases.discard)
+
+    async def GetTokenizer(  # noqa: N802 - gRPC's name
+        self, request: model_pb2.GetTokenizerRequest, context: Any
+    ) -> AsyncIterator[model_pb2.GetTokenizerResponse]:
+        engine = await self._ready(context)
+        for chunk in engine.model.tokenizer.chunks():
+            yield model_pb2.GetTokenizerResponse(chunk=chunk)
+
+    async def _ready(self, context: Any) -> Engine:
+        if self._engine is None or self._closing:
+            state = "shutting down" if self._closing else "still loading its model"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"the worker is {state}")
+            raise AssertionError("abort raises")
+        return self._engine
+
+    async def _claim(self, requests: Requests, context: Any) -> worker_pb2.Claim:
+        try:
+            async with asyncio.timeout(CLAIM_TIMEOUT_S):
+                first = await anext(aiter(requests), None)
+        except TimeoutError:
+            first = None
+        if first is None or first.WhichOneof("message") != "claim":
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream is a claim")
+            raise AssertionError("abort raises")
+        return first.claim
+
+    async def _release(self, epoch: int) -> None:
+        """The next owner is let in once the steps of this one have drained and its sequences are gone."""
+        await asyncio.wrap_future(self._steps.reset())
+        self._owner = None
+        logger.info("epoch %d: released", epoch)
+
+    def _hello(self, engine: Engine) -> worker_pb2.Hello:
+        limits = engine.runner.limits
+        return worker_pb2.Hello(
+            boot_id=self._boot_id,
+            epoch=self._epoch,
+            model=model_info_to_wire(engine.model),
+            num_blocks=limits.num_blocks,
+            block_size=limits.block_size,
+            max_num_seqs=limits.max_num_seqs,
+            max_num_batched_tokens=limits.max_num_batched_tokens,
+        )
+
+
+class _Epoch:
+    """One owner's stream: plans are read and results written by two tasks with the step thread between them."""
+
+    def __init__(self, steps: StepThread, number: int) -> None:
+        self.number = number
+        self.session = Session(self._deliver)
+        self._steps = steps
+        self._loop = asyncio.get_running_loop()
+        # Bounded by the semaphore: a step holds a permit from being read to its result being written.
+        self._outbox: asyncio.Queue[Outcome | None] = asyncio.Queue()
+        self._permits = asyncio.Semaphore(MAX_QUEUED_STEPS)
+
+    async def read(self, requests: Requests, closing: Callable[[], bool]) -> None:
+        """Hands plans to the step thread until the stream ends, then lets the writer know once all results are out."""
+        end: Outcome | None = None
+        step_id = 0
+        try:
+            async for request in requests:
+                step_id += 1
+                plan = plan_from_wire(request.plan)
+                if request.WhichOneof("message") != "plan":
+                    raise PlanError("after the claim, every message of a stream is a plan")
+                if plan.epoch != self.number:
+                    raise PlanError(f"the plan is for epoch {plan.epoch}; this is {self.number}")
+                if plan.step_id != step_id:
+                    raise PlanError(f"the plan has step_id {plan.step_id}; the next is {step_id}")
+                await self._permits.acquire()
+                self._steps.submit(self.session, plan)
+        except PlanError as error:
+            self._outbox.put_nowait(error)
+            return
+        except asyncio.CancelledError:
+            if not closing():
+                raise
+            end = WorkerClosingError()
+        for _ in range(MAX_QUEUED_STEPS):
+            await self._permits.acquire()
+        self._outbox.put_nowait(end)
+
+    async def write(self, context: Any) -> None:
+        """Until the reader is through. Raises what ended the epoch."""
+        while (outcome := await self._outbox.get()) is not None:
+            if isinstance(outcome, Exception):
+                raise outcome
+            message = worker_pb2.RunResponse(result=result_to_wire(outcome))
+            async with asyncio.timeout(WRITE_TIMEOUT_S):
+                await context.write(message)
+            self._permits.release()
+
+    def _deliver(self, outcome: Outcome) -> None:
+        """Called from the step thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._outbox.put_nowait, outcome)
+        except RuntimeError:  # the loop has closed: nobody is there to tell
+            self.session.closed = True

@@ -1,0 +1,173 @@
+"""The thread that loads the model and then runs steps, apart from all I/O.
+
+The event loop hands it plans through a bounded queue and gets results through callbacks; it never waits for a peer.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from services.worker.plan import StepPlan, StepResult
+
+if TYPE_CHECKING:
+    from services.worker.engine import Engine
+    from services.worker.model_runner import LaunchedStep, ModelRunner
+
+logger = logging.getLogger(__name__)
+
+MAX_QUEUED_STEPS = 8
+
+Outcome = StepResult | Exception
+
+
+@dataclass(slots=True)
+class Session:
+    """One epoch's connection to this thread. `deliver` is called from this thread, once per step, in order; with the
+    exception that ended the session it is called a last time."""
+
+    deliver: Callable[[Outcome], None]
+    closed: bool = False
+
+
+@dataclass(slots=True)
+class StepCounters:
+    """Since the start; written by the step thread, read by whoever wants to."""
+
+    num_steps: int = 0
+    num_scheduled_tokens: int = 0
+    num_sampled_tokens: int = 0
+    num_sequence_errors: int = 0
+    step_seconds: float = 0.0
+    num_sequences: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    session: Session
+    plan: StepPlan
+    received_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Reset:
+    """Everything queued before is done or dropped; sequences and pages are gone."""
+
+    done: Future[None] = field(default_factory=Future)
+
+
+class StepThread:
+    def __init__(self, load: Callable[[], Engine]) -> None:
+        self.loaded: Future[Engine] = Future()
+        self.counters = StepCounters()
+        self._load = load
+        # Resets need a place beside a full set of steps; None asks the thread to end.
+        self._queue: queue.Queue[_Step | _Reset | None] = queue.Queue(2 * MAX_QUEUED_STEPS)
+        self._launched: deque[tuple[Session, LaunchedStep]] = deque()
+        self._busy_since: float | None = None
+        self._thread = threading.Thread(target=self._run, name="steps", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, session: Session, plan: StepPlan) -> None:
+        """The caller keeps at most MAX_QUEUED_STEPS steps of a session undelivered."""
+        self._queue.put_nowait(_Step(session, plan, time.monotonic()))
+
+    def reset(self) -> Future[None]:
+        """Starts a new epoch, once what is queued has run."""
+        command = _Reset()
+        self._queue.put_nowait(command)
+        return command.done
+
+    def stop(self, timeout: float) -> None:
+        """Ends the thread after what is queued, or leaves it behind after `timeout` seconds."""
+        self._queue.put_nowait(None)
+        self._thread.join(timeout)
+
+    def stuck_for(self) -> float:
+        """Seconds since the step under way began; 0 while there is none."""
+        since = self._busy_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def _run(self) -> None:
+        try:
+            engine = self._load()
+        except BaseException as error:
+            self.loaded.set_exception(error)
+            return
+        self.loaded.set_result(engine)
+        while (command := self._next(engine.runner)) is not None:
+            self._busy_since = time.monotonic()
+            if isinstance(command, _Reset):
+                self._reset(engine.runner, command)
+            else:
+                self._step(engine.runner, command)
+            self._busy_since = None
+        engine.runner.close()
+
+    def _reset(self, runner: ModelRunner, command: _Reset) -> None:
+        # From here on whoever waits can no longer cancel, only stop waiting.
+        waited_for = command.done.set_running_or_notify_cancel()
+        self._collect(runner, down_to=0)
+        runner.close()
+        runner.reset()
+        self.counters.num_sequences = 0
+        if waited_for:
+            command.done.set_result(None)
+
+    def _next(self, runner: ModelRunner) -> _Step | _Reset | None:
+        """The next command. Results that are due are collected while nothing is queued."""
+        if self._launched:
+            try:
+                return self._queue.get_nowait()
+            except queue.Empty:
+                self._busy_since = time.monotonic()
+                self._collect(runner, down_to=0)
+                self._busy_since = None
+        return self._queue.get()
+
+    def _step(self, runner: ModelRunner, step: _Step) -> None:
+        session = step.session
+        if session.closed:
+            return
+        try:
+            self._launched.append((session, runner.launch(step.plan, step.received_at)))
+        except Exception as error:
+            self._collect(runner, down_to=0)
+            session.closed = True
+            session.deliver(error)
+            return
+        self._collect(runner, down_to=0 if runner.synchronous else 1)
+
+    def _collect(self, runner: ModelRunner, down_to: int) -> None:
+        """Delivers launched steps, oldest first, until `down_to` are left."""
+        while len(self._launched) > down_to:
+            session, launched = self._launched.popleft()
+            if launched.error is not None:
+                logger.error("step %d failed", launched.plan.step_id, exc_info=launched.error)
+            try:
+                result = runner.collect(launched)
+            except Exception as error:
+                session.closed = True
+                session.deliver(error)
+                continue
+            self._count(runner, result)
+            if not session.closed:
+                session.deliver(result)
+
+    def _count(self, runner: ModelRunner, result: StepResult) -> None:
+        counters = self.counters
+        counters.num_steps += 1
+        counters.num_scheduled_tokens += result.num_scheduled_tokens
+        counters.num_sampled_tokens += len(result.token_ids)
+        counters.num_sequence_errors += len(result.errors)
+        counters.step_seconds += result.run_us / 1e6
+        counters.num_sequences = runner.num_sequences

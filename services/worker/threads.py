@@ -1,0 +1,31 @@
+"""How many CPU threads to compute with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def physical_cores() -> int:
+    """Cores that this process may run on, hyper-threads counted once, and no more than its container's quota."""
+    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+    siblings = {_siblings(cpu) for cpu in allowed}
+    quota = _quota(Path("/sys/fs/cgroup/cpu.max"))
+    return max(1, min(len(siblings), quota or len(siblings)))
+
+
+def _siblings(cpu: int) -> str:
+    """A name for the physical core of a logical one; its own where the system does not say."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text().strip()
+    except OSError:
+        return f"{cpu}"
+
+
+def _quota(cpu_max: Path) -> int | None:
+    """Whole CPUs of a cgroup v2 limit; None where there is none."""
+    try:
+        quota, period = cpu_max.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return None if quota == "max" else max(1, int(quota) // int(period))

@@ -1,0 +1,86 @@
+"""The whole stack as a user starts it: `quire serve` with real Envoy, router, scheduler and worker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STORIES = ROOT.parent / "shared" / "models" / "stories260k"
+
+
+@dataclass(frozen=True)
+class Server:
+    port: int
+    model: str
+    pid: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+@contextmanager
+def serving(*arguments: str, model: str) -> Iterator[Server]:
+    """`quire serve` until the block ends; its output is shown when it does not come up, and nothing of it may stay."""
+    port = free_port()
+    command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", str(port)]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+        try:
+            wait_healthy(process, port, log.fileno())
+            yield Server(port, model, process.pid)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(30) == 0
+
+
+def wait_healthy(process: subprocess.Popen[bytes], port: int, log: int) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
+            return
+        except OSError:
+            pass
+        time.sleep(0.1)
+    output = os.pread(log, 100_000, 0).decode()
+    pytest.fail(f"quire serve did not come up:\n{output}")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """The bundled model."""
+    with serving(model="quire-chat") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def stories() -> Iterator[Server]:
+    """A model whose greedy text is published."""
+    if not STORIES.exists():
+        pytest.skip(f"{STORIES} is not there")
+    with serving(str(STORIES), model="stories260k") as running:
+        yield running

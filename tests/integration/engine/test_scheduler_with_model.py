@@ -1,0 +1,117 @@
+"""The scheduler's core plans, the worker's runner computes, messages pass through the wire's own types, and every
+greedy token is transformers' own: with chunks, mixed batches, two plans in flight, and so few blocks that sequences
+must be preempted.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections import deque
+from pathlib import Path
+
+import pytest
+
+from quire.inference.v1 import sampling_pb2
+from quire.worker.v1 import worker_pb2
+from services.scheduler.converters import plan_to_proto, result_from_proto
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.scheduler import Scheduler
+from services.scheduler.core.sequence import SequenceRequest
+from services.worker.converters import plan_from_wire, result_to_wire
+from services.worker.model_runner import LaunchedStep, ModelRunner
+from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_runner, save_model
+
+FAMILIES = ["Llama", "Mistral", "Qwen2", "Qwen3"]
+
+
+class Engine:
+    """Core and runner with run-ahead, in one thread."""
+
+    def __init__(self, runner: ModelRunner, run_ahead: int = 2) -> None:
+        limits = runner.limits
+        self.runner = runner
+        self.run_ahead = run_ahead
+        self.core = Scheduler(
+            CoreConfig(
+                num_blocks=limits.num_blocks,
+                block_size=limits.block_size,
+                max_num_seqs=limits.max_num_seqs,
+                max_num_batched_tokens=limits.max_num_batched_tokens,
+                max_model_len=min(limits.max_model_len, limits.num_blocks * limits.block_size),
+            )
+        )
+        self.outputs: dict[int, list[int]] = {}
+
+    def submit(
+        self, key: int, prompt: list[int], max_tokens: int, sampling: sampling_pb2.SamplingParams | None = None
+    ) -> None:
+        self.outputs[key] = []
+        sampling = sampling or sampling_pb2.SamplingParams(temperature=0)
+        self.core.submit(SequenceRequest(key, array("I", prompt), max_tokens, sampling=sampling))
+
+    def run(self) -> None:
+        in_flight: deque[LaunchedStep] = deque()
+        while True:
+            while len(in_flight) < self.run_ahead and (plan := self.core.schedule()) is not None:
+                wire = worker_pb2.StepPlan.FromString(plan_to_proto(plan, epoch=1).SerializeToString())
+                in_flight.append(self.runner.launch(plan_from_wire(wire), received_at=0.0))
+            self.core.check_integrity()
+            if not in_flight:
+                return
+            result = result_to_wire(self.runner.collect(in_flight.popleft()))
+            for token in self.core.apply(result_from_proto(result)).tokens:
+                assert isinstance(token.sequence.request.key, int)
+                self.outputs[token.sequence.request.key].append(token.token_id)
+
+
+@pytest.mark.parametrize("block_size", [8, 16, 32])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_are_those_of_transformers(tmp_path: Path, family: str, block_size: int) -> None:
+    overrides = {"sliding_window": 24} if family == "Mistral" else {}
+    model = save_model(tmp_path, family, seed=block_size, **overrides)
+    chance = random.Random(block_size)
+    # Room for about two and a half of the longest sequences.
+    runner = make_runner(
+        tmp_path,
+        block_size=block_size,
+        num_blocks=256 // block_size,
+        max_num_seqs=8,
+        max_num_batched_tokens=chance.choice([16, 33, 64]),
+    )
+    engine = Engine(runner)
+    prompts = {}
+    for key in range(12):
+        prompts[key] = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 60))]
+        engine.submit(key, prompts[key], max_tokens=chance.randint(1, 40))
+    engine.run()
+    assert engine.core.counters.preemptions > 0, "blocks were to run out"
+    assert engine.core.pool.num_used == 0
+    ties = NearTies()
+    for key, prompt in prompts.items():
+        ties.check(model, prompt, engine.outputs[key])
+    ties.report()
+
+
+def test_seeded_samples_are_the_same_alone_and_in_a_crowd_that_preempts(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    runner = make_runner(tmp_path, block_size=8, num_blocks=24, max_num_seqs=8, max_num_batched_tokens=24)
+    if not runner.ops.batch_invariant:
+        pytest.skip("the compiled kernels are not built")
+    chance = random.Random(5)
+    prompts = {key: [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 50))] for key in range(10)}
+    sampling = sampling_pb2.SamplingParams(
+        temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.2,
+        frequency_penalty=0.1, seed=77,
+    )  # fmt: skip
+    crowd = Engine(runner)
+    for key, prompt in prompts.items():
+        crowd.submit(key, prompt, 40, sampling)
+    crowd.run()
+    assert crowd.core.counters.preemptions > 0
+    for key, prompt in prompts.items():
+        runner.reset()
+        alone = Engine(runner, run_ahead=1)
+        alone.submit(key, prompt, 40, sampling)
+        alone.run()
+        assert alone.outputs[key] == crowd.outputs[key]

@@ -1,0 +1,246 @@
+"""A small scheduler for tests: random batches, chunks, blocks and preemptions over a real ModelRunner.
+
+It plans as the scheduler does: two steps ahead, from counts alone, without having seen the tokens still in flight.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from services.worker.model_runner import LaunchedStep, ModelRunner
+from services.worker.plan import U32, NewSequence, Rows, StepPlan, StepResult
+from services.worker.sampling.params import SamplingParams
+
+T = TypeVar("T")
+
+# Of one request: with a prompt computed token by token, it would otherwise never get through.
+MAX_PREEMPTIONS = 2
+
+GREEDY = SamplingParams(temperature=0.0)
+
+
+@dataclass(slots=True)
+class Request:
+    prompt: list[int]
+    num_outputs: int
+    sampling: SamplingParams = GREEDY
+    choice_index: int = 0
+    output: list[int] = field(default_factory=list)
+    logprobs: list[tuple[float, list[tuple[int, float]]]] = field(default_factory=list)
+    error: str | None = None
+    num_preemptions: int = 0
+
+
+@dataclass(slots=True)
+class _Running:
+    """According to the driver: computed and promised counts run ahead of the tokens it has seen."""
+
+    request: Request
+    sequence_id: int
+    slot: int
+    blocks: list[int]
+    num_computed: int
+    num_tokens: int
+    announced: bool = False
+
+
+class Driver:
+    def __init__(
+        self,
+        runner: ModelRunner,
+        seed: int = 0,
+        max_chunk: int = 64,
+        max_running: int = 16,
+        idle: float = 0.2,
+        preempt: float = 0.0,
+        depth: int = 2,
+    ) -> None:
+        """`idle`: how likely a sequence sits a step out. `preempt`: how likely a step begins with a preemption."""
+        self.runner = runner
+        self.random = random.Random(seed)
+        self.max_chunk, self.idle, self.preempt, self.depth = max_chunk, idle, preempt, depth
+        limits = runner.limits
+        self.free_slots = self._shuffled(range(min(limits.max_num_seqs, max_running)))
+        self.free_blocks = self._shuffled(range(limits.num_blocks))
+        self.waiting: deque[Request] = deque()
+        self.running: list[_Running] = []
+        self.released: list[int] = []
+        self.in_flight: deque[tuple[LaunchedStep, dict[int, _Running]]] = deque()
+        self.next_id = 1
+        self.step_id = 0
+
+    def run(self, *requests: Request) -> list[Request]:
+        """Until all are done. Returns them, with their outputs."""
+        self.waiting.extend(requests)
+        while self.waiting or self.running or self.in_flight:
+            preemptible = [s for s in self.running if s.request.num_preemptions < MAX_PREEMPTIONS]
+            if preemptible and self.random.random() < self.preempt:
+                self._preempt(self.random.choice(preemptible))
+            self._admit()
+            plan, rows = self._plan()
+            if plan is not None:
+                self.in_flight.append((self.runner.launch(plan, received_at=0.0), rows))
+            if len(self.in_flight) >= self.depth or plan is None:
+                self._collect()
+        self._release_finished()
+        assert self.runner.num_sequences == 0
+        return list(requests)
+
+    def compute_blocks(self, token_ids: list[int]) -> list[int]:
+        """Computes whole blocks of tokens in a sequence that is released then. Its blocks stay taken."""
+        if not token_ids:
+            return []
+        request = Request(token_ids, 1)
+        self.free_blocks, kept = self.free_blocks[len(token_ids) :], self.free_blocks[: len(token_ids)]
+        free, self.free_blocks = self.free_blocks, kept
+        self._admit_with(request, [], 0)
+        sequence = self.running[0]
+        self.run()
+        self.free_blocks = free
+        return sequence.blocks[: len(token_ids) // self.runner.limits.block_size]
+
+    def run_over_blocks(self, request: Request, blocks: list[int]) -> None:
+        """Runs a request whose first blocks stand computed already."""
+        self._admit_with(request, list(blocks), len(blocks) * self.runner.limits.block_size)
+        self.run()
+
+    def _plan(self) -> tuple[StepPlan | None, dict[int, _Running]]:
+        budget = self.runner.limits.max_num_batched_tokens
+        chosen: list[tuple[_Running, int, list[int]]] = []
+        for sequence in self._shuffled(self.running):
+            promised = sequence.num_tokens - len(sequence.request.prompt)
+            left = sequence.num_tokens - sequence.num_computed
+            done = promised >= sequence.request.num_outputs and left == 1
+            if done or budget == 0 or self.random.random() < self.idle:
+                continue
+            count = min(self.random.randint(1, self.max_chunk), left, budget)
+            budget -= count
+            chosen.append((sequence, count, self._grow(sequence, sequence.num_computed + count)))
+        if not chosen:
+            return None, {}
+        new = tuple(self._announce(s) for s, _, _ in chosen if not s.announced)
+        known = {sequence.sequence_id for sequence in new}
+        appended = [[] if s.sequence_id in known else blocks for s, _, blocks in chosen]
+        self.step_id += 1
+        plan = StepPlan(
+            epoch=1,
+            step_id=self.step_id,
+            released_sequence_ids=column(self.released),
+            new_sequences=new,
+            rows=Rows(
+                sequence_ids=column([s.sequence_id for s, _, _ in chosen]),
+                slots=column([s.slot for s, _, _ in chosen]),
+                num_scheduled_tokens=column([count for _, count, _ in chosen]),
+                num_computed_tokens=column([s.num_computed for s, _, _ in chosen]),
+                new_block_offsets=column(np.cumsum([0, *map(len, appended)]).tolist()),
+                new_block_ids=column([block for blocks in appended for block in blocks]),
+            ),
+        )
+        self.released = []
+        for sequence, count, _ in chosen:
+            sequence.num_computed += count
+            sequence.num_tokens += sequence.num_computed == sequence.num_tokens
+        return plan, {sequence.sequence_id: sequence for sequence, _, _ in chosen}
+
+    def _announce(self, sequence: _Running) -> NewSequence:
+        sequence.announced = True
+        request = sequence.request
+        return NewSequence(
+            sequence_id=sequence.sequence_id,
+            slot=sequence.slot,
+            token_ids=column(request.prompt + request.output),
+            num_prompt_tokens=len(request.prompt),
+            num_computed_tokens=sequence.num_computed,
+            block_ids=column(sequence.blocks),
+            sampling=request.sampling,
+            choice_index=request.choice_index,
+        )
+
+    def _admit(self) -> None:
+        while self.waiting and self.free_slots:
+            self._admit_with(self.waiting.popleft(), [], 0)
+
+    def _admit_with(self, request: Request, blocks: list[int], num_computed: int) -> None:
+        tokens = len(request.prompt) + len(request.output)
+        self.running.append(_Running(request, self.next_id, self.free_slots.pop(), blocks, num_computed, tokens))
+        self.next_id += 1
+
+    def _grow(self, sequence: _Running, num_tokens: int) -> list[int]:
+        needed = -(-num_tokens // self.runner.limits.block_size) - len(sequence.blocks)
+        new = [self.free_blocks.pop(self.random.randrange(len(self.free_blocks))) for _ in range(needed)]
+        sequence.blocks += new
+        return new
+
+    def _collect(self) -> None:
+        if not self.in_flight:
+            return
+        step, rows = self.in_flight.popleft()
+        self._apply(self.runner.collect(step), rows)
+        for sequence in [s for s in self.running if len(s.request.output) >= s.request.num_outputs or s.request.error]:
+            self._release(sequence)
+
+    def _apply(self, result: StepResult, rows: dict[int, _Running]) -> None:
+        assert result.step_id == self.step_id - len(self.in_flight)
+        alive = {s.sequence_id for s in self.running}
+        for error in result.errors:
+            if error.sequence_id in alive:
+                rows[error.sequence_id].request.error = error.message
+        for sequence_id, token in zip(result.sequence_ids.tolist(), result.token_ids.tolist(), strict=True):
+            if sequence_id in alive:
+                rows[sequence_id].request.output.append(token)
+        if result.logprobs is not None:
+            self._apply_logprobs(result, rows, alive)
+
+    def _apply_logprobs(self, result: StepResult, rows: dict[int, _Running], alive: set[int]) -> None:
+        columns = result.logprobs
+        assert columns is not None
+        start = 0
+        for index, logprob, count in zip(
+            columns.token_indices.tolist(), columns.logprobs.tolist(), columns.top_counts.tolist(), strict=True
+        ):
+            end = start + count
+            top = list(
+                zip(columns.top_token_ids[start:end].tolist(), columns.top_logprobs[start:end].tolist(), strict=True)
+            )
+            start = end
+            sequence_id = int(result.sequence_ids[index])
+            if sequence_id in alive:
+                rows[sequence_id].request.logprobs.append((logprob, top))
+
+    def _preempt(self, sequence: _Running) -> None:
+        """Drops results in flight and goes on from known tokens, under another wire id."""
+        self._release(sequence)
+        self.waiting.appendleft(sequence.request)
+        sequence.request.num_preemptions += 1
+
+    def _release(self, sequence: _Running) -> None:
+        self.running.remove(sequence)
+        if sequence.announced:
+            self.released.append(sequence.sequence_id)
+        self.free_slots.append(sequence.slot)
+        self.free_blocks += sequence.blocks
+
+    def _release_finished(self) -> None:
+        if self.released:
+            self.step_id += 1
+            plan = StepPlan(1, self.step_id, column(self.released), (), NO_ROWS)
+            self.runner.collect(self.runner.launch(plan, received_at=0.0))
+            self.released = []
+
+    def _shuffled(self, items: Iterable[T]) -> list[T]:
+        shuffled = list(items)
+        self.random.shuffle(shuffled)
+        return shuffled
+
+
+def column(values: list[int]) -> U32:
+    return np.array(values, np.uint32)
+
+
+NO_ROWS = Rows(column([]), column([]), column([]), column([]), column([0]), column([]))

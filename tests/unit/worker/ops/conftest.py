@@ -1,0 +1,55 @@
+"""Both implementations, and a poisoned allocator: an output element that nobody writes is NaN, never by luck right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from services.worker.ops.cpu import build, library
+from services.worker.ops.cpu.ops import CPUOps
+from services.worker.ops.reference import ReferenceOps
+
+
+@pytest.fixture(scope="session")
+def levels() -> list[str]:
+    """The compiled levels that this processor runs, lowest first."""
+    try:
+        return library.supported_levels()
+    except library.LibraryError:
+        build.build()
+        return library.supported_levels()
+
+
+@pytest.fixture(scope="session", params=list(build.levels()))
+def cpu(request: pytest.FixtureRequest, levels: list[str]) -> CPUOps:
+    if request.param not in levels:
+        pytest.skip(f"this processor does not run {request.param}")
+    return CPUOps(request.param)
+
+
+@pytest.fixture(scope="session")
+def exact() -> ReferenceOps:
+    return ReferenceOps(torch.device("cpu"), torch.float64)
+
+
+@pytest.fixture(autouse=True)
+def poisoned_outputs() -> Iterator[None]:
+    """In this mode torch.empty fills with NaN."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(20240607)
+
+
+@pytest.fixture(params=[1, 2, 5])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)

@@ -1,0 +1,79 @@
+"""Building, loading, and saying honestly why a fallback is in use."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from services.worker.ops import create_ops, fallback_reason
+from services.worker.ops.cpu import build, library
+from services.worker.ops.reference import ReferenceOps
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def fresh_cache() -> None:
+    library.load.cache_clear()
+
+
+def test_one_library_per_level_is_built_and_none_needs_an_openmp_runtime(tmp_path: Path) -> None:
+    built = build.build(tmp_path)
+    assert [path.name for path in built] == [build.library_name(level) for level in build.levels()]
+    assert sorted(tmp_path.iterdir()) == sorted(built)
+    for path in built:
+        needed = subprocess.run(["readelf", "-d", str(path)], capture_output=True, text=True, check=False).stdout
+        assert "omp" not in needed
+
+
+def test_a_compiler_that_fails_is_reported_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(build.BuildError):
+        build.build(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_kernels_are_used_for_float32_on_cpus(levels: list[str]) -> None:
+    ops = create_ops(CPU, torch.float32)
+    assert (ops.name, ops.batch_invariant) == ("cpu", True)
+    assert fallback_reason(CPU, torch.float32) is None
+
+
+def test_other_dtypes_fall_back_and_say_so() -> None:
+    ops = create_ops(CPU, torch.bfloat16)
+    assert isinstance(ops, ReferenceOps)
+    assert not ops.batch_invariant
+    assert "float32" in (fallback_reason(CPU, torch.bfloat16) or "")
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_missing_kernels_fall_back_and_say_how_to_build_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "SOURCE_DIRECTORY", tmp_path)
+    reason = fallback_reason(CPU, torch.float32) or ""
+    assert "cpu.build" in reason
+    assert "\n" not in reason
+    assert isinstance(create_ops(CPU, torch.float32), ReferenceOps)
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_kernels_from_other_sources_are_refused(levels: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "source_digest", lambda: "0" * 16)
+    assert "older than its sources" in (fallback_reason(CPU, torch.float32) or "")
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_a_file_that_is_no_library_is_one_line_not_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "SOURCE_DIRECTORY", tmp_path)
+    (tmp_path / build.library_name(next(iter(build.levels())))).write_bytes(b"no library")
+    assert "does not load" in (fallback_reason(CPU, torch.float32) or "")
+
+
+def test_the_kernels_run_on_torchs_own_threads(levels: list[str]) -> None:
+    if "OpenMP" not in torch.__config__.parallel_info():
+        pytest.skip("torch was built without OpenMP")
+    assert library.load().threaded

@@ -1,0 +1,39 @@
+"""Sampling as `sampling.proto` describes it, row by row in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.sampling.params import SamplingParams
+
+F64 = NDArray[np.float64]
+
+
+def transformed(logits: F64, prompt: list[int], output: list[int], params: SamplingParams) -> F64:
+    """[vocab] -> [vocab]: what the softmax is taken of; -inf for tokens that are cut. Equals of the last kept stay."""
+    x = logits.copy()
+    for token in {*prompt, *output}:
+        x[token] = x[token] / params.repetition_penalty if x[token] > 0 else x[token] * params.repetition_penalty
+    for token in set(output):
+        x[token] -= params.presence_penalty + params.frequency_penalty * output.count(token)
+    for token, bias in params.logit_bias:
+        x[token] += bias
+    if params.greedy:
+        return x
+    x = (x - x.max()) / params.temperature
+    if params.min_p > 0:
+        x[x < np.log(params.min_p)] = -np.inf
+    if 0 < params.top_k < len(x):
+        x[x < np.sort(x)[-params.top_k]] = -np.inf
+    if params.top_p < 1:
+        probabilities = softmax(x)
+        descending = np.sort(probabilities)[::-1]
+        enough = np.flatnonzero(np.cumsum(descending) >= params.top_p)
+        x[probabilities < descending[enough[0] if len(enough) else -1]] = -np.inf
+    return x
+
+
+def softmax(x: F64) -> F64:
+    weights: F64 = np.exp(x - x.max())
+    return weights / weights.sum()

@@ -1,0 +1,194 @@
+"""The sampler against an oracle in float64, its draws against probabilities, and its rows against each other."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from services.worker.ops import create_ops
+from services.worker.ops.reference import ReferenceOps
+from services.worker.plan import NewSequence
+from services.worker.sampling.params import SamplingParams
+from services.worker.sampling.sampler import Sample, Sampler
+from services.worker.sampling.truncation import TOP_P_WIDTHS
+from tests.unit.worker.sampling.oracle import softmax, transformed
+
+CPU = torch.device("cpu")
+
+
+def admit(sampler: Sampler, slot: int, params: SamplingParams, prompt: list[int], output: list[int]) -> None:
+    tokens = np.array(prompt + output, np.uint32)
+    sampler.admit(NewSequence(slot, slot, tokens, len(prompt), 0, np.zeros(1, np.uint32), params, choice_index=0))
+
+
+def sample(sampler: Sampler, logits: Tensor, slots: list[int], position: int = 9) -> Sample:
+    return sampler.sample(logits, np.array(slots), np.full(len(slots), position, np.int32))
+
+
+def random_params(chooser: random.Random) -> SamplingParams:
+    return SamplingParams(
+        temperature=chooser.choice((0.0, 0.3, 1.0, 1.0, 1.7)),
+        top_k=chooser.choice((0, 0, 1, 3, 40, 5000)),
+        top_p=chooser.choice((1.0, 1.0, 0.1, 0.9, 0.999)),
+        min_p=chooser.choice((0.0, 0.0, 0.02, 0.5, 1.0)),
+        repetition_penalty=chooser.choice((1.0, 1.0, 0.7, 1.8)),
+        presence_penalty=chooser.choice((0.0, 0.0, -1.5, 2.0)),
+        frequency_penalty=chooser.choice((0.0, 0.0, -0.5, 1.1)),
+        logit_bias=chooser.choice(((), ((3, 100.0),), ((0, -100.0), (5, 2.5)))),
+        seed=chooser.getrandbits(64),
+        logprobs=chooser.choice((None, 0, 4)),
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_is_drawn_from_is_what_the_oracle_says(seed: int) -> None:
+    chooser, vocab_size, rows = random.Random(seed), 1500, 24
+    sampler = Sampler(create_ops(CPU, torch.float32), rows, vocab_size)
+    logits = torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * chooser.choice((1.0, 4.0))
+    slots = chooser.sample(range(rows), rows)
+    cases = []
+    for slot in slots:
+        prompt = [chooser.randrange(vocab_size) for _ in range(30)]
+        output = [chooser.randrange(vocab_size) for _ in range(10)] * 2
+        cases.append((prompt, output, random_params(chooser)))
+        admit(sampler, slot, cases[-1][2], prompt, output)
+    changed = logits.clone()
+    tokens = sample(sampler, changed, slots).tokens.tolist()
+    for row, (prompt, output, params) in enumerate(cases):
+        expected = transformed(logits[row].double().numpy(), prompt, output, params)
+        got = changed[row].numpy()
+        assert (np.isneginf(got) == np.isneginf(expected)).all(), params
+        np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+        assert expected[tokens[row]] > -np.inf
+        if params.greedy:
+            assert tokens[row] == np.argmax(got)
+
+
+@pytest.mark.parametrize("top_p", [0.2, 0.9, 0.99])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 8.0])
+def test_top_p_keeps_the_same_tokens_by_partial_and_by_full_sort(
+    monkeypatch: pytest.MonkeyPatch, top_p: float, spread: float
+) -> None:
+    logits = torch.randn(6, 4000, generator=torch.Generator().manual_seed(1)) * spread
+    kept = []
+    for widths in (TOP_P_WIDTHS, (), (7,)):
+        monkeypatch.setattr("services.worker.sampling.truncation.TOP_P_WIDTHS", widths)
+        sampler = Sampler(ReferenceOps(CPU, torch.float32), 6, 4000)
+        for slot in range(6):
+            admit(sampler, slot, SamplingParams(top_p=top_p), [1], [])
+        changed = logits.clone()
+        sample(sampler, changed, list(range(6)))
+        kept.append(changed.isfinite())
+    assert torch.equal(kept[0], kept[1])
+    assert torch.equal(kept[0], kept[2])
+
+
+def test_cuts_keep_the_equals_of_the_last_token_kept() -> None:
+    logits = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]])
+    sampler = Sampler(ReferenceOps(CPU, torch.float32), 1, 5)
+    admit(sampler, 0, SamplingParams(top_k=2), [1], [])
+    changed = logits.clone()
+    sample(sampler, changed, [0])
+    assert changed.isfinite().tolist() == [[True, True, True, True, False]]
+
+
+def test_greedy_takes_the_lowest_id_among_equals_also_after_penalties() -> None:
+    sampler = Sampler(ReferenceOps(CPU, torch.float32), 2, 5)
+    admit(sampler, 0, SamplingParams(temperature=0.0), [1], [])
+    admit(sampler, 1, SamplingParams(temperature=0.0, presence_penalty=2.0), [1], [2])
+    logits = torch.tensor([[0.0, 3.0, 3.0, 3.0, 1.0]]).repeat(2, 1)
+    assert sample(sampler, logits, [0, 1]).tokens.tolist() == [1, 1]
+    sampler_after = torch.tensor([[0.0, 1.0, 3.0, 1.0, 1.0]])
+    assert sample(sampler, sampler_after, [1]).tokens.tolist() == [1]  # 2 is in the output: 3 - 2 equals the others
+
+
+def test_penalties_count_what_was_drawn_since() -> None:
+    sampler = Sampler(ReferenceOps(CPU, torch.float32), 1, 4)
+    admit(sampler, 0, SamplingParams(temperature=0.0, frequency_penalty=1.0), [0], [])
+    logits = torch.tensor([[0.0, 2.5, 2.0, 1.2]])
+    drawn = [sample(sampler, logits.clone(), [0]).tokens.item() for _ in range(5)]
+    assert drawn == [1, 2, 1, 3, 2]  # each draw lowers that token's logit by one
+
+
+def test_a_slot_keeps_nothing_of_its_former_owner() -> None:
+    sampler = Sampler(ReferenceOps(CPU, torch.float32), 1, 4)
+    admit(sampler, 0, SamplingParams(temperature=0.0, presence_penalty=2.0, logit_bias=((3, 9.0),)), [1], [2])
+    sample(sampler, torch.zeros(1, 4), [0])
+    admit(sampler, 0, SamplingParams(temperature=0.0, presence_penalty=2.0), [1], [])
+    logits = torch.tensor([[0.0, 0.0, 1.0, 0.5]])
+    assert sample(sampler, logits, [0]).tokens.tolist() == [2]
+
+
+def test_draws_follow_the_probabilities() -> None:
+    """Chi-squared over 40,000 draws of 8 tokens: 24.3 is passed once in a thousand seeds."""
+    rows = 400
+    sampler = Sampler(create_ops(CPU, torch.float32), rows, 8)
+    for slot in range(rows):
+        admit(sampler, slot, SamplingParams(temperature=0.8, seed=slot * 2**40 + 17), [1], [])
+    logits = torch.tensor([0.3, -1.0, 2.0, 0.0, 1.1, -0.4, 0.9, -2.0])
+    counts = np.zeros(8)
+    for position in range(100):
+        tokens = sample(sampler, logits.repeat(rows, 1), list(range(rows)), position).tokens
+        counts += np.bincount(tokens.numpy(), minlength=8)
+    expected = softmax(logits.double().numpy() / 0.8) * counts.sum()
+    assert ((counts - expected) ** 2 / expected).sum() < 24.3
+
+
+@pytest.mark.parametrize("bad", [[torch.nan, 1.0], [torch.inf, 1.0], [-torch.inf, -torch.inf]])
+def test_rows_that_are_no_numbers_are_marked_and_leave_the_others_alone(bad: list[float]) -> None:
+    params = SamplingParams(top_k=5, top_p=0.9, min_p=0.1, repetition_penalty=1.2, seed=3, logprobs=2)
+    logits = torch.randn(3, 2000, generator=torch.Generator().manual_seed(2))
+    alone = Sampler(create_ops(CPU, torch.float32), 3, 2000)
+    together = Sampler(create_ops(CPU, torch.float32), 3, 2000)
+    for sampler in (alone, together):
+        for slot in range(3):
+            admit(sampler, slot, params, [4], [])
+    poisoned = logits.clone()
+    poisoned[1] = torch.tensor(bad).repeat(1000)
+    result = sample(together, poisoned, [0, 1, 2])
+    assert result.valid.tolist() == [True, False, True]
+    assert result.tokens[1] == 0
+    expected = sample(alone, logits[[0, 2]], [0, 2])
+    assert torch.equal(result.tokens[[0, 2]], expected.tokens)
+
+
+def results(params: list[SamplingParams], logits: Tensor, rows: list[int]) -> list[Any]:
+    """Of some rows of a batch, sampled together."""
+    sampler = Sampler(create_ops(CPU, torch.float32), len(params), logits.shape[1])
+    for slot in rows:
+        admit(sampler, slot, params[slot], [1, 2, 3], [4, 4, 5])
+    changed = logits[rows].clone()
+    drawn = sample(sampler, changed, rows)
+    found: list[Any] = [[token, changed[index]] for index, token in enumerate(drawn.tokens.tolist())]
+    if drawn.logprobs is not None:
+        for index, row in enumerate(drawn.logprobs.rows.tolist()):
+            found[row] += [
+                drawn.logprobs.logprobs[index],
+                drawn.logprobs.top_token_ids[index],
+                drawn.logprobs.top_logprobs[index],
+            ]
+    return found
+
+
+@pytest.mark.usefixtures("batch_invariant")
+@pytest.mark.parametrize("vocab_size", [333, 4097, 50_000])
+def test_a_row_has_the_same_bits_alone_and_in_any_batch(vocab_size: int) -> None:
+    chooser = random.Random(vocab_size)
+    params = [random_params(chooser) for _ in range(17)]
+    logits = torch.randn(17, vocab_size, generator=torch.Generator().manual_seed(3)) * 3
+    logits[:, 20:30] = 9.5  # ties at the top
+    before = torch.get_num_threads()
+    expected = [results(params, logits, [row])[0] for row in range(17)]
+    for threads, size in ((1, 17), (2, 17), (3, 2), (2, 5), (1, 3)):
+        torch.set_num_threads(threads)
+        rows = chooser.sample(range(17), size)
+        for row, found in zip(rows, results(params, logits, rows), strict=True):
+            assert len(found) == len(expected[row])
+            for value, reference in zip(found, expected[row], strict=True):
+                assert torch.equal(torch.as_tensor(value), torch.as_tensor(reference))
+    torch.set_num_threads(before)

@@ -1,0 +1,133 @@
+"""On a CPU in float32 a sequence's bits do not depend on what it shares a batch with, on chunks, or on preemptions."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from services.worker.model_runner import ModelRunner
+from services.worker.sampling.params import SamplingParams
+from tests.unit.worker.driver import GREEDY, Driver, Request
+from tests.unit.worker.tiny_models import VOCAB_SIZE, make_runner, save_model
+
+EVERYTHING = SamplingParams(
+    temperature=0.9,
+    top_k=40,
+    top_p=0.93,
+    min_p=0.01,
+    repetition_penalty=1.2,
+    presence_penalty=0.4,
+    frequency_penalty=0.3,
+    logit_bias=((7, 1.5), (11, -2.0)),
+    seed=0xFEDCBA9876543210,
+    logprobs=5,
+)
+SAMPLINGS = (
+    SamplingParams(temperature=0.0, logprobs=20),
+    SamplingParams(temperature=1.0, seed=1, logprobs=0),
+    SamplingParams(temperature=0.7, seed=2, top_k=5, logprobs=3),
+    SamplingParams(temperature=1.3, seed=3, top_p=0.8, logprobs=1),
+    SamplingParams(temperature=0.0, repetition_penalty=1.5, frequency_penalty=0.5, logprobs=2),
+    SamplingParams(temperature=1.0, seed=4, min_p=0.2, logprobs=2),
+    EVERYTHING,
+)
+NUM_OUTPUTS = 14
+
+pytestmark = pytest.mark.usefixtures("batch_invariant")
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
+    directory = tmp_path_factory.mktemp("model")
+    save_model(directory, "Qwen3", use_sliding_window=True, sliding_window=24, max_window_layers=2)
+    return make_runner(directory, num_blocks=256, max_num_seqs=32)
+
+
+def subjects() -> list[Request]:
+    chooser = random.Random(5)
+    return [
+        Request([chooser.randrange(VOCAB_SIZE) for _ in range(length)], NUM_OUTPUTS, sampling, choice_index=length % 3)
+        for length, sampling in zip((1, 5, 16, 33, 47, 60, 71), SAMPLINGS, strict=True)
+    ]
+
+
+def crowd(seed: int) -> list[Request]:
+    chooser = random.Random(seed)
+    return [
+        Request(
+            [chooser.randrange(VOCAB_SIZE) for _ in range(chooser.randint(1, 80))],
+            chooser.randint(1, 20),
+            chooser.choice((GREEDY, *SAMPLINGS)),
+        )
+        for _ in range(30)
+    ]
+
+
+@pytest.fixture(scope="module")
+def alone(runner: ModelRunner) -> list[Request]:
+    """Each by itself, its prompt in one piece, one step in flight at a time."""
+    runner.reset()
+    driver = Driver(runner, seed=0, max_chunk=256, idle=0.0, depth=1)
+    return [driver.run(request)[0] for request in subjects()]
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize(("seed", "max_chunk"), [(1, 1), (2, 7), (3, 64)])
+def test_tokens_and_logprobs_are_the_same_bits_in_any_company(
+    runner: ModelRunner, alone: list[Request], num_threads: int, seed: int, max_chunk: int
+) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    runner.reset()
+    driver = Driver(runner, seed=seed, max_chunk=max_chunk, max_running=24, preempt=0.1)
+    mixed, others = subjects(), crowd(seed)
+    driver.run(*mixed, *others)
+    torch.set_num_threads(before)
+    assert any(request.num_preemptions for request in mixed)
+    for request, expected in zip(mixed, alone, strict=True):
+        assert request.output == expected.output
+        assert request.logprobs == expected.logprobs  # floats, compared bit for bit
+
+
+def test_a_sequence_goes_on_the_same_over_pages_that_another_computed(
+    runner: ModelRunner, alone: list[Request]
+) -> None:
+    """What the prefix cache does: whole blocks of a longer sequence serve a second one that starts alike."""
+    runner.reset()
+    block_size = runner.limits.block_size
+    for subject, expected in zip(subjects(), alone, strict=True):
+        driver = Driver(runner, seed=9, idle=0.0)
+        cached = (len(subject.prompt) - 1) // block_size
+        blocks = driver.compute_blocks(subject.prompt[: cached * block_size])
+        driver.run_over_blocks(subject, blocks)
+        assert subject.output == expected.output
+        assert subject.logprobs == expected.logprobs
+
+
+def test_equal_seeds_draw_equal_tokens_and_choices_differ(runner: ModelRunner) -> None:
+    runner.reset()
+    sampling = SamplingParams(temperature=1.0, seed=77)
+    same = [Request([5, 6, 7], 16, sampling, choice_index=index) for index in (0, 0, 1, 2)]
+    Driver(runner, seed=4).run(*same)
+    outputs = [request.output for request in same]
+    assert outputs[0] == outputs[1]
+    assert len({tuple(output) for output in outputs}) == 3
+    other_seed = Request([5, 6, 7], 16, SamplingParams(temperature=1.0, seed=77 << 32))
+    Driver(runner, seed=4).run(other_seed)
+    assert other_seed.output != outputs[0]
+
+
+def test_logprobs_are_those_of_the_raw_distribution(runner: ModelRunner, alone: list[Request]) -> None:
+    """The penalised, heated and cut one reports the same probabilities as the plain one would for the same text."""
+    request = alone[-1]
+    for index, (logprob, top) in enumerate(request.logprobs):
+        replay = Request(request.prompt + request.output[:index], 1, SamplingParams(temperature=0.0, logprobs=20))
+        runner.reset()
+        Driver(runner, seed=1).run(replay)
+        _, raw = replay.logprobs[0]
+        assert top == raw[:5]
+        assert dict(raw).get(request.output[index], logprob) == logprob
+        assert np.all(np.diff([value for _, value in raw]) <= 0)

@@ -1,0 +1,111 @@
+"""Small random checkpoints, made and judged by transformers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from services.worker.batch_state import Limits
+from services.worker.kv_cache import allocate_pages
+from services.worker.model_runner import ModelRunner
+from services.worker.models.config import read_model_config
+from services.worker.models.decoder import Decoder
+from services.worker.models.weights import SafetensorsSource
+from services.worker.ops import create_ops
+from services.worker.ops.interface import Ops
+
+VOCAB_SIZE = 199
+
+TINY: dict[str, Any] = {
+    "vocab_size": VOCAB_SIZE,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def make_model(family: str, seed: int = 0, **overrides: Any) -> transformers.PreTrainedModel:
+    """`family` as in LlamaForCausalLM, without that suffix. Norms and biases are random too: none is missed."""
+    config = getattr(transformers, f"{family}Config")(**(TINY | overrides))
+    config._attn_implementation = "eager"
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() == 2:
+                parameter.copy_(noise * (1.5 / parameter.shape[1] ** 0.5))
+            else:
+                parameter.copy_(noise * 0.3 + (1.0 if "norm" in name else 0.0))
+    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
+    return model  # type: ignore[no-any-return]
+
+
+def save_model(directory: Path, family: str, seed: int = 0, **overrides: Any) -> transformers.PreTrainedModel:
+    model = make_model(family, seed, **overrides)
+    model.save_pretrained(directory)
+    return model
+
+
+def make_runner(
+    directory: Path,
+    block_size: int = 16,
+    num_blocks: int = 96,
+    max_num_seqs: int = 16,
+    max_num_batched_tokens: int = 256,
+    ops: Ops | None = None,
+) -> ModelRunner:
+    """On a CPU in float32, with the compiled operations where they are there."""
+    ops = ops or create_ops(torch.device("cpu"), torch.float32)
+    config = read_model_config(directory)
+    with torch.inference_mode():
+        decoder = Decoder(config, ops, SafetensorsSource(directory, config, lambda _: None), config.max_model_len)
+        pages = allocate_pages(config, num_blocks, block_size, ops.device, ops.dtype)
+    limits = Limits(
+        num_blocks, block_size, max_num_seqs, max_num_batched_tokens, config.max_model_len, config.vocab_size
+    )
+    return ModelRunner(decoder, ops, pages, limits)
+
+
+@dataclass(slots=True)
+class NearTies:
+    """Greedy tokens that differ from the reference's where its two best logits are all but equal."""
+
+    excused: int = 0
+    compared: int = 0
+
+    def check(self, model: transformers.PreTrainedModel, prompt: list[int], output: list[int]) -> None:
+        """Every token of `output` must be the reference's likeliest after what stands before it."""
+        logits = reference_logits(model, prompt + output[:-1])[len(prompt) - 1 :]
+        best = logits.topk(2).values
+        gaps = (best[:, 0] - best[:, 1]).tolist()
+        for index, (token, likeliest) in enumerate(zip(output, logits.argmax(-1).tolist(), strict=True)):
+            self.compared += 1
+            if token == likeliest:
+                continue
+            assert gaps[index] < 1e-4, f"output {index}: {token} instead of {likeliest}, which leads by {gaps[index]}"
+            self.excused += 1
+
+    def report(self) -> None:
+        print(f"{self.excused} of {self.compared} greedy tokens excused as near ties")
+        assert self.compared > 0
+        assert self.excused <= self.compared // 100
+
+
+def reference_logits(model: transformers.PreTrainedModel, token_ids: list[int]) -> Tensor:
+    """[len(token_ids), vocab]"""
+    with torch.no_grad():
+        logits: Tensor = model(torch.tensor([token_ids]), use_cache=False).logits[0]
+    return logits

@@ -1,0 +1,23 @@
+"""The typed Python client of quire.inference.v1, for threads (`Client`) and for asyncio (`AsyncClient`)."""
+
+from quire.client.aio import AsyncClient, AsyncStream
+from quire.client.errors import QuireError, StreamCutError
+from quire.client.options import Options
+from quire.client.results import Choice, Delta, Model, Result, TokenLogprob, Usage
+from quire.client.sync import Client, Stream
+
+__all__ = [
+    "AsyncClient",
+    "AsyncStream",
+    "Choice",
+    "Client",
+    "Delta",
+    "Model",
+    "Options",
+    "QuireError",
+    "Result",
+    "Stream",
+    "StreamCutError",
+    "TokenLogprob",
+    "Usage",
+]

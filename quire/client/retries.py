@@ -1,0 +1,43 @@
+"""When a call is worth another try, and after how long. Only calls that have brought nothing yet are tried again."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import grpc
+
+from quire.client.errors import QuireError
+
+_FIRST_DELAY_SECONDS = 0.1
+_LONGEST_DELAY_SECONDS = 8.0
+_RETRIED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED})
+
+
+class Retries:
+    """The tries of one call."""
+
+    def __init__(self, max_retries: int, timeout: float | None) -> None:
+        """`timeout`: seconds for all tries together; None: no limit."""
+        self._left = max_retries
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._delay = _FIRST_DELAY_SECONDS
+
+    def timeout(self) -> float | None:
+        """Seconds left for the next try."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def delay(self, error: QuireError) -> float:
+        """Seconds to wait before the next try. Raises `error` where there is to be none."""
+        if error.status not in _RETRIED or not self._left:
+            raise error
+        self._left -= 1
+        # Full jitter over the upper half, so that clients turned away together do not come back together.
+        delay = self._delay * random.uniform(0.5, 1.0)
+        self._delay = min(2 * self._delay, _LONGEST_DELAY_SECONDS)
+        if error.retry_after is not None:
+            delay = max(delay, min(error.retry_after, _LONGEST_DELAY_SECONDS))
+        left = self.timeout()
+        if left is not None and delay >= left:
+            raise error
+        return delay

@@ -1,0 +1,159 @@
+"""The client for threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+import grpc
+
+from quire.client.channel import CHANNEL_OPTIONS, credentials_metadata
+from quire.client.errors import QuireError, StreamCutError, error_from_status
+from quire.client.options import Messages, Options, chat_request, generate_request, tokenize_request
+from quire.client.results import Delta, Gatherer, Model, Result, Usage, delta_from_proto, usage_from_proto
+from quire.client.retries import Retries
+from quire.inference.v1 import inference_pb2, inference_pb2_grpc
+
+R = TypeVar("R")
+
+
+class Client:
+    """Talks to a router (or to Envoy in front of some). May be shared by threads.
+
+    Calls that have brought nothing yet are tried again when the server is away or too busy; after its first token, no
+    call is. Every method raises QuireError.
+    """
+
+    def __init__(
+        self,
+        address: str = "127.0.0.1:50051",
+        *,
+        api_key: str | None = None,
+        timeout: float | None = None,
+        max_retries: int = 4,
+    ) -> None:
+        """`address`: host:port or unix:/path. `timeout`: seconds per call, with all its tries; None: no limit."""
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._stub = inference_pb2_grpc.InferenceServiceStub(self._channel)
+        self._metadata = credentials_metadata(api_key)
+        self._timeout = timeout
+        self._max_retries = max_retries
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def generate(self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]) -> Result:
+        """Continues a prompt: text or token ids. `model` may be left out where there is only one."""
+        return self.stream_generate(prompt, model=model, **options).result()
+
+    def chat(self, messages: Messages, *, model: str = "", **options: Unpack[Options]) -> Result:
+        """Answers a conversation: mappings with `role` and `content`."""
+        return self.stream_chat(messages, model=model, **options).result()
+
+    def stream_generate(self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]) -> Stream:
+        request = generate_request(model, prompt, options)
+        return Stream(
+            lambda timeout: self._stub.Generate(request, timeout=timeout, metadata=self._metadata), self._retries()
+        )
+
+    def stream_chat(self, messages: Messages, *, model: str = "", **options: Unpack[Options]) -> Stream:
+        request = chat_request(model, messages, options)
+        return Stream(
+            lambda timeout: self._stub.Chat(request, timeout=timeout, metadata=self._metadata), self._retries()
+        )
+
+    def tokenize(self, text: str | Messages, *, model: str = "", add_special_tokens: bool | None = None) -> list[int]:
+        """Token ids of a text, or of a conversation as the model's chat template renders it."""
+        request = tokenize_request(model, text, add_special_tokens)
+        return list(self._call(self._stub.Tokenize, request).token_ids)
+
+    def detokenize(self, token_ids: Sequence[int], *, model: str = "") -> str:
+        request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids)
+        return self._call(self._stub.Detokenize, request).text
+
+    def models(self) -> list[Model]:
+        response = self._call(self._stub.ListModels, inference_pb2.ListModelsRequest())
+        return [Model(model.name, model.max_model_len) for model in response.models]
+
+    def _retries(self) -> Retries:
+        return Retries(self._max_retries, self._timeout)
+
+    def _call(self, method: Callable[..., R], request: Any) -> R:
+        retries = self._retries()
+        while True:
+            try:
+                return method(request, timeout=retries.timeout(), metadata=self._metadata)
+            except grpc.RpcError as error:
+                time.sleep(retries.delay(_error_of(error)))
+
+
+class Stream:
+    """Deltas as they come. Iterate once; `usage` is set when the iteration has ended."""
+
+    def __init__(self, start: Callable[[float | None], Any], retries: Retries) -> None:
+        self.usage: Usage | None = None
+        self._start = start
+        self._retries = retries
+        self._call: Any = None
+        self._is_closed = False
+
+    def __enter__(self) -> Stream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the generation, too, if it is still running."""
+        self._is_closed = True
+        if self._call is not None:
+            self._call.cancel()
+
+    def result(self) -> Result:
+        """The whole answer."""
+        gatherer = Gatherer()
+        for delta in self:
+            gatherer.add(delta)
+        return gatherer.result(self.usage)
+
+    def __iter__(self) -> Iterator[Delta]:
+        has_begun = False
+        try:
+            while self.usage is None and not self._is_closed:
+                try:
+                    self._call = self._start(self._retries.timeout())
+                    for message in self._call:
+                        if message.WhichOneof("event") == "final":
+                            self.usage = usage_from_proto(message.final.usage)
+                        else:
+                            has_begun = True
+                            yield delta_from_proto(message.delta)
+                    if self.usage is None:
+                        raise StreamCutError
+                except (grpc.RpcError, StreamCutError) as raised:
+                    if self._is_closed:
+                        return
+                    error = raised if isinstance(raised, QuireError) else _error_of(raised)
+                    if has_begun:
+                        raise error from None
+                    time.sleep(self._retries.delay(error))
+        finally:
+            self.close()
+
+
+def _error_of(error: grpc.RpcError) -> QuireError:
+    # What stubs raise is a Call as well; the type does not say so.
+    call: Any = error
+    return error_from_status(call.code(), call.details(), call.trailing_metadata())

@@ -1,0 +1,92 @@
+"""What every RPC of the router does around its work: who asks, what went wrong, and which trace it belongs to."""
+
+from __future__ import annotations
+
+import functools
+import hmac
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Protocol, TypeVar
+
+from services.router.errors import ApiError, ErrorKind, internal
+from services.router.metrics import RequestMetrics
+
+logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+_MAX_REQUEST_ID_CHARS = 128
+
+
+class Calls:
+    """The callers' keys, and a tally of the errors they got."""
+
+    def __init__(self, api_keys: Iterable[str], metrics: RequestMetrics) -> None:
+        """`api_keys`: none means that everyone may call."""
+        self._keys = [key.encode() for key in api_keys]
+        self._metrics = metrics
+
+    def authenticate(self, context: Any) -> None:
+        """Raises ApiError unless the call carries one of the keys as a bearer token."""
+        if not self._keys:
+            return
+        scheme, _, token = metadata_of(context, "authorization").partition(" ")
+        given = token.strip().encode()
+        # Every key is compared, in constant time, so that timing tells nothing.
+        matches = [hmac.compare_digest(given, key) for key in self._keys]
+        if scheme.lower() != "bearer" or not any(matches):
+            what = "Incorrect API key provided." if token else "You didn't provide an API key."
+            message = f"{what} Send it in a header: Authorization: Bearer YOUR_KEY."
+            raise ApiError(ErrorKind.UNAUTHENTICATED, message)
+
+    async def abort(self, context: Any, error: ApiError) -> None:
+        """Ends the call with this error; never returns."""
+        self.count(error)
+        await context.abort(error.kind.status, error.details(), trailing_metadata=error.metadata())
+
+    def count(self, error: ApiError) -> None:
+        self._metrics.errors[error.kind.status.name.lower()] += 1
+
+
+class _HasCalls(Protocol):
+    @property
+    def calls(self) -> Calls: ...
+
+
+def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, Any], Awaitable[R]]:
+    """A servicer's method `(self, request, context)`: errors it raises become the call's status."""
+
+    @functools.wraps(method)
+    async def call(self: _HasCalls, request: Any, context: Any) -> R:
+        try:
+            return await method(self, request, context)
+        except ApiError as raised:
+            error = raised
+        except Exception as fault:
+            if context.done():
+                raise
+            logger.error("%s failed", method.__name__, exc_info=fault)
+            error = internal()
+        await self.calls.abort(context, error)
+        raise AssertionError("abort returned")
+
+    return call
+
+
+def metadata_of(context: Any, name: str) -> str:
+    """The first value of a metadata key (an HTTP header, through Envoy), or an empty string."""
+    for key, value in context.invocation_metadata() or ():
+        if key == name:
+            return value if isinstance(value, str) else value.decode("ascii", "replace")
+    return ""
+
+
+def request_id_of(context: Any) -> str:
+    """The caller's x-request-id, or a new one."""
+    return metadata_of(context, "x-request-id")[:_MAX_REQUEST_ID_CHARS] or uuid.uuid4().hex
+
+
+def timeout_of(context: Any) -> float | None:
+    """Seconds until the caller gives up, or None where it named no deadline."""
+    remaining = context.time_remaining()
+    return None if remaining is None else float(remaining)

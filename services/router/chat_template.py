@@ -1,0 +1,114 @@
+"""Chat templates: Jinja programs that come with a model's tokenizer. Other people's code, it runs in a sandbox.
+
+The sandbox is transformers' own (`render_jinja_template`), so that a template finds what its author tested it with.
+Importing it costs half a second; `warm()` does so beside the start.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.router.errors import ApiError, ErrorKind, invalid
+
+# What a request's chat_template_kwargs must not replace.
+_RESERVED = frozenset(
+    {"messages", "conversations", "tools", "documents", "chat_template", "add_generation_prompt"}
+    | {"continue_final_message", "return_assistant_tokens_mask"}
+)
+_SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class ChatTemplate:
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        self.source = source
+        self._special_tokens = dict(special_tokens)
+        self._knows_developer = "developer" in source
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt's text. Raises ApiError where the template refuses the messages."""
+        from jinja2.exceptions import TemplateError
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        kwargs = self._special_tokens | dict(template_kwargs or {})
+        if reserved := _RESERVED & kwargs.keys():
+            param = f"chat_template_kwargs.{min(reserved)}"
+            raise invalid(f"Invalid '{param}': a template's argument of this name cannot be set.", param)
+        try:
+            rendered = render_jinja_template(
+                [[self._prepare(message) for message in messages]],
+                chat_template=self.source,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **kwargs,
+            )
+        except TemplateError as error:
+            raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
+        except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
+            # A template that trips over what it was given; its text is the model's, its input the client's.
+            raise invalid(f"The model's chat template fails on these messages: {error}", "messages") from None
+        return str(rendered[0][0])
+
+    def warm(self) -> None:
+        """Imports what rendering needs, and compiles the template."""
+        try:
+            self.render([{"role": "user", "content": "Hello"}])
+        except ApiError:
+            return
+
+    def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        prepared = dict(message)
+        # OpenAI's newer name for the system role, which few templates know.
+        if prepared["role"] == "developer" and not self._knows_developer:
+            prepared["role"] = "system"
+        if prepared.get("tool_calls"):
+            prepared["tool_calls"] = [_with_parsed_arguments(call) for call in prepared["tool_calls"]]
+        return prepared
+
+
+def from_tokenizer_config(config: Mapping[str, Any]) -> ChatTemplate | None:
+    """The (default) template in a tokenizer_config.json, or None where it has none."""
+    source = config.get("chat_template")
+    if isinstance(source, list):
+        named = {entry["name"]: entry["template"] for entry in source}
+        source = named.get("default")
+    if not isinstance(source, str):
+        return None
+    tokens = {}
+    for name in _SPECIAL_TOKENS:
+        token = config.get(name)
+        if isinstance(token, Mapping):
+            token = token.get("content")
+        if isinstance(token, str):
+            tokens[name] = token
+    return ChatTemplate(source, tokens)
+
+
+def no_chat_template(model: str) -> ApiError:
+    return ApiError(
+        ErrorKind.INVALID_REQUEST,
+        f"The model `{model}` has no chat template; use /v1/completions instead.",
+        "model",
+        "no_chat_template",
+    )
+
+
+def _with_parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Templates expect a call's arguments as an object; OpenAI's API carries them as JSON text."""
+    parsed = copy.deepcopy(dict(call))
+    function = parsed.get("function")
+    if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+        try:
+            function["arguments"] = json.loads(function["arguments"])
+        except ValueError:
+            raise invalid("Invalid tool call in 'messages': its arguments are not JSON.", "messages") from None
+    return parsed

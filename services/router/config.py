@@ -1,0 +1,42 @@
+"""What a router can be told at its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.config import option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    listen: tuple[str, ...] = option(
+        ("127.0.0.1:50051",), "Address to serve gRPC on, host:port or unix:/path. May be given several times."
+    )
+    scheduler: tuple[str, ...] = option(
+        (),
+        "Address of a scheduler, host:port or unix:/path. Several may be given; each is dialled until it answers.",
+    )
+    api_key: tuple[str, ...] = option(
+        (), "Keys that requests may carry as `Authorization: Bearer KEY`. With none, everyone may ask.", secret=True
+    )
+    max_n: int = option(128, "The most answers one request may ask for.", minimum=1, maximum=128)
+    max_num_requests: int = option(
+        4096, "Requests in progress at most; further ones get 429 with Retry-After.", minimum=1
+    )
+    scheduler_wait: float = option(
+        30.0, "Seconds a request waits at most for some scheduler of its model before it fails with 503.", minimum=0
+    )
+    scheduler_silence: float = option(
+        5.0, "Seconds without a word after which a scheduler is taken for lost.", minimum=0.1
+    )
+    tokenizer_threads: int = option(2, "Threads that tokenize long texts beside the event loop.", minimum=1, maximum=64)
+    drain_timeout: float = option(
+        30.0, "Seconds that requests in progress may take to finish once the router is told to stop.", minimum=0
+    )
+    metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
+    metrics_port: int | None = option(
+        None, "Port to serve Prometheus metrics on, 0 for any free one; none unless set.", minimum=0, maximum=65535
+    )
+    status_fd: int | None = option(None, "File descriptor to report the start's progress on, as JSON lines.")
+    log_level: str = option("info", "Least severity that is logged.", choices=("debug", "info", "warning", "error"))
+    log_format: str = option("text", "How log lines look.", choices=("text", "json"))

@@ -1,0 +1,204 @@
+"""Between quire.scheduler.v1 and the router's own values."""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.scheduler.v1 import scheduler_pb2
+from services.router.errors import ApiError, kind_of_code
+from services.router.model import ModelInfo
+from services.router.sampling import SamplingParams, StopConditions
+from services.router.submission import FinishReason, Sequence, Submission, TokenLogprob
+
+_OPTIONAL_SAMPLING_FIELDS = (
+    "temperature",
+    "top_k",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "seed",
+    "logprobs",
+)
+_FINISH_REASONS = {
+    sampling_pb2.FINISH_REASON_STOP: FinishReason.STOP,
+    sampling_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+}
+
+
+def sampling_from_proto(message: sampling_pb2.SamplingParams) -> SamplingParams:
+    values = {name: getattr(message, name) for name in _OPTIONAL_SAMPLING_FIELDS if message.HasField(name)}  # type: ignore[arg-type]
+    bias = tuple((entry.token_id, entry.bias) for entry in message.logit_bias)
+    return SamplingParams(**values, logit_bias=bias)
+
+
+def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
+    message = sampling_pb2.SamplingParams(
+        logit_bias=[sampling_pb2.LogitBias(token_id=token_id, bias=bias) for token_id, bias in sampling.logit_bias]
+    )
+    for name in _OPTIONAL_SAMPLING_FIELDS:
+        value = getattr(sampling, name)
+        if value is not None:
+            setattr(message, name, value)
+    return message
+
+
+def stop_from_proto(message: sampling_pb2.StopConditions) -> StopConditions:
+    return StopConditions(
+        max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
+        stop_token_ids=tuple(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+    )
+
+
+def model_from_proto(message: model_pb2.ModelInfo) -> ModelInfo:
+    return ModelInfo(
+        name=message.name,
+        aliases=tuple(message.aliases),
+        max_model_len=message.max_model_len,
+        vocab_size=message.vocab_size,
+        eos_token_ids=frozenset(message.eos_token_ids),
+        default_sampling=sampling_from_proto(message.default_sampling),
+        tokenizer_sha256=message.tokenizer_sha256,
+        tokenizer_bytes=message.tokenizer_bytes,
+        architecture=message.architecture,
+        dtype=message.dtype,
+    )
+
+
+def ids_to_bytes(ids: SequenceOf[int]) -> bytes:
+    column = array("I", ids)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
+
+
+def ids_from_bytes(data: bytes) -> list[int]:
+    return _column("I", data)
+
+
+def _floats_from_bytes(data: bytes) -> list[float]:
+    return _column("f", data)
+
+
+def _column(typecode: str, data: bytes) -> list[Any]:
+    """Little-endian values of four bytes each. Raises ValueError for anything else."""
+    column = array(typecode, data)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tolist()
+
+
+def submit_to_proto(
+    submission: Submission, sequences: SequenceOf[Sequence], now: float
+) -> scheduler_pb2.ConnectRequest:
+    """`now`: on the clock of the submission's deadline."""
+    stop = submission.stop
+    submit = scheduler_pb2.Submit(
+        request_id=submission.request_id,
+        prompt_token_ids=ids_to_bytes(submission.prompt_token_ids),
+        sampling=sampling_to_proto(submission.sampling),
+        stop=sampling_pb2.StopConditions(
+            max_tokens=stop.max_tokens, stop_token_ids=stop.stop_token_ids, ignore_eos=stop.ignore_eos
+        ),
+        choices=[
+            scheduler_pb2.Choice(
+                sequence_id=sequence.sequence_id,
+                choice_index=sequence.choice_index,
+                attempt=sequence.attempt,
+                output_token_ids=ids_to_bytes(sequence.output_token_ids),
+            )
+            for sequence in sequences
+        ],
+        traceparent=submission.traceparent,
+    )
+    if submission.deadline is not None:
+        submit.timeout_ms = max(1, int((submission.deadline - now) * 1000))
+    return scheduler_pb2.ConnectRequest(submit=submit)
+
+
+def abort_to_proto(sequence_ids: SequenceOf[int]) -> scheduler_pb2.ConnectRequest:
+    return scheduler_pb2.ConnectRequest(abort=scheduler_pb2.Abort(sequence_ids=ids_to_bytes(sequence_ids)))
+
+
+class FrameRow(NamedTuple):
+    sequence_id: int
+    attempt: int
+    first_output_index: int
+    token_ids: list[int]
+    # One per token, or none at all.
+    logprobs: list[TokenLogprob]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameFinish:
+    sequence_id: int
+    attempt: int
+    # None with an error.
+    reason: FinishReason | None
+    num_cached_tokens: int
+    error: ApiError | None
+
+
+def frame_rows(frame: scheduler_pb2.Frame) -> Iterator[FrameRow]:
+    """The rows of a frame. Raises ValueError where its columns disagree."""
+    sequence_ids = ids_from_bytes(frame.sequence_ids)
+    attempts = ids_from_bytes(frame.attempts)
+    first_output_indices = ids_from_bytes(frame.first_output_indices)
+    offsets = ids_from_bytes(frame.token_offsets)
+    token_ids = ids_from_bytes(frame.token_ids)
+    if not sequence_ids:
+        return
+    if not len(sequence_ids) == len(attempts) == len(first_output_indices) == len(offsets) - 1:
+        raise ValueError("the columns of a frame have different lengths")
+    if offsets[0] != 0 or offsets[-1] != len(token_ids):
+        raise ValueError("the offsets of a frame do not cover its tokens")
+    logprobs = logprobs_by_index(frame.logprobs, token_ids) if frame.logprobs.token_indices else None
+    for row, sequence_id in enumerate(sequence_ids):
+        start, end = offsets[row], offsets[row + 1]
+        yield FrameRow(
+            sequence_id,
+            attempts[row],
+            first_output_indices[row],
+            token_ids[start:end],
+            [] if logprobs is None else [logprobs[index] for index in range(start, end) if index in logprobs],
+        )
+
+
+def logprobs_by_index(columns: sampling_pb2.TokenLogprobs, token_ids: SequenceOf[int]) -> dict[int, TokenLogprob]:
+    """By index into `token_ids`. Raises ValueError where the columns disagree."""
+    indices = ids_from_bytes(columns.token_indices)
+    own = _floats_from_bytes(columns.logprobs)
+    counts = ids_from_bytes(columns.top_counts)
+    top_ids = ids_from_bytes(columns.top_token_ids)
+    top = _floats_from_bytes(columns.top_logprobs)
+    if not len(indices) == len(own) == len(counts) or not len(top_ids) == len(top) == sum(counts):
+        raise ValueError("the columns of a frame's logprobs have different lengths")
+    entries = {}
+    start = 0
+    for index, logprob, count in zip(indices, own, counts, strict=True):
+        if index >= len(token_ids):
+            raise ValueError("a frame's logprobs name a token that it does not bring")
+        end = start + count
+        entries[index] = TokenLogprob(
+            token_ids[index], logprob, tuple(zip(top_ids[start:end], top[start:end], strict=True))
+        )
+        start = end
+    return entries
+
+
+def finish_from_proto(finished: scheduler_pb2.Finished) -> FrameFinish:
+    reason = _FINISH_REASONS.get(finished.reason)
+    error = None
+    if reason is None:
+        retry_after = finished.error.retry_after_ms / 1000 or None
+        message = finished.error.message or "The scheduler ended this request without saying why."
+        error = ApiError(kind_of_code(finished.error.code), message, retry_after=retry_after)
+    return FrameFinish(finished.sequence_id, finished.attempt, reason, finished.num_cached_tokens, error)

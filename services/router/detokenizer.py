@@ -1,0 +1,175 @@
+"""From token ids to text, token by token, without a broken character.
+
+Most models' tokens are byte strings: byte-level BPE (GPT-2, Llama 3, Qwen, SmolLM) and sentencepiece with byte
+fallback (Llama 2, Mistral, Gemma). For these the output is the UTF-8 decoding of the tokens' bytes: an incomplete
+character waits for the rest of its bytes, invalid bytes become U+FFFD as in any decoder, and what is incomplete at
+the end is never sent. For other decoders the library decodes a sliding window, as vLLM and TGI do.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer as Library
+
+_REPLACEMENT = "\ufffd"
+# UTF-8 has at most four bytes per character, so no more of the prompt's tokens can reach into the output.
+_NUM_CONTEXT_TOKENS = 4
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Detokenizer(Protocol):
+    """Follows one choice."""
+
+    def push(self, token_id: int) -> str:
+        """The characters that this token completes; often one word, sometimes none."""
+
+
+class Vocabulary:
+    """Makes detokenizers for one tokenizer, and remembers the text of each token met."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        definition = json.loads(library.to_str())
+        self._to_bytes = _token_bytes_function(definition)
+        added = {token["id"]: token for token in definition.get("added_tokens") or ()}
+        # The library would read an added token's characters as bytes too, and break those beyond ASCII.
+        self._literal = frozenset(added) if self._to_bytes is _byte_level_bytes else frozenset[int]()
+        self._special = frozenset(token_id for token_id, token in added.items() if token["special"])
+        # By token id, filled as tokens appear; the vocabulary bounds it. A text is None where its bytes are not UTF-8.
+        self._bytes: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
+
+    def detokenizer(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True) -> Detokenizer:
+        """For the output that follows this prompt."""
+        context = list(prompt_token_ids[-_NUM_CONTEXT_TOKENS:])
+        hidden = self._special if skip_special_tokens else frozenset[int]()
+        if self._to_bytes is None:
+            return _WindowDetokenizer(self._library, context, skip_special_tokens)
+        return _BytesDetokenizer(self, context, hidden)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of one token, special ones too; empty for ids that have no text."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            token = self._library.id_to_token(token_id)
+            if token is None:
+                known = b""
+            elif self._to_bytes is None:
+                known = self._library.decode([token_id], skip_special_tokens=False).encode()
+            elif token_id in self._literal:
+                known = token.encode()
+            else:
+                known = self._to_bytes(token)
+            self._bytes[token_id] = known
+        return known
+
+    def token_name(self, token_id: int) -> str:
+        """The token as the vocabulary writes it; empty for ids that have no text."""
+        return self._library.id_to_token(token_id) or ""
+
+    def token_text(self, token_id: int) -> str | None:
+        """The token's text, or None where its bytes alone are not valid UTF-8."""
+        try:
+            return self._texts[token_id]
+        except KeyError:
+            try:
+                text = self.token_bytes(token_id).decode()
+            except UnicodeDecodeError:
+                text = None
+            self._texts[token_id] = text
+            return text
+
+
+class _BytesDetokenizer:
+    __slots__ = ("_decoder", "_hidden", "_is_whole", "_texts", "_vocabulary")
+
+    def __init__(self, vocabulary: Vocabulary, context: Sequence[int], hidden: frozenset[int]) -> None:
+        self._vocabulary = vocabulary
+        self._texts = vocabulary._texts
+        self._hidden = hidden
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        # A character that the prompt began is completed by the output.
+        self._decoder.decode(b"".join(vocabulary.token_bytes(i) for i in context if i not in hidden))
+        self._is_whole = not self._decoder.getstate()[0]
+
+    def push(self, token_id: int) -> str:
+        if token_id in self._hidden:
+            return ""
+        if self._is_whole:
+            text = self._texts.get(token_id)
+            if text is None:
+                text = self._vocabulary.token_text(token_id)
+            if text is not None:
+                return text
+        text = self._decoder.decode(self._vocabulary.token_bytes(token_id))
+        self._is_whole = not self._decoder.getstate()[0]
+        return text
+
+
+class _WindowDetokenizer:
+    """Decodes [prefix, read) and [prefix, end) and sends the difference once it ends in a whole character."""
+
+    __slots__ = ("_ids", "_library", "_prefix_text", "_read", "_skip_special_tokens")
+
+    def __init__(self, library: Library, context: Sequence[int], skip_special_tokens: bool) -> None:
+        self._library = library
+        self._skip_special_tokens = skip_special_tokens
+        self._ids = list(context)
+        self._read = len(self._ids)
+        self._prefix_text = self._decode(self._ids)
+
+    def push(self, token_id: int) -> str:
+        self._ids.append(token_id)
+        text = self._decode(self._ids)
+        if len(text) <= len(self._prefix_text) or text.endswith(_REPLACEMENT):
+            return ""
+        new = text[len(self._prefix_text) :]
+        del self._ids[: self._read]
+        self._read = len(self._ids)
+        self._prefix_text = self._decode(self._ids)
+        return new
+
+    def _decode(self, ids: list[int]) -> str:
+        return self._library.decode(ids, skip_special_tokens=self._skip_special_tokens)
+
+
+def _token_bytes_function(definition: dict[str, Any]) -> Callable[[str], bytes] | None:
+    """What turns a token's name in the vocabulary into its bytes, or None where the decoder is of another kind."""
+    decoder = definition.get("decoder") or {}
+    steps = decoder.get("decoders", [decoder])
+    kinds = [step.get("type") for step in steps]
+    if kinds == ["ByteLevel"]:
+        return _byte_level_bytes
+    # A Strip at the end takes the space before the whole text's first word, which is the prompt's, not the output's.
+    if kinds in (["Replace", "ByteFallback", "Fuse", "Strip"], ["Replace", "ByteFallback", "Fuse"]):
+        pattern, content = steps[0]["pattern"].get("String"), steps[0]["content"]
+        if pattern is not None:
+            return lambda token: _byte_fallback_bytes(token, pattern, content)
+    return None
+
+
+def _byte_fallback_bytes(token: str, pattern: str, content: str) -> bytes:
+    match = _BYTE_TOKEN.fullmatch(token)
+    return bytes([int(match[1], 16)]) if match else token.replace(pattern, content).encode()
+
+
+def _byte_level_bytes(token: str) -> bytes:
+    try:
+        return bytes([_BYTE_BY_CHARACTER[character] for character in token])
+    except KeyError:
+        return token.encode()
+
+
+def _byte_by_character() -> dict[str, int]:
+    """GPT-2's printable alphabet for the 256 bytes: printable ones stand for themselves, others follow from U+0100."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_BY_CHARACTER = _byte_by_character()

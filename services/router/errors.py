@@ -1,0 +1,106 @@
+"""One table from what went wrong to what a client sees: gRPC status (Envoy makes it HTTP's) and OpenAI's error body."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+import grpc
+
+# What fits in trailing metadata beside everything else (gRPC peers refuse more than 8 KiB of it by default).
+MAX_BODY_BYTES = 4096
+_MAX_DETAILS_CHARS = 512
+
+
+class ErrorKind(Enum):
+    """Each value: the gRPC status, OpenAI's `type`, and the `code` where the error itself names none."""
+
+    INVALID_REQUEST = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request_error", None)
+    CONTEXT_LENGTH = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request_error", "context_length_exceeded")
+    UNSUPPORTED = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request_error", "unsupported_parameter")
+    UNAUTHENTICATED = (grpc.StatusCode.UNAUTHENTICATED, "invalid_request_error", "invalid_api_key")
+    MODEL_NOT_FOUND = (grpc.StatusCode.NOT_FOUND, "invalid_request_error", "model_not_found")
+    OVERLOADED = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rate_limit_error", "rate_limit_exceeded")
+    UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE, "server_error", "unavailable")
+    TIMEOUT = (grpc.StatusCode.DEADLINE_EXCEEDED, "server_error", "timeout")
+    INTERNAL = (grpc.StatusCode.INTERNAL, "server_error", "internal_error")
+
+    @property
+    def status(self) -> grpc.StatusCode:
+        status: grpc.StatusCode = self.value[0]
+        return status
+
+
+@dataclass(slots=True)
+class ApiError(Exception):
+    """An error for the client. `param`: the field of the request it is about. `retry_after`: seconds."""
+
+    kind: ErrorKind
+    message: str
+    param: str | None = None
+    code: str | None = None
+    retry_after: float | None = None
+
+    def __str__(self) -> str:
+        return self.message
+
+    def body(self) -> dict[str, dict[str, str | None]]:
+        """OpenAI's error object."""
+        _, kind, code = self.kind.value
+        return {
+            "error": {"message": self.message, "type": kind, "param": self.param, "code": self.code or code},
+        }
+
+    def details(self) -> str:
+        return self.message[:_MAX_DETAILS_CHARS]
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Trailing metadata: `quire-error`, ASCII JSON of at most 4 KiB, and `retry-after` in whole seconds."""
+        body = self.body()
+        text = json.dumps(body)
+        while len(text) > MAX_BODY_BYTES:
+            for field in ("message", "param"):
+                value = body["error"][field]
+                # Each character is at most twelve of ASCII JSON (a surrogate pair).
+                if value is not None and len(value) > 128:
+                    body["error"][field] = value[: len(value) // 2] + "…"
+            text = json.dumps(body)
+        if self.retry_after is None:
+            return (("quire-error", text),)
+        return (("quire-error", text), ("retry-after", str(max(1, math.ceil(self.retry_after)))))
+
+
+_KIND_BY_CODE = {
+    grpc.StatusCode.INVALID_ARGUMENT.value[0]: ErrorKind.INVALID_REQUEST,
+    grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]: ErrorKind.OVERLOADED,
+    grpc.StatusCode.UNAVAILABLE.value[0]: ErrorKind.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED.value[0]: ErrorKind.TIMEOUT,
+}
+
+
+def kind_of_code(code: int) -> ErrorKind:
+    """The kind of an error that a scheduler reports with this google.rpc.Code; INTERNAL for those it should not use."""
+    return _KIND_BY_CODE.get(code, ErrorKind.INTERNAL)
+
+
+def invalid(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    return ApiError(ErrorKind.INVALID_REQUEST, message, param, code)
+
+
+def model_not_found(name: str) -> ApiError:
+    return ApiError(ErrorKind.MODEL_NOT_FOUND, f"The model `{name[:256]}` does not exist.", "model")
+
+
+def unavailable(message: str, retry_after: float = 1.0) -> ApiError:
+    return ApiError(ErrorKind.UNAVAILABLE, message, retry_after=retry_after)
+
+
+def overloaded(message: str, retry_after: float = 1.0) -> ApiError:
+    return ApiError(ErrorKind.OVERLOADED, message, retry_after=retry_after)
+
+
+def internal() -> ApiError:
+    """What a client learns of a fault of ours; the log has the rest."""
+    return ApiError(ErrorKind.INTERNAL, "The server had an error while processing your request.")

@@ -1,0 +1,203 @@
+"""From a request in token ids to its answers as text: what every API shares.
+
+A Generation runs one or more prompts, each with n choices, and yields what is new whenever there is something new and
+the caller is ready for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from services.router.errors import ApiError, overloaded
+from services.router.metrics import RequestMetrics
+from services.router.model import ServedModel
+from services.router.placement import Placement
+from services.router.sampling import SamplingParams, StopConditions
+from services.router.stop_strings import StopMatcher, StopStrings
+from services.router.submission import FinishReason, Mailbox, Sequence, Submission, TokenLogprob
+from services.router.text_output import TextOutput
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """What to generate, checked. `stop.max_tokens` is not read: `max_tokens` has it, prompt by prompt."""
+
+    request_id: str
+    model: ServedModel
+    prompts: tuple[list[int], ...]
+    # Beside the prompts: the most tokens to generate for each.
+    max_tokens: tuple[int, ...]
+    sampling: SamplingParams
+    stop: StopConditions
+    stop_strings: tuple[str, ...] = ()
+    n: int = 1
+    skip_special_tokens: bool = True
+    # Seconds until the client gives up; None: no limit.
+    timeout: float | None = None
+    traceparent: str = ""
+
+
+@dataclass(slots=True)
+class ChoiceDelta:
+    """What is new of one choice. Text is whole characters and may lag behind the tokens."""
+
+    # Prompt by prompt: prompt index × n + choice index.
+    index: int
+    text: str
+    token_ids: list[int]
+    logprobs: list[TokenLogprob]
+    finish_reason: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+
+
+class Generator:
+    """Starts generations, up to a number at a time."""
+
+    def __init__(self, placement: Placement, metrics: RequestMetrics, max_num_requests: int) -> None:
+        self.placement = placement
+        self._metrics = metrics
+        self._max_num_requests = max_num_requests
+        self._num_requests = 0
+
+    @property
+    def num_requests(self) -> int:
+        return self._num_requests
+
+    def start(self, request: GenerationRequest) -> Generation:
+        """Submits it. A context manager: leaving it ends what still runs. Raises ApiError when there are too many."""
+        if self._num_requests >= self._max_num_requests:
+            raise overloaded(f"This router has {self._max_num_requests} requests in progress and takes no more.")
+        generation = Generation(self, request, self._metrics)
+        self._num_requests += 1
+        return generation
+
+    def ended(self) -> None:
+        self._num_requests -= 1
+
+
+class Generation:
+    def __init__(self, generator: Generator, request: GenerationRequest, metrics: RequestMetrics) -> None:
+        self._generator = generator
+        self._placement = generator.placement
+        self._request = request
+        self._timer = metrics.start(request.model.info.name, sum(len(prompt) for prompt in request.prompts))
+        self._mailbox = Mailbox()
+        self._is_closed = False
+        self._indices: dict[Sequence, int] = {}
+        self._outputs: list[TextOutput] = []
+        self._num_taken: list[int] = []
+        self._finish_reasons: list[FinishReason | None] = []
+        self._cached_tokens = [0] * len(request.prompts)
+        self._submissions = self._submit()
+        self._num_open = len(self._outputs)
+
+    def __enter__(self) -> Generation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def usage(self) -> Usage:
+        """So far; final once `deltas` has ended."""
+        return Usage(
+            prompt_tokens=sum(len(prompt) for prompt in self._request.prompts),
+            completion_tokens=sum(output.num_tokens for output in self._outputs),
+            cached_tokens=sum(self._cached_tokens),
+        )
+
+    @property
+    def finish_reasons(self) -> list[FinishReason | None]:
+        return self._finish_reasons
+
+    async def deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
+        """What is new, whenever the caller asks and there is some; ends when every choice is over. Raises ApiError."""
+        try:
+            while self._num_open:
+                deltas = [delta for sequence in await self._mailbox.take() if (delta := self._advance(sequence))]
+                if deltas:
+                    yield deltas
+        except ApiError:
+            self._timer.failed()
+            raise
+
+    def close(self) -> None:
+        """Ends what still runs. Idempotent."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for submission in self._submissions:
+            self._placement.close(submission)
+        self._timer.closed(completed=not self._num_open)
+        self._generator.ended()
+
+    def _submit(self) -> list[Submission]:
+        request = self._request
+        info = request.model.info
+        sampling = request.sampling.resolve(info.default_sampling)
+        stops = StopStrings(request.stop_strings) if request.stop_strings else None
+        end_token_ids = frozenset(request.stop.stop_token_ids)
+        if not request.stop.ignore_eos:
+            end_token_ids |= info.eos_token_ids
+        deadline = None if request.timeout is None else asyncio.get_running_loop().time() + request.timeout
+        submissions = []
+        for prompt, max_tokens in zip(request.prompts, request.max_tokens, strict=True):
+            submission = Submission(
+                request_id=request.request_id,
+                model=info,
+                prompt_token_ids=prompt,
+                sampling=sampling,
+                stop=StopConditions(max_tokens, request.stop.stop_token_ids, request.stop.ignore_eos),
+                n=request.n,
+                deadline=deadline,
+                traceparent=request.traceparent,
+                mailbox=self._mailbox,
+            )
+            for sequence in submission.sequences:
+                self._indices[sequence] = len(self._outputs)
+                detokenizer = request.model.tokenizer.vocabulary.detokenizer(prompt, request.skip_special_tokens)
+                matcher = None if stops is None else StopMatcher(stops)
+                self._outputs.append(TextOutput(detokenizer, matcher, end_token_ids))
+                self._num_taken.append(0)
+                self._finish_reasons.append(None)
+            submissions.append(submission)
+        for submission in submissions:
+            self._placement.submit(submission)
+        return submissions
+
+    def _advance(self, sequence: Sequence) -> ChoiceDelta | None:
+        index = self._indices[sequence]
+        if self._finish_reasons[index] is not None:
+            return None
+        output, num_taken = self._outputs[index], self._num_taken[index]
+        token_ids = sequence.output_token_ids[num_taken:]
+        logprobs = sequence.logprobs[num_taken:]
+        text, num_counted = output.push(token_ids)
+        if token_ids:
+            self._num_taken[index] = num_taken + len(token_ids)
+            self._timer.tokens(index, num_counted, time.monotonic())
+        reason = sequence.finish_reason
+        if output.stopped:
+            reason = FinishReason.STOP
+            token_ids, logprobs = token_ids[:num_counted], logprobs[:num_counted]
+            self._placement.end(sequence)
+        elif reason is not None:
+            text += output.finish()
+        if reason is not None:
+            self._finish_reasons[index] = reason
+            self._num_open -= 1
+            prompt_index = index // self._request.n
+            self._cached_tokens[prompt_index] = max(self._cached_tokens[prompt_index], sequence.num_cached_tokens)
+            self._timer.finished(reason.name.lower())
+        elif not token_ids:
+            return None
+        return ChoiceDelta(index, text, token_ids, logprobs, reason)

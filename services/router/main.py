@@ -1,0 +1,133 @@
+"""Puts a router together and runs it until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from quire.inference.v1 import inference_pb2_grpc
+from quire.openai.v1 import openai_pb2_grpc
+from services.router.calls import Calls
+from services.router.config import RouterConfig
+from services.router.generation import Generator
+from services.router.inference.servicer import InferenceServicer
+from services.router.metrics import RequestMetrics, RouterCollector, registry_of
+from services.router.openai.servicer import OpenAIServicer
+from services.router.placement import Placement
+from services.router.tracing import Tracing
+from shared.config import resolve
+from shared.grpc_server import GrpcServer
+from shared.log import configure_logging
+from shared.status import StatusReporter
+from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
+
+logger = logging.getLogger(__name__)
+
+SERVICES = ("quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService")
+
+
+class Router:
+    """The parts of one router process, and the order they start and stop in."""
+
+    def __init__(self, config: RouterConfig, tracing_enabled: bool = False) -> None:
+        self._config = config
+        self._executor = ThreadPoolExecutor(config.tokenizer_threads, thread_name_prefix="tokenizer")
+        self._health = asyncio.Event()
+        self._is_draining = False
+        self._health_task: asyncio.Task[None] | None = None
+        self.ready = asyncio.Event()
+        self.placement = Placement(
+            config.scheduler,
+            router_id=f"{socket.gethostname()}-{os.getpid()}",
+            executor=self._executor,
+            scheduler_wait=config.scheduler_wait,
+            scheduler_silence=config.scheduler_silence,
+            on_change=self._health.set,
+        )
+        self.metrics = RequestMetrics()
+        self.generator = Generator(self.placement, self.metrics, config.max_num_requests)
+        self.registry = registry_of([RouterCollector(self.metrics, self.placement)])
+        calls = Calls(config.api_key, self.metrics)
+        tracing = Tracing(tracing_enabled)
+        self._server = GrpcServer(SERVICES)
+        self._server.add(
+            openai_pb2_grpc.add_OpenAIServiceServicer_to_server,
+            OpenAIServicer(calls, self.generator, self.metrics, tracing, self.registry, config.max_n),
+        )
+        self._server.add(
+            inference_pb2_grpc.add_InferenceServiceServicer_to_server,
+            InferenceServicer(calls, self.generator, tracing, config.max_n),
+        )
+
+    async def start(self) -> list[str]:
+        """Listens and dials the schedulers; returns the addresses got. Raises OSError where one cannot be bound."""
+        addresses = await self._server.start(self._config.listen)
+        self.placement.start()
+        self._health_task = asyncio.create_task(self._keep_health())
+        return addresses
+
+    async def stop(self) -> None:
+        """Refuses new requests, lets those in progress finish within the drain timeout, and closes everything."""
+        self._is_draining = True
+        await self._server.stop(self._config.drain_timeout)
+        if self._health_task is not None:
+            self._health_task.cancel()
+        await self.placement.stop()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def _keep_health(self) -> None:
+        """gRPC health follows whether some scheduler can take requests."""
+        while True:
+            await self._health.wait()
+            self._health.clear()
+            if not self._is_draining:
+                await self._server.set_serving(self.placement.is_ready)
+            if self.placement.is_ready:
+                self.ready.set()
+
+
+async def run(config: RouterConfig, status: StatusReporter) -> int:
+    tracing_enabled = configure_tracing("router")
+    router = Router(config, tracing_enabled)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    if not config.scheduler:
+        return _fail(status, "give at least one --scheduler address")
+    try:
+        addresses = await router.start()
+        if config.metrics_port is not None:
+            start_metrics_server(config.metrics_host, config.metrics_port, router.registry)
+    except OSError as error:
+        return _fail(status, str(error))
+    logger.info("listening on %s", ", ".join(addresses))
+    status.starting("waiting for a scheduler")
+    ready = asyncio.create_task(router.ready.wait())
+    stop = asyncio.create_task(stopping.wait())
+    await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
+    if router.ready.is_set():
+        status.ready(listen=",".join(addresses))
+    await stop
+    logger.info("draining: %d requests in progress", router.generator.num_requests)
+    ready.cancel()
+    await router.stop()
+    shutdown_tracing()
+    return 0
+
+
+def main(argv: Sequence[str]) -> int:
+    config = resolve(RouterConfig, argv, prog="quire router", description="Serves the APIs in front of schedulers.")
+    configure_logging("router", config.log_level, config.log_format)
+    return asyncio.run(run(config, StatusReporter(config.status_fd)))
+
+
+def _fail(status: StatusReporter, reason: str) -> int:
+    logger.error("%s", reason)
+    status.failed(reason)
+    return 1

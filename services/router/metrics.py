@@ -1,0 +1,237 @@
+"""Prometheus metrics under vLLM's names, so that its dashboards, autoscalers and endpoint pickers work unchanged.
+
+Gauges come from the schedulers' reports, latencies and counts from what this router saw itself. The hot path keeps
+plain numbers; they become Prometheus' when somebody asks.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+if TYPE_CHECKING:
+    from services.router.placement import Placement
+    from services.router.scheduler_connection import SchedulerConnection
+
+# vLLM's own bucket bounds, seconds.
+_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+_PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+
+
+class Histogram:
+    """Counts per bucket and a sum; one writer."""
+
+    __slots__ = ("_bounds", "_counts", "_sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        buckets = []
+        total = 0
+        for bound, count in zip((*(str(float(bound)) for bound in self._bounds), "+Inf"), self._counts, strict=True):
+            total += count
+            buckets.append((bound, float(total)))
+        family.add_metric(labels, buckets=buckets, sum_value=self._sum)
+
+
+class ModelMetrics:
+    """What this router saw of one model's requests."""
+
+    def __init__(self) -> None:
+        self.time_to_first_token = Histogram(_FIRST_TOKEN)
+        self.inter_token_latency = Histogram(_PER_TOKEN)
+        self.mean_time_per_output_token = Histogram(_PER_TOKEN)
+        self.e2e_request_latency = Histogram(_REQUEST)
+        self.num_prompt_tokens = 0
+        self.num_generation_tokens = 0
+        self.finished: Counter[str] = Counter(stop=0, length=0, abort=0, error=0)
+
+
+class RequestMetrics:
+    """All models'; and how requests were answered."""
+
+    def __init__(self) -> None:
+        self.models: dict[str, ModelMetrics] = {}
+        # By gRPC status of the answer, in lower case.
+        self.errors: Counter[str] = Counter()
+        # Request fields that were ignored because nobody knows them, by method.
+        self.ignored_fields: Counter[str] = Counter()
+
+    def start(self, model: str, num_prompt_tokens: int) -> RequestTimer:
+        metrics = self.models.setdefault(model, ModelMetrics())
+        metrics.num_prompt_tokens += num_prompt_tokens
+        return RequestTimer(metrics)
+
+
+class RequestTimer:
+    """One request, from its submission to its end."""
+
+    __slots__ = ("_first", "_has_failed", "_last", "_metrics", "_num_tokens", "_start")
+
+    def __init__(self, metrics: ModelMetrics) -> None:
+        self._metrics = metrics
+        self._start = time.monotonic()
+        # When each choice's latest tokens came.
+        self._last: dict[int, float] = {}
+        self._first = 0.0
+        self._num_tokens = 0
+        self._has_failed = False
+
+    def tokens(self, choice: int, count: int, now: float) -> None:
+        metrics = self._metrics
+        last = self._last.get(choice)
+        if last is not None:
+            metrics.inter_token_latency.observe((now - last) / count, count)
+        elif not self._num_tokens:
+            self._first = now
+            metrics.time_to_first_token.observe(now - self._start)
+        self._last[choice] = now
+        self._num_tokens += count
+        metrics.num_generation_tokens += count
+
+    def finished(self, reason: str) -> None:
+        """One choice is complete."""
+        self._metrics.finished[reason] += 1
+
+    def failed(self) -> None:
+        self._has_failed = True
+
+    def closed(self, completed: bool) -> None:
+        """The request is over; not `completed` and not failed means that its client went away."""
+        if not completed:
+            self._metrics.finished["error" if self._has_failed else "abort"] += 1
+            return
+        now = time.monotonic()
+        self._metrics.e2e_request_latency.observe(now - self._start)
+        num_choices = len(self._last)
+        if self._num_tokens > num_choices:
+            per_token = (now - self._first) * num_choices / (self._num_tokens - num_choices)
+            self._metrics.mean_time_per_output_token.observe(per_token)
+
+
+class RouterCollector(Collector):
+    """Renders everything above, and the schedulers' loads, when scraped."""
+
+    def __init__(self, requests: RequestMetrics, placement: Placement) -> None:
+        self._requests = requests
+        self._placement = placement
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._loads()
+        yield from self._latencies()
+        yield from self._counts()
+
+    def _loads(self) -> Iterator[Metric]:
+        by_model: dict[str, list[SchedulerConnection]] = {}
+        for connection in self._placement.connections:
+            if connection.info is not None:
+                by_model.setdefault(connection.info.name, []).append(connection)
+        values: dict[str, tuple[float, ...]] = {}
+        for model, connections in by_model.items():
+            loads = [connection.load.last for connection in connections]
+            throughputs = [connection.load.throughput() for connection in connections]
+            num_blocks = sum(load.num_blocks for load in loads)
+            usage = sum(load.num_used_blocks for load in loads) / num_blocks if num_blocks else 0.0
+            values[model] = (
+                sum(load.num_running for load in loads),
+                sum(load.num_waiting for load in loads),
+                usage,
+                usage,
+                0.0,
+                sum(prompt for prompt, _ in throughputs),
+                sum(generation for _, generation in throughputs),
+            )
+        names = (
+            ("vllm:num_requests_running", "Sequences in the schedulers' running batches."),
+            ("vllm:num_requests_waiting", "Sequences that wait for admission."),
+            ("vllm:kv_cache_usage_perc", "Used fraction of the KV cache's blocks, 0 to 1."),
+            ("vllm:gpu_cache_usage_perc", "The same under its old name."),
+            ("vllm:cpu_cache_usage_perc", "Used fraction of the swap space, 0 to 1."),
+            ("vllm:avg_prompt_throughput_toks_per_s", "Prompt tokens per second, lately."),
+            ("vllm:avg_generation_throughput_toks_per_s", "Generated tokens per second, lately."),
+        )
+        for column, (name, help_text) in enumerate(names):
+            gauge = GaugeMetricFamily(name, help_text, labels=["model_name"])
+            for model, row in values.items():
+                gauge.add_metric([model], row[column])
+            yield gauge
+        preemptions = CounterMetricFamily(
+            "vllm:num_preemptions", "Sequences that gave up their blocks to others.", labels=["model_name"]
+        )
+        for model, connections in by_model.items():
+            preemptions.add_metric([model], sum(connection.load.last.num_preemptions for connection in connections))
+        yield preemptions
+
+    def _latencies(self) -> Iterator[Metric]:
+        names = (
+            ("vllm:time_to_first_token_seconds", "time_to_first_token"),
+            ("vllm:inter_token_latency_seconds", "inter_token_latency"),
+            ("vllm:time_per_output_token_seconds", "inter_token_latency"),
+            ("vllm:request_time_per_output_token_seconds", "mean_time_per_output_token"),
+            ("vllm:e2e_request_latency_seconds", "e2e_request_latency"),
+        )
+        for name, attribute in names:
+            family = HistogramMetricFamily(name, attribute.replace("_", " ") + ", seconds.", labels=["model_name"])
+            for model, metrics in self._requests.models.items():
+                histogram: Histogram = getattr(metrics, attribute)
+                histogram.add_to(family, [model])
+            yield family
+
+    def _counts(self) -> Iterator[Metric]:
+        models = self._requests.models
+        prompt = CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens received.", labels=["model_name"])
+        generation = CounterMetricFamily("vllm:generation_tokens", "Tokens generated.", labels=["model_name"])
+        success = CounterMetricFamily(
+            "vllm:request_success", "Choices that ended, by reason.", labels=["model_name", "finished_reason"]
+        )
+        for model, metrics in models.items():
+            prompt.add_metric([model], metrics.num_prompt_tokens)
+            generation.add_metric([model], metrics.num_generation_tokens)
+            for reason, count in metrics.finished.items():
+                success.add_metric([model, reason], count)
+        yield from (prompt, generation, success)
+        ready = sum(connection.is_ready for connection in self._placement.connections)
+        yield GaugeMetricFamily("quire:schedulers_ready", "Schedulers that this router can use.", value=ready)
+        yield GaugeMetricFamily(
+            "quire:sequences_parked",
+            "Sequences that wait for a scheduler to come back.",
+            value=self._placement.num_parked,
+        )
+        yield CounterMetricFamily(
+            "quire:resubmissions",
+            "Sequences that went on at another scheduler, or at the same one over a new stream.",
+            value=self._placement.num_resubmissions,
+        )
+        yield _labelled("quire:request_errors", "Requests answered with an error.", "status", self._requests.errors)
+        yield _labelled(
+            "quire:ignored_fields", "Unknown fields of requests, ignored.", "method", self._requests.ignored_fields
+        )
+
+
+def registry_of(collectors: Iterable[Collector]) -> CollectorRegistry:
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    return registry
+
+
+def _labelled(name: str, help_text: str, label: str, counts: Counter[str]) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, help_text, labels=[label])
+    for value, count in counts.items():
+        family.add_metric([value], count)
+    return family

@@ -1,0 +1,104 @@
+"""JSON bodies into checked values, and what is wrong with them into OpenAI's words, naming the field."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pydantic
+import pydantic_core
+from pydantic_core import ErrorDetails
+
+from services.router.errors import ApiError, invalid
+
+T = TypeVar("T", bound=pydantic.BaseModel)
+
+# Longest piece of a client's value that a message repeats.
+_MAX_ECHO_CHARS = 64
+_JSON_NAMES = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a decimal",
+    str: "a string",
+    list: "an array",
+    dict: "an object",
+}
+_EXPECTED_BY_TYPE = {
+    "string_type": "a string",
+    "bool_type": "a boolean",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a decimal",
+    "list_type": "an array",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+}
+_BOUNDS = {
+    "greater_than_equal": (">=", "ge", "below_min_value", "below minimum value"),
+    "greater_than": (">", "gt", "below_min_value", "below minimum value"),
+    "less_than_equal": ("<=", "le", "above_max_value", "above maximum value"),
+    "less_than": ("<", "lt", "above_max_value", "above maximum value"),
+}
+
+
+def parse_body(body: bytes, model: type[T]) -> T:
+    """The body as `model`. Raises ApiError: not JSON (NaN, lone surrogates and deep nesting included), no object, or
+    a field that is missing, of the wrong type or out of range."""
+    try:
+        value = pydantic_core.from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise invalid(f"We could not parse the JSON body of your request: {error}.") from None
+    if not isinstance(value, dict):
+        raise invalid(f"The JSON body of a request must be an object, but this is {_json_name(value)}.")
+    try:
+        return model.model_validate(value)
+    except pydantic.ValidationError as error:
+        raise _describe(error.errors(include_url=False)[0]) from None
+
+
+def _describe(error: ErrorDetails) -> ApiError:
+    param = _path(error["loc"])
+    kind, value, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "missing":
+        return invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+    if kind in _EXPECTED_BY_TYPE:
+        return _wrong_type(param, _EXPECTED_BY_TYPE[kind], value)
+    if kind == "wrong_type":
+        return _wrong_type(param, error["msg"], value)
+    if kind in _BOUNDS:
+        sign, bound, code, words = _BOUNDS[kind]
+        number = "integer" if isinstance(value, int) else "decimal"
+        expected = f"Expected a value {sign} {context[bound]:g}, but got {_echo(value)} instead."
+        return invalid(f"Invalid '{param}': {number} {words}. {expected}", param, f"{number}_{code}")
+    if kind == "literal_error":
+        message = f"Invalid value for '{param}': {_echo(value)}. Supported values are: {context['expected']}."
+        return invalid(message, param, "invalid_value")
+    if kind in ("too_short", "string_too_short") and len(value) == 0:
+        what = "string" if isinstance(value, str) else "array"
+        return invalid(f"Invalid '{param}': it must not be empty.", param, f"empty_{what}")
+    return invalid(f"Invalid '{param}': {error['msg']}.", param, "invalid_value")
+
+
+def _wrong_type(param: str, expected: str, value: object) -> ApiError:
+    message = f"Invalid type for '{param}': expected {expected}, but got {_json_name(value)} instead."
+    return invalid(message, param, "invalid_type")
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """messages[0].content: as OpenAI writes it. Parts that begin with # name a union's member, not a field."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not part.startswith("#"):
+            path += f".{part[:_MAX_ECHO_CHARS]}" if path else part[:_MAX_ECHO_CHARS]
+    return path
+
+
+def _json_name(value: Any) -> str:
+    return _JSON_NAMES.get(type(value), "null")
+
+
+def _echo(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _MAX_ECHO_CHARS else text[:_MAX_ECHO_CHARS] + "…"

@@ -1,0 +1,246 @@
+"""Which scheduler runs what: choosing one, going on with another when it is lost, waiting when there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable
+from collections.abc import Sequence as SequenceOf
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from quire.inference.v1 import model_pb2
+from services.router.errors import ApiError, ErrorKind, model_not_found, overloaded, unavailable
+from services.router.model import ModelInfo, ServedModel
+from services.router.scheduler_connection import SchedulerConnection, StreamLostError
+from services.router.submission import Sequence, Submission
+from services.router.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+# A scheduler that refuses a request costs it a try; so many others are asked.
+MAX_REFUSALS = 3
+# A sequence that has lost this many schedulers in a row without a new token is suspected of killing them.
+MAX_LOSSES = 5
+_LAST_SEQUENCE_ID = 2**32 - 1
+
+
+@dataclass(slots=True, eq=False)
+class _Parked:
+    """Sequences of one submission that wait for a scheduler."""
+
+    submission: Submission
+    sequences: list[Sequence]
+    timer: asyncio.TimerHandle
+
+
+class Placement:
+    """All schedulers of this router. Runs on one event loop; only its connections' tasks and `serve` await."""
+
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        *,
+        router_id: str,
+        executor: Executor,
+        scheduler_wait: float,
+        scheduler_silence: float,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`scheduler_wait`: seconds a request waits for a scheduler. `scheduler_silence`: seconds without a word after
+        which one is taken for lost. `on_change`: called when readiness may have changed."""
+        self.connections = [
+            SchedulerConnection(address, router_id, self, silence_seconds=scheduler_silence) for address in addresses
+        ]
+        self.num_resubmissions = 0
+        self._executor = executor
+        self._scheduler_wait = scheduler_wait
+        self._on_change = on_change
+        self._models: dict[tuple[str, str], ServedModel] = {}
+        self._tokenizers: dict[str, Tokenizer] = {}
+        self._parked: list[_Parked] = []
+        self._last_sequence_id = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether some scheduler can take requests."""
+        return any(connection.is_ready for connection in self.connections)
+
+    @property
+    def num_parked(self) -> int:
+        return sum(len(parked.sequences) for parked in self._parked)
+
+    def start(self) -> None:
+        """Dials every scheduler; returns at once."""
+        self._tasks = [asyncio.create_task(connection.run()) for connection in self.connections]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for parked in list(self._parked):
+            self._fail(parked.submission, unavailable("The router is stopping."))
+
+    def models(self) -> list[ServedModel]:
+        """The models that some scheduler serves now; while there is none at all, those last seen."""
+        ready = {connection.info.key for connection in self.connections if connection.info is not None}
+        models = [model for key, model in self._models.items() if key in ready]
+        # Two tokenizers under one name, in the middle of a rolling update: requests get the newer.
+        newest = {model.info.name: model for model in models or self._models.values()}
+        return list(newest.values())
+
+    def model(self, name: str | None) -> ServedModel:
+        """By name or alias; None means the only one. Raises ApiError."""
+        models = self.models()
+        if not models:
+            raise unavailable("No scheduler is connected yet.")
+        if name is None:
+            if len(models) == 1:
+                return models[0]
+            raise ApiError(ErrorKind.INVALID_REQUEST, "Missing required parameter: 'model'.", "model")
+        for model in models:
+            if name == model.info.name or name in model.info.aliases:
+                return model
+        # Its schedulers may be away for a moment, while another model's are here.
+        for model in self._models.values():
+            if name == model.info.name or name in model.info.aliases:
+                return model
+        raise model_not_found(name)
+
+    def submit(self, submission: Submission) -> None:
+        """Starts it; what becomes of it arrives in its mailbox."""
+        self._place(submission, submission.sequences)
+
+    def close(self, submission: Submission) -> None:
+        """Ends what still runs of it, because its client is gone, was answered, or will not be."""
+        if submission.is_closed:
+            return
+        for sequence in submission.sequences:
+            if sequence.connection is not None:
+                sequence.connection.drop(sequence, abort=True)
+        submission.is_closed = True
+        for parked in [parked for parked in self._parked if parked.submission is submission]:
+            self._unpark(parked)
+
+    def end(self, sequence: Sequence) -> None:
+        """Ends one sequence early: a stop string was found in it."""
+        if sequence.connection is not None:
+            sequence.connection.drop(sequence, abort=True)
+        for parked in self._parked:
+            if sequence in parked.sequences:
+                parked.sequences.remove(sequence)
+
+    # What connections report.
+
+    def has_tokenizer(self, info: ModelInfo) -> bool:
+        return info.tokenizer_sha256 in self._tokenizers
+
+    async def on_hello(self, connection: SchedulerConnection, info: ModelInfo, bundle: bytes | None) -> None:
+        if bundle is not None:
+            if hashlib.sha256(bundle).hexdigest() != info.tokenizer_sha256:
+                raise StreamLostError("its tokenizer does not have the sha256 it said")
+            try:
+                tokenizer = await asyncio.get_running_loop().run_in_executor(self._executor, self._load, bundle)
+            except ValueError as error:
+                raise StreamLostError(str(error)) from None
+            self._tokenizers[info.tokenizer_sha256] = tokenizer
+        known = self._models.pop(info.key, None)
+        created = int(time.time()) if known is None else known.created
+        self._models[info.key] = ServedModel(info, self._tokenizers[info.tokenizer_sha256], created)
+        connection.info = info
+        logger.info("scheduler %s at %s serves %s", connection.scheduler_id, connection.address, info.name)
+        self._on_change()
+        for parked in [parked for parked in self._parked if parked.submission.model.key == info.key]:
+            self._unpark(parked)
+            self._place(parked.submission, parked.sequences)
+
+    def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None:
+        self._on_change()
+        by_submission: dict[int, list[Sequence]] = {}
+        for sequence in sequences:
+            by_submission.setdefault(id(sequence.submission), []).append(sequence)
+        for group in by_submission.values():
+            if max(sequence.count_loss() for sequence in group) > MAX_LOSSES:
+                message = f"{MAX_LOSSES} schedulers in a row were lost while they worked on this request."
+                self._fail(group[0].submission, unavailable(message))
+            else:
+                self._resubmit(group[0].submission, group)
+
+    def on_refused(self, connection: SchedulerConnection, sequence: Sequence, error: ApiError) -> None:
+        submission = sequence.submission
+        if submission.is_closed:
+            return
+        submission.refused_by.add(connection)
+        may_go_elsewhere = error.kind in (ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE)
+        if may_go_elsewhere and len(submission.refused_by) < MAX_REFUSALS and self._choose(submission) is not None:
+            # The others of this submission there will be refused in their own time, or not at all.
+            self._resubmit(submission, [sequence])
+        else:
+            self._fail(submission, error)
+
+    def on_gap(self, sequence: Sequence) -> None:
+        connection = sequence.connection
+        if connection is not None:
+            logger.warning("tokens from scheduler %s were lost on the way: going on from the last", connection.address)
+            connection.drop(sequence, abort=True)
+        self._resubmit(sequence.submission, [sequence])
+
+    # Placing.
+
+    def _load(self, bundle: bytes) -> Tokenizer:
+        message = model_pb2.TokenizerBundle.FromString(bundle)
+        tokenizer = Tokenizer(message.tokenizer_json, message.tokenizer_config_json, self._executor)
+        if tokenizer.chat_template is not None:
+            self._executor.submit(tokenizer.chat_template.warm)
+        return tokenizer
+
+    def _resubmit(self, submission: Submission, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            sequence.attempt += 1
+        self.num_resubmissions += len(sequences)
+        self._place(submission, sequences)
+
+    def _place(self, submission: Submission, sequences: SequenceOf[Sequence]) -> None:
+        sequences = [sequence for sequence in sequences if not sequence.is_over]
+        if not sequences:
+            return
+        connection = self._choose(submission)
+        if connection is not None:
+            connection.submit(sequences, [self._next_sequence_id() for _ in sequences])
+        elif any(self._serves(connection, submission) for connection in self.connections):
+            self._fail(submission, overloaded("Every scheduler of this model is busy."))
+        else:
+            timer = asyncio.get_running_loop().call_later(self._scheduler_wait, self._give_up, submission)
+            self._parked.append(_Parked(submission, sequences, timer))
+
+    def _choose(self, submission: Submission) -> SchedulerConnection | None:
+        """The least loaded scheduler of the model that has not refused this submission."""
+        candidates = [
+            connection
+            for connection in self.connections
+            if self._serves(connection, submission) and connection.has_room and connection not in submission.refused_by
+        ]
+        return min(candidates, key=lambda connection: connection.load.outstanding_tokens, default=None)
+
+    @staticmethod
+    def _serves(connection: SchedulerConnection, submission: Submission) -> bool:
+        return connection.info is not None and connection.info.key == submission.model.key
+
+    def _unpark(self, parked: _Parked) -> None:
+        parked.timer.cancel()
+        self._parked.remove(parked)
+
+    def _give_up(self, submission: Submission) -> None:
+        self._fail(submission, unavailable(f"No scheduler of this model came back within {self._scheduler_wait:g} s."))
+
+    def _fail(self, submission: Submission, error: ApiError) -> None:
+        self.close(submission)
+        submission.mailbox.fail(error)
+
+    def _next_sequence_id(self) -> int:
+        # Wraps after four billion; what is that old is over.
+        self._last_sequence_id = self._last_sequence_id % _LAST_SEQUENCE_ID + 1
+        return self._last_sequence_id

@@ -1,0 +1,56 @@
+"""From a request's text or messages to token ids that fit the model, for every API."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.router.chat_template import no_chat_template
+from services.router.errors import invalid
+from services.router.model import ServedModel, context_length_exceeded
+
+
+async def encode_text(model: ServedModel, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
+    """Raises ApiError, without tokenizing, where the text must have more tokens than the context."""
+    least = len(text) // model.tokenizer.max_token_chars
+    if least > model.info.max_model_len:
+        raise context_length_exceeded(model.info, f"your text has at least {least} tokens", param)
+    return await model.tokenizer.encode(text, add_special_tokens)
+
+
+async def encode_chat(
+    model: ServedModel,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    add_special_tokens: bool = False,
+    add_generation_prompt: bool = True,
+    continue_final_message: bool = False,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """Templates write the special tokens themselves, so none are added. Raises ApiError."""
+    template = model.tokenizer.chat_template
+    if template is None:
+        raise no_chat_template(model.info.name)
+    text = template.render(
+        messages,
+        add_generation_prompt=add_generation_prompt,
+        continue_final_message=continue_final_message,
+        template_kwargs=template_kwargs,
+    )
+    return await encode_text(model, text, "messages", add_special_tokens=add_special_tokens)
+
+
+def check_token_prompt(model: ServedModel, token_ids: Sequence[int], param: str) -> None:
+    """Raises ApiError where an id is no token of the model."""
+    if token_ids and not (min(token_ids) >= 0 and max(token_ids) < model.info.vocab_size):
+        position, token_id = next(
+            (position, token_id)
+            for position, token_id in enumerate(token_ids)
+            if not 0 <= token_id < model.info.vocab_size
+        )
+        raise invalid(
+            f"Invalid '{param}[{position}]': token id {token_id} is out of range; the model has "
+            f"{model.info.vocab_size} tokens.",
+            f"{param}[{position}]",
+            "token_id_out_of_range",
+        )

@@ -1,0 +1,118 @@
+"""How a request wants its tokens chosen, and when it wants to end: plain values between the APIs and the schedulers."""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from dataclasses import dataclass
+
+from services.router.errors import invalid
+
+MAX_LOGPROBS = 20
+MAX_LOGIT_BIAS = 1024
+MAX_STOP_TOKEN_IDS = 256
+MAX_STOP_STRINGS = 16
+MAX_STOP_STRING_CHARS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """None: left out by the client. Meanings and defaults as in quire/inference/v1/sampling.proto."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    seed: int | None = None
+    logprobs: int | None = None
+
+    def resolve(self, model_defaults: SamplingParams) -> SamplingParams:
+        """Every field but `logprobs` set: the client's, else the model's, else the API's default; and a seed drawn."""
+        values = {name: getattr(self, name) for name in _DEFAULTS}
+        for name, default in _DEFAULTS.items():
+            if values[name] is None:
+                from_model = getattr(model_defaults, name)
+                values[name] = default if from_model is None else from_model
+        seed = secrets.randbits(64) if self.seed is None else self.seed
+        return dataclasses.replace(self, seed=seed, **values)
+
+
+_DEFAULTS: dict[str, float | int] = {
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+}
+
+# field: (lowest, whether it may be the lowest itself, highest)
+_RANGES: dict[str, tuple[float, bool, float]] = {
+    "temperature": (0.0, True, 2.0),
+    "top_p": (0.0, False, 1.0),
+    "min_p": (0.0, True, 1.0),
+    "repetition_penalty": (0.0, False, 2.0),
+    "presence_penalty": (-2.0, True, 2.0),
+    "frequency_penalty": (-2.0, True, 2.0),
+    "logprobs": (0, True, MAX_LOGPROBS),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StopConditions:
+    """`max_tokens` None: as many as the context leaves."""
+
+    max_tokens: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+def check_ranges(sampling: SamplingParams, path: str = "") -> None:
+    """Raises ApiError, naming the field, where a value is out of its range. For APIs whose schema cannot say so."""
+    for name, (lowest, inclusive, highest) in _RANGES.items():
+        value = getattr(sampling, name)
+        if value is None:
+            continue
+        # Written so that NaN fails too.
+        if not ((value >= lowest if inclusive else value > lowest) and value <= highest):
+            bounds = f"{'at least' if inclusive else 'over'} {lowest} and at most {highest}"
+            raise invalid(f"Invalid '{path}{name}': expected a value of {bounds}, but got {value}.", path + name)
+    for _, bias in sampling.logit_bias:
+        if not -100.0 <= bias <= 100.0:
+            raise invalid(
+                f"Invalid '{path}logit_bias': expected biases from -100 to 100, but got {bias}.", path + "logit_bias"
+            )
+
+
+def check_token_ids(sampling: SamplingParams, stop: StopConditions, vocab_size: int, path: str = "") -> None:
+    """Raises ApiError where the model has no such token."""
+    for name, ids, limit in (
+        ("logit_bias", [token_id for token_id, _ in sampling.logit_bias], MAX_LOGIT_BIAS),
+        ("stop_token_ids", stop.stop_token_ids, MAX_STOP_TOKEN_IDS),
+    ):
+        param = path + name
+        if len(ids) > limit:
+            raise invalid(f"Invalid '{param}': at most {limit} tokens may be listed, but got {len(ids)}.", param)
+        for token_id in ids:
+            if not 0 <= token_id < vocab_size:
+                raise invalid(
+                    f"Invalid '{param}': token id {token_id} is out of range; the model has {vocab_size} tokens.", param
+                )
+
+
+def check_stop_strings(stops: tuple[str, ...], param: str) -> None:
+    """Raises ApiError where there are too many, or one is empty or too long."""
+    if len(stops) > MAX_STOP_STRINGS:
+        raise invalid(f"Invalid '{param}': at most {MAX_STOP_STRINGS} stop strings, but got {len(stops)}.", param)
+    for stop in stops:
+        if not stop:
+            raise invalid(f"Invalid '{param}': a stop string must not be empty.", param)
+        if len(stop) > MAX_STOP_STRING_CHARS:
+            raise invalid(
+                f"Invalid '{param}': a stop string may have at most {MAX_STOP_STRING_CHARS} characters.", param
+            )

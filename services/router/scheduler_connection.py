@@ -1,0 +1,291 @@
+"""The one stream that this router keeps with one scheduler, for all requests that run there.
+
+One task reads, one writes; nobody else awaits the peer. Frames go straight to their sequences. When the stream ends,
+for whatever reason, the sequences that ran on it go back to the owner (the placement), and the scheduler is dialled
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Sequence as SequenceOf
+from typing import Protocol
+
+import grpc
+
+from quire.inference.v1 import model_pb2
+from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from services.router import converters
+from services.router.errors import ApiError
+from services.router.load import Load, LoadTracker
+from services.router.model import ModelInfo
+from services.router.submission import Sequence
+from shared.grpc_server import CHANNEL_OPTIONS
+
+logger = logging.getLogger(__name__)
+
+# A peer that does not take a message within this time is dropped.
+WRITE_STALL_SECONDS = 2.0
+_SILENT_TICKS = 5
+_MAX_OUTBOX = 8192
+_FIRST_BACKOFF_SECONDS = 0.1
+_LAST_BACKOFF_SECONDS = 2.0
+_MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
+
+
+class StreamLostError(Exception):
+    """The stream is over; the message says why, for the log."""
+
+
+class Owner(Protocol):
+    """What a connection reports to. No method awaits."""
+
+    def has_tokenizer(self, info: ModelInfo) -> bool:
+        """Whether the bundle of this model is known already."""
+
+    async def on_hello(self, connection: SchedulerConnection, info: ModelInfo, bundle: bytes | None) -> None:
+        """The scheduler is there; `bundle` where has_tokenizer said no. Raises StreamLostError if it is of no use."""
+
+    def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None:
+        """The stream broke; `sequences` ran on it."""
+
+    def on_refused(self, connection: SchedulerConnection, sequence: Sequence, error: ApiError) -> None:
+        """The scheduler ended one sequence with an error."""
+
+    def on_gap(self, sequence: Sequence) -> None:
+        """Tokens of one sequence were lost on the way."""
+
+
+class SchedulerConnection:
+    def __init__(
+        self,
+        address: str,
+        router_id: str,
+        owner: Owner,
+        silence_seconds: float,
+    ) -> None:
+        """`silence_seconds`: loads come every 100 ms; a scheduler that says nothing for this long is dropped."""
+        self.address = address
+        # None until the scheduler has said hello on the present stream.
+        self.info: ModelInfo | None = None
+        self.scheduler_id = ""
+        self.load = LoadTracker()
+        self._router_id = router_id
+        self._owner = owner
+        self._silence_seconds = silence_seconds
+        self._sequences: dict[int, Sequence] = {}
+        self._outbox: deque[scheduler_pb2.ConnectRequest] = deque()
+        # Written after the outbox: an abort never overtakes its submission.
+        self._aborts: list[int] = []
+        self._wake_writer = asyncio.Event()
+        self._heard = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.info is not None
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._outbox) < _MAX_OUTBOX
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self._sequences)
+
+    def submit(self, sequences: SequenceOf[Sequence], sequence_ids: SequenceOf[int]) -> None:
+        """Starts or goes on with sequences of one submission here, under fresh ids."""
+        submission = sequences[0].submission
+        for sequence, sequence_id in zip(sequences, sequence_ids, strict=True):
+            sequence.connection = self
+            sequence.sequence_id = sequence_id
+            self._sequences[sequence_id] = sequence
+        now = asyncio.get_running_loop().time()
+        self._outbox.append(converters.submit_to_proto(submission, sequences, now))
+        self._wake_writer.set()
+        self.load.sent(submission.outstanding_tokens(sequences))
+
+    def drop(self, sequence: Sequence, *, abort: bool) -> None:
+        """Forgets a sequence that runs here; `abort` tells the scheduler, too."""
+        if self._sequences.pop(sequence.sequence_id, None) is None:
+            return
+        sequence.connection = None
+        if abort:
+            self._aborts.append(sequence.sequence_id)
+            self._wake_writer.set()
+
+    async def run(self) -> None:
+        """Keeps the stream up until cancelled."""
+        backoff = _FIRST_BACKOFF_SECONDS
+        async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
+            while True:
+                try:
+                    await self._session(scheduler_pb2_grpc.SchedulerServiceStub(channel))
+                except StreamLostError as lost:
+                    if self.is_ready:
+                        logger.warning("lost scheduler %s: %s", self.address, lost)
+                        backoff = _FIRST_BACKOFF_SECONDS
+                    else:
+                        logger.debug("scheduler %s: %s", self.address, lost)
+                finally:
+                    self._close()
+                await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
+                backoff = min(2 * backoff, _LAST_BACKOFF_SECONDS)
+
+    async def _session(self, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub) -> None:
+        """One stream, from hello to its end. Raises StreamLostError, always."""
+        call = stub.Connect(wait_for_ready=True)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await self._greet(stub, call)
+            tasks = [
+                asyncio.create_task(self._read(call)),
+                asyncio.create_task(self._write(call)),
+                asyncio.create_task(self._watch()),
+            ]
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await next(iter(done))
+        except grpc.aio.AioRpcError as error:
+            raise StreamLostError(f"{error.code().name.lower()}: {error.details()}") from None
+        except (asyncio.InvalidStateError, ValueError) as error:
+            # Writing to a call that is over; or a message that breaks the contract.
+            raise StreamLostError(str(error) or "the stream is over") from None
+        finally:
+            call.cancel()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _greet(
+        self,
+        stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub,
+        call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse],
+    ) -> None:
+        await call.write(scheduler_pb2.ConnectRequest(hello=scheduler_pb2.RouterHello(router_id=self._router_id)))
+        first = await call.read()
+        if not isinstance(first, scheduler_pb2.ConnectResponse):
+            await self._raise_status(call)
+            return
+        if first.WhichOneof("message") != "hello":
+            raise StreamLostError("its first message is no hello")
+        info = converters.model_from_proto(first.hello.model)
+        bundle = None if self._owner.has_tokenizer(info) else await self._fetch_tokenizer(stub, info)
+        self.scheduler_id = first.hello.scheduler_id
+        self.load = LoadTracker()
+        await self._owner.on_hello(self, info, bundle)
+
+    async def _fetch_tokenizer(self, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub, info: ModelInfo) -> bytes:
+        chunks = []
+        size = 0
+        async for response in stub.GetTokenizer(model_pb2.GetTokenizerRequest(), timeout=60):
+            chunks.append(response.chunk)
+            size += len(response.chunk)
+            if size > min(info.tokenizer_bytes, _MAX_TOKENIZER_BYTES):
+                raise StreamLostError("its tokenizer is larger than it said")
+        return b"".join(chunks)
+
+    async def _read(
+        self, call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
+    ) -> None:
+        clock = asyncio.get_running_loop().time
+        while True:
+            response = await call.read()
+            if not isinstance(response, scheduler_pb2.ConnectResponse):
+                await self._raise_status(call)
+                return
+            self._heard = True
+            kind = response.WhichOneof("message")
+            if kind == "frame":
+                self._apply(response.frame)
+            elif kind == "load":
+                load = response.load
+                self.load.report(
+                    Load(
+                        load.outstanding_tokens,
+                        load.num_running,
+                        load.num_waiting,
+                        load.num_used_blocks,
+                        load.num_blocks,
+                        load.num_prompt_tokens,
+                        load.num_generation_tokens,
+                        load.num_preemptions,
+                    ),
+                    clock(),
+                )
+
+    async def _write(
+        self, call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
+    ) -> None:
+        while True:
+            await self._wake_writer.wait()
+            self._wake_writer.clear()
+            try:
+                while self._outbox or self._aborts:
+                    if self._outbox:
+                        message = self._outbox.popleft()
+                    else:
+                        message = converters.abort_to_proto(self._aborts)
+                        self._aborts = []
+                    async with asyncio.timeout(WRITE_STALL_SECONDS):
+                        await call.write(message)
+            except TimeoutError:
+                raise StreamLostError(f"it took no message for {WRITE_STALL_SECONDS} s") from None
+
+    async def _watch(self) -> None:
+        # Counted in ticks of this event loop: if the router itself was stopped for a while, that is one tick.
+        num_silent = 0
+        while num_silent < _SILENT_TICKS:
+            self._heard = False
+            await asyncio.sleep(self._silence_seconds / _SILENT_TICKS)
+            num_silent = 0 if self._heard else num_silent + 1
+        raise StreamLostError(f"it said nothing for {self._silence_seconds} s")
+
+    async def _raise_status(
+        self, call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
+    ) -> None:
+        code, details = await call.code(), await call.details()
+        raise StreamLostError(
+            "it closed the stream" if code is grpc.StatusCode.OK else f"{code.name.lower()}: {details}"
+        )
+
+    def _apply(self, frame: scheduler_pb2.Frame) -> None:
+        sequences = self._sequences
+        for row in converters.frame_rows(frame):
+            sequence = sequences.get(row.sequence_id)
+            if sequence is None or sequence.attempt != row.attempt:
+                continue
+            num_received = len(sequence.output_token_ids)
+            if row.first_output_index < num_received:
+                continue
+            if row.first_output_index > num_received:
+                self._owner.on_gap(sequence)
+                continue
+            sequence.output_token_ids += row.token_ids
+            sequence.logprobs += row.logprobs
+            sequence.submission.mailbox.put(sequence)
+        for message in frame.finished:
+            sequence = sequences.get(message.sequence_id)
+            if sequence is None or sequence.attempt != message.attempt:
+                continue
+            finish = converters.finish_from_proto(message)
+            self.drop(sequence, abort=False)
+            if finish.error is not None:
+                self._owner.on_refused(self, sequence, finish.error)
+            elif finish.reason is not None:
+                sequence.finish(finish.reason, finish.num_cached_tokens)
+
+    def _close(self) -> None:
+        """Hands over what ran here; idempotent."""
+        was_ready = self.is_ready
+        self.info = None
+        self._outbox.clear()
+        self._aborts.clear()
+        self._wake_writer.clear()
+        sequences = list(self._sequences.values())
+        self._sequences.clear()
+        for sequence in sequences:
+            sequence.connection = None
+        if was_ready or sequences:
+            self._owner.on_lost(self, sequences)

@@ -1,0 +1,93 @@
+"""Stop strings: found wherever token boundaries fall, and held back only as far as the text could still become one.
+
+One Aho-Corasick automaton for all of a request's stop strings (Aho and Corasick, "Efficient string matching", 1975).
+Its state is the longest suffix of the text so far that begins some stop string, so the state's depth is exactly how
+many characters must be held back. The stop string that completes first ends the text, in whatever pieces the text
+comes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+
+class StopStrings:
+    """The automaton; immutable, shared by the choices of a request."""
+
+    __slots__ = ("children", "depth", "fallback", "match_length")
+
+    def __init__(self, stops: Iterable[str]) -> None:
+        """`stops`: none of them empty."""
+        self.children: list[dict[str, int]] = [{}]
+        self.depth = [0]
+        self.fallback = [0]
+        # Per state: length of the longest stop string that ends here, 0 for none.
+        self.match_length = [0]
+        for stop in stops:
+            self._insert(stop)
+        self._link()
+
+    def _insert(self, stop: str) -> None:
+        state = 0
+        for character in stop:
+            following = self.children[state].get(character)
+            if following is None:
+                following = len(self.children)
+                self.children[state][character] = following
+                self.children.append({})
+                self.depth.append(self.depth[state] + 1)
+                self.fallback.append(0)
+                self.match_length.append(0)
+            state = following
+        self.match_length[state] = len(stop)
+
+    def _link(self) -> None:
+        queue = deque(self.children[0].values())
+        while queue:
+            state = queue.popleft()
+            for character, following in self.children[state].items():
+                fallback = self.fallback[state]
+                while fallback and character not in self.children[fallback]:
+                    fallback = self.fallback[fallback]
+                self.fallback[following] = self.children[fallback].get(character, 0)
+                queue.append(following)
+            if not self.match_length[state]:
+                self.match_length[state] = self.match_length[self.fallback[state]]
+
+
+class StopMatcher:
+    """Follows one choice's text."""
+
+    __slots__ = ("_held", "_state", "_stops", "stopped")
+
+    def __init__(self, stops: StopStrings) -> None:
+        self._stops = stops
+        self._state = 0
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """The text that can be sent now. After a stop string `stopped` is True, and nothing more is to be pushed."""
+        stops = self._stops
+        children, fallback = stops.children, stops.fallback
+        state = self._state
+        for position, character in enumerate(text):
+            while state and character not in children[state]:
+                state = fallback[state]
+            state = children[state].get(character, 0)
+            if stops.match_length[state]:
+                self.stopped = True
+                whole = self._held + text[: position + 1]
+                self._held = ""
+                return whole[: len(whole) - stops.match_length[state]]
+        self._state = state
+        whole = self._held + text
+        sendable = len(whole) - stops.depth[state]
+        self._held = whole[sendable:]
+        return whole[:sendable]
+
+    def flush(self) -> str:
+        """What was held back, at the end of the output."""
+        held, self._held = self._held, ""
+        return held

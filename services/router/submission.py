@@ -1,0 +1,182 @@
+"""A request under way: its sequences as this router knows them, wherever they run at the moment.
+
+Ownership: the connection's reader appends to a sequence's output, the request's own task takes from it. Both run on
+the one event loop, and what has not been taken merges by itself: a slow client costs no more memory than its answer's
+tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+from services.router.errors import ApiError
+from services.router.sampling import SamplingParams, StopConditions
+
+if TYPE_CHECKING:
+    from services.router.model import ModelInfo
+    from services.router.scheduler_connection import SchedulerConnection
+
+
+class FinishReason(Enum):
+    STOP = auto()
+    LENGTH = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """Of one token: its own log probability, and (token id, log probability) of the likeliest, likeliest first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+class Mailbox:
+    """Wakes the one task that serves a request when any of its sequences has news."""
+
+    __slots__ = ("_error", "_news", "_waiter")
+
+    def __init__(self) -> None:
+        self._news: list[Sequence] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._error: ApiError | None = None
+
+    def put(self, sequence: Sequence) -> None:
+        if not sequence.has_news:
+            sequence.has_news = True
+            self._news.append(sequence)
+            self._wake()
+
+    def fail(self, error: ApiError) -> None:
+        """The request as a whole has failed; the first error stays."""
+        self._error = self._error or error
+        self._wake()
+
+    async def take(self) -> list[Sequence]:
+        """Sequences with news, at least one. Raises ApiError once the request has failed."""
+        if not self._news and self._error is None:
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if self._error is not None:
+            raise self._error
+        news, self._news = self._news, []
+        for sequence in news:
+            sequence.has_news = False
+        return news
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Sequence:
+    """One answer to one prompt."""
+
+    __slots__ = (
+        "attempt",
+        "choice_index",
+        "connection",
+        "finish_reason",
+        "has_news",
+        "logprobs",
+        "num_cached_tokens",
+        "num_losses",
+        "num_tokens_at_loss",
+        "output_token_ids",
+        "sequence_id",
+        "submission",
+    )
+
+    def __init__(self, submission: Submission, choice_index: int) -> None:
+        self.submission = submission
+        # Keys the randomness, with the submission's seed.
+        self.choice_index = choice_index
+        # Everything received, by whoever sent it: what a resubmission goes on from.
+        self.output_token_ids: list[int] = []
+        # Beside output_token_ids, index by index, where the request asked for them.
+        self.logprobs: list[TokenLogprob] = []
+        self.finish_reason: FinishReason | None = None
+        self.num_cached_tokens = 0
+        self.attempt = 0
+        # Where it runs now, under which name; None while it waits for a scheduler, and once it is over.
+        self.connection: SchedulerConnection | None = None
+        self.sequence_id = 0
+        self.has_news = False
+        # How often in a row a scheduler was lost without a new token in between.
+        self.num_losses = 0
+        self.num_tokens_at_loss = -1
+
+    @property
+    def is_over(self) -> bool:
+        return self.finish_reason is not None or self.submission.is_closed
+
+    def finish(self, reason: FinishReason, num_cached_tokens: int) -> None:
+        self.finish_reason = reason
+        self.num_cached_tokens = num_cached_tokens
+        self.submission.mailbox.put(self)
+
+    def count_loss(self) -> int:
+        """Counts a lost scheduler; returns how many in a row brought nothing new."""
+        progressed = len(self.output_token_ids) > self.num_tokens_at_loss
+        self.num_tokens_at_loss = len(self.output_token_ids)
+        self.num_losses = 1 if progressed else self.num_losses + 1
+        return self.num_losses
+
+
+class Submission:
+    """One prompt and its sequences."""
+
+    __slots__ = (
+        "deadline",
+        "is_closed",
+        "mailbox",
+        "model",
+        "prompt_token_ids",
+        "refused_by",
+        "request_id",
+        "sampling",
+        "sequences",
+        "stop",
+        "traceparent",
+    )
+
+    def __init__(
+        self,
+        *,
+        request_id: str,
+        model: ModelInfo,
+        prompt_token_ids: SequenceOf[int],
+        sampling: SamplingParams,
+        stop: StopConditions,
+        n: int,
+        deadline: float | None,
+        traceparent: str,
+        mailbox: Mailbox,
+    ) -> None:
+        """`sampling` resolved, `stop.max_tokens` set. `deadline`: on the event loop's clock, seconds."""
+        self.request_id = request_id
+        self.model = model
+        self.prompt_token_ids = prompt_token_ids
+        self.sampling = sampling
+        self.stop = stop
+        self.deadline = deadline
+        self.traceparent = traceparent
+        self.mailbox = mailbox
+        self.sequences = [Sequence(self, index) for index in range(n)]
+        # Schedulers that turned it away; it is not offered to them again.
+        self.refused_by: set[SchedulerConnection] = set()
+        self.is_closed = False
+
+    def outstanding_tokens(self, sequences: SequenceOf[Sequence]) -> int:
+        """Tokens that a scheduler still has to compute for `sequences`, at most, as Load counts them."""
+        assert self.stop.max_tokens is not None
+        return sum(
+            len(self.prompt_token_ids) + self.stop.max_tokens - len(sequence.output_token_ids) for sequence in sequences
+        )

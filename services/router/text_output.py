@@ -1,0 +1,45 @@
+"""One choice's text as it grows: detokenizing and stop strings, for streamed and whole answers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.router.detokenizer import Detokenizer
+from services.router.stop_strings import StopMatcher
+
+
+class TextOutput:
+    __slots__ = ("_detokenizer", "_end_token_ids", "_matcher", "num_tokens", "stopped")
+
+    def __init__(self, detokenizer: Detokenizer, matcher: StopMatcher | None, end_token_ids: frozenset[int]) -> None:
+        """`end_token_ids`: tokens that end the output and have no text in it."""
+        self._detokenizer = detokenizer
+        self._matcher = matcher
+        self._end_token_ids = end_token_ids
+        # Tokens taken so far; after a stop string, up to and including the one that completed it.
+        self.num_tokens = 0
+        # Whether a stop string was found.
+        self.stopped = False
+
+    def push(self, token_ids: Sequence[int]) -> tuple[str, int]:
+        """New text that can be sent, and how many of the tokens count: all, unless a stop string came earlier."""
+        push, end_token_ids, matcher = self._detokenizer.push, self._end_token_ids, self._matcher
+        pieces = []
+        for position, token_id in enumerate(token_ids):
+            if token_id in end_token_ids:
+                continue
+            text = push(token_id)
+            if matcher is not None and text:
+                text = matcher.push(text)
+                if matcher.stopped:
+                    pieces.append(text)
+                    self.stopped = True
+                    self.num_tokens += position + 1
+                    return "".join(pieces), position + 1
+            pieces.append(text)
+        self.num_tokens += len(token_ids)
+        return "".join(pieces), len(token_ids)
+
+    def finish(self) -> str:
+        """What was held back and can be sent now that no more tokens come. An incomplete character is not."""
+        return self._matcher.flush() if self._matcher is not None else ""

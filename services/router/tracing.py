@@ -1,0 +1,105 @@
+"""One server span per request, with OpenTelemetry's gen_ai attributes (semantic conventions 1.41)."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from services.router.generation import Generation, GenerationRequest
+from services.router.sampling import SamplingParams
+from shared.telemetry import current_traceparent, extract_context, tracer
+
+_SAMPLING_ATTRIBUTES = (
+    ("gen_ai.request.temperature", "temperature"),
+    ("gen_ai.request.top_p", "top_p"),
+    ("gen_ai.request.top_k", "top_k"),
+    ("gen_ai.request.presence_penalty", "presence_penalty"),
+    ("gen_ai.request.frequency_penalty", "frequency_penalty"),
+)
+
+
+class Tracing:
+    """Makes request spans; while nothing collects them, only passes the caller's trace context on."""
+
+    def __init__(self, enabled: bool) -> None:
+        self._tracer = tracer("quire.router") if enabled else None
+
+    def request(self, operation: str, model: str, traceparent: str) -> RequestSpan:
+        """`operation`: gen_ai.operation.name, chat or text_completion. `traceparent`: the caller's, or empty."""
+        if self._tracer is None:
+            return RequestSpan(None, traceparent)
+        from opentelemetry.trace import SpanKind
+
+        span = self._tracer.start_span(
+            f"{operation} {model}",
+            context=extract_context(traceparent) if traceparent else None,
+            kind=SpanKind.SERVER,
+            attributes={
+                "gen_ai.operation.name": operation,
+                "gen_ai.provider.name": "quire",
+                "gen_ai.request.model": model,
+                "gen_ai.output.type": "text",
+            },
+        )
+        return RequestSpan(span, current_traceparent(span) or traceparent)
+
+
+class RequestSpan:
+    """A context manager around the request's work."""
+
+    def __init__(self, span: Any, traceparent: str) -> None:
+        self._span = span
+        # What the scheduler and the workers continue.
+        self.traceparent = traceparent
+
+    def __enter__(self) -> RequestSpan:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._span is None:
+            return
+        if kind is not None:
+            from opentelemetry.trace import Status, StatusCode
+
+            self._span.set_attribute("error.type", kind.__name__)
+            self._span.set_status(Status(StatusCode.ERROR, str(error)[:256]))
+        self._span.end()
+
+    def started(self, request: GenerationRequest) -> None:
+        if self._span is None:
+            return
+        attributes: dict[str, Any] = {
+            "gen_ai.response.model": request.model.info.name,
+            "gen_ai.response.id": request.request_id,
+            "gen_ai.request.max_tokens": max(request.max_tokens),
+            "gen_ai.request.stop_sequences": request.stop_strings,
+            **_sampling_attributes(request.sampling),
+        }
+        if request.n > 1:
+            attributes["gen_ai.request.choice.count"] = request.n
+        self._span.set_attributes(attributes)
+
+    def ended(self, generation: Generation) -> None:
+        if self._span is None:
+            return
+        usage = generation.usage
+        reasons = [reason.name.lower() for reason in generation.finish_reasons if reason is not None]
+        self._span.set_attributes(
+            {
+                "gen_ai.usage.input_tokens": usage.prompt_tokens,
+                "gen_ai.usage.output_tokens": usage.completion_tokens,
+                "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+                "gen_ai.response.finish_reasons": reasons,
+            }
+        )
+
+
+def _sampling_attributes(sampling: SamplingParams) -> dict[str, Any]:
+    values = ((attribute, getattr(sampling, name)) for attribute, name in _SAMPLING_ATTRIBUTES)
+    attributes = {attribute: value for attribute, value in values if value is not None}
+    if sampling.seed is not None:
+        # Attributes are signed.
+        attributes["gen_ai.request.seed"] = sampling.seed - 2**64 if sampling.seed >= 2**63 else sampling.seed
+    return attributes

@@ -1,0 +1,197 @@
+"""A real router over real gRPC, between a fake scheduler and the tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.api.httpbody_pb2 import HttpBody
+from tokenizers import Tokenizer
+
+from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.openai.v1 import openai_pb2, openai_pb2_grpc
+from quire.scheduler.v1 import scheduler_pb2
+from services.router.config import RouterConfig
+from services.router.main import Router
+from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, bundle_of
+from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level, tokenizer_config
+
+MODEL = "test-model"
+MAX_MODEL_LEN = 256
+GREETING = "Hello, world! Grüße aus Köln 👋🏽 👨‍👩‍👧‍👦 你好"
+
+
+def answer_text(text: str, tokenizer: Tokenizer | None = None, **options: Any) -> Script:
+    """Every request is answered with this text and an end token."""
+    ids = (tokenizer or byte_level()).encode(text, add_special_tokens=False).ids
+
+    def script(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        return Answer([*ids, EOS_TOKEN_ID], **options)
+
+    return script
+
+
+def model_info(bundle_sha256: str, bundle_bytes: int, tokenizer: Tokenizer, name: str = MODEL) -> model_pb2.ModelInfo:
+    return model_pb2.ModelInfo(
+        name=name,
+        aliases=[f"{name}-alias"],
+        max_model_len=MAX_MODEL_LEN,
+        vocab_size=tokenizer.get_vocab_size() + 8,
+        eos_token_ids=[EOS_TOKEN_ID],
+        default_sampling=sampling_pb2.SamplingParams(temperature=0.7, top_k=50),
+        tokenizer_sha256=bundle_sha256,
+        tokenizer_bytes=bundle_bytes,
+        architecture="LlamaForCausalLM",
+        dtype="float32",
+    )
+
+
+def fake_scheduler(
+    script: Script | None = None,
+    *,
+    tokenizer: Tokenizer | None = None,
+    chat_template: str | None = None,
+    without_chat_template: bool = False,
+    name: str = MODEL,
+) -> FakeScheduler:
+    tokenizer = tokenizer or byte_level()
+    config = tokenizer_config(None) if without_chat_template else tokenizer_config()
+    if chat_template is not None:
+        config = tokenizer_config(chat_template)
+    bundle, sha256 = bundle_of(tokenizer.to_str(), json.dumps(config))
+    info = model_info(sha256, len(bundle), tokenizer, name)
+    return FakeScheduler(info, bundle, script or answer_text(GREETING))
+
+
+@dataclass(slots=True)
+class Reply:
+    """A reply as Envoy would make HTTP of it."""
+
+    content_type: str
+    messages: list[bytes]
+
+    @property
+    def json(self) -> Any:
+        assert self.content_type == "application/json"
+        assert len(self.messages) == 1
+        return json.loads(self.messages[0])
+
+    @property
+    def events(self) -> list[Any]:
+        """Parsed events, without the closing [DONE]. Each message must be whole events of whole characters."""
+        assert self.content_type == "text/event-stream"
+        lines = []
+        for message in self.messages:
+            text = message.decode()
+            assert text.endswith("\n\n")
+            lines += text.removesuffix("\n\n").split("\n\n")
+        assert all(line.startswith("data: ") for line in lines)
+        assert lines[-1] == "data: [DONE]"
+        return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+@dataclass(slots=True)
+class RefusedError(Exception):
+    status: grpc.StatusCode
+    error: dict[str, Any]
+    retry_after: str | None
+
+
+class Api:
+    """The router's OpenAI service as a client behind Envoy sees it."""
+
+    def __init__(self, address: str, channel: grpc.aio.Channel, router: Router) -> None:
+        self.address = address
+        self.channel = channel
+        self.router = router
+        self.stub: openai_pb2_grpc.OpenAIServiceAsyncStub = openai_pb2_grpc.OpenAIServiceStub(channel)
+
+    async def chat(self, **body: Any) -> Reply:
+        body.setdefault("model", MODEL)
+        body.setdefault("messages", [{"role": "user", "content": "Hello"}])
+        return await self.post("CreateChatCompletion", body)
+
+    async def complete(self, **body: Any) -> Reply:
+        body.setdefault("model", MODEL)
+        body.setdefault("prompt", "Hello")
+        return await self.post("CreateCompletion", body)
+
+    async def post(self, method: str, body: Any, metadata: Sequence[tuple[str, str]] = ()) -> Reply:
+        """Raises RefusedError. `body`: bytes as they are, anything else as JSON."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        call = getattr(self.stub, method)(HttpBody(content_type="application/json", data=data), metadata=metadata)
+        try:
+            replies = [reply async for reply in call] if method.startswith("Create") else [await call]
+        except grpc.aio.AioRpcError as error:
+            raise error_reply(error) from None
+        return Reply(replies[0].content_type, [reply.data for reply in replies])
+
+    async def get(self, method: str, request: Any = None, metadata: Sequence[tuple[str, str]] = ()) -> Reply:
+        requests = {
+            "ListModels": openai_pb2.ListModelsRequest,
+            "GetHealth": openai_pb2.GetHealthRequest,
+            "GetMetrics": openai_pb2.GetMetricsRequest,
+        }
+        try:
+            reply = await getattr(self.stub, method)(request or requests[method](), metadata=metadata)
+        except grpc.aio.AioRpcError as error:
+            raise error_reply(error) from None
+        return Reply(reply.content_type, [reply.data])
+
+    async def refused(self, method: str, body: Any, metadata: Sequence[tuple[str, str]] = ()) -> RefusedError:
+        """The error that this must be answered with."""
+        with pytest.raises(RefusedError) as caught:
+            await self.post(method, body, metadata)
+        return caught.value
+
+
+def error_reply(error: grpc.aio.AioRpcError) -> RefusedError:
+    trailers = {key: str(value) for key, value in error.trailing_metadata() or ()}
+    assert len(trailers["quire-error"]) <= 4096
+    assert trailers["quire-error"].isascii()
+    body = json.loads(trailers["quire-error"])
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    return RefusedError(error.code(), body["error"], trailers.get("retry-after"))
+
+
+StartRouter = Callable[..., Any]
+
+
+@pytest.fixture
+async def start_router() -> AsyncIterator[StartRouter]:
+    """Starts a router over the given fake schedulers, and stops both with the test."""
+    async with AsyncExitStack() as stack:
+
+        async def start(
+            *schedulers: FakeScheduler, wait: bool = True, tracing_enabled: bool = False, **config: Any
+        ) -> Api:
+            addresses = []
+            for scheduler in schedulers:
+                addresses.append(scheduler.address or await scheduler.start())
+                stack.push_async_callback(scheduler.stop)
+            options: dict[str, Any] = {"listen": ("127.0.0.1:0",), "drain_timeout": 0.0, "scheduler_wait": 5.0}
+            router = Router(RouterConfig(scheduler=tuple(addresses), **(options | config)), tracing_enabled)
+            stack.push_async_callback(router.stop)
+            (address,) = await router.start()
+            if wait:
+                await router.ready.wait()
+            channel = await stack.enter_async_context(grpc.aio.insecure_channel(address))
+            return Api(address, channel, router)
+
+        yield start
+
+
+@pytest.fixture
+def openai_document() -> Any:
+    """OpenAI's own description of its API."""
+    path = Path(__file__).parents[3].parent / "shared/schema/openai-openapi.json"
+    if not path.exists():
+        pytest.skip("OpenAI's OpenAPI document is not here")
+    return json.loads(path.read_text())

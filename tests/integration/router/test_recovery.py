@@ -1,0 +1,300 @@
+"""Schedulers die, stall and repeat themselves; the client sees a pause, and the same text."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import grpc
+import pytest
+from google.api.httpbody_pb2 import HttpBody
+
+from quire.openai.v1 import openai_pb2
+from quire.scheduler.v1 import scheduler_pb2
+from tests.integration.router.conftest import (
+    GREETING,
+    MODEL,
+    Api,
+    RefusedError,
+    StartRouter,
+    answer_text,
+    fake_scheduler,
+)
+from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, frame_of, unpack
+from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
+
+IDS = [*byte_level().encode(GREETING).ids, EOS_TOKEN_ID]
+
+
+def pausing(after: int, resume: asyncio.Event) -> Script:
+    """The greeting, with a pause after so many tokens of the first attempt."""
+
+    def script(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        return Answer(IDS, pause_after=after if choice.attempt == 0 else None, resume=resume)
+
+    return script
+
+
+async def stream(api: Api, **fields: Any) -> Any:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "stream": True} | fields
+    return api.stub.CreateChatCompletion(HttpBody(data=json.dumps(body).encode()))
+
+
+def text_in(messages: list[bytes]) -> str:
+    lines = b"".join(messages).decode().split("\n\n")
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line and line != "data: [DONE]"]
+    assert not any("error" in event for event in events), events
+    return "".join(choice["delta"].get("content", "") for event in events for choice in event["choices"])
+
+
+async def read_until(call: Any, characters: int) -> list[bytes]:
+    messages: list[bytes] = []
+    while len(text_in(messages)) < characters:
+        messages.append((await call.read()).data)
+    return messages
+
+
+async def read_rest(call: Any) -> list[bytes]:
+    messages: list[bytes] = []
+    while (message := await call.read()) is not grpc.aio.EOF:
+        messages.append(message.data)
+    return messages
+
+
+@pytest.mark.parametrize("after", [0, 1, 5, 9])
+async def test_a_broken_stream_goes_on_at_another_scheduler(start_router: StartRouter, after: int) -> None:
+    resume = asyncio.Event()
+    schedulers = [fake_scheduler(pausing(after, resume)) for _ in range(2)]
+    api = await start_router(*schedulers)
+    while not all(connection.is_ready for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    call = await stream(api, stream_options={"include_usage": True})
+    first = await _whichever_got_it(schedulers)
+    (other,) = [scheduler for scheduler in schedulers if scheduler is not first]
+    messages = await read_until(call, len(byte_level().decode(IDS[:after]).rstrip("\ufffd")))
+    await first.stop()
+    messages += await read_rest(call)
+    assert text_in(messages) == GREETING
+    assert messages[-1].endswith(b"data: [DONE]\n\n")
+    usage = json.loads(b"".join(messages).decode().split("data: ")[-2])["usage"]
+    assert usage["completion_tokens"] == len(IDS)
+    (before,), (resubmitted,) = first.submits, other.submits
+    assert resubmitted.prompt_token_ids == before.prompt_token_ids
+    assert resubmitted.sampling == before.sampling
+    (choice,) = resubmitted.choices
+    assert choice.attempt == 1
+    assert unpack(choice.output_token_ids) == IDS[:after]
+
+
+async def _whichever_got_it(schedulers: list[FakeScheduler]) -> FakeScheduler:
+    waits = {
+        asyncio.create_task(scheduler.wait_for(lambda scheduler=scheduler: bool(scheduler.submits))): scheduler  # type: ignore[misc]
+        for scheduler in schedulers
+    }
+    done, pending = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    for task in pending:
+        task.cancel()
+    return waits[done.pop()]
+
+
+async def test_the_same_scheduler_takes_over_when_it_is_back(start_router: StartRouter) -> None:
+    resume = asyncio.Event()
+    scheduler = fake_scheduler(pausing(4, resume))
+    api = await start_router(scheduler)
+    call = await stream(api, n=2)
+    messages = [(await call.read()).data]
+    address = scheduler.address
+    await scheduler.stop()
+    while api.router.placement.is_ready:
+        await api.get("GetModel", openai_pb2.GetModelRequest(model=MODEL))
+    with pytest.raises(RefusedError) as caught:
+        await api.get("GetHealth")
+    assert caught.value.status is grpc.StatusCode.UNAVAILABLE
+    # Those that come meanwhile wait as well.
+    waiting = asyncio.create_task(api.chat())
+    resume.set()
+    await scheduler.start(address)
+    messages += await read_rest(call)
+    assert len(text_in(messages)) == 2 * len(GREETING)
+    assert (await waiting).json["choices"][0]["message"]["content"] == GREETING
+    assert scheduler.num_tokenizer_calls == 1
+    assert (await api.get("GetHealth")).json == {"status": "ok"}
+
+
+async def test_a_request_fails_when_no_scheduler_comes_back_in_time(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(pausing(4, asyncio.Event()))
+    api = await start_router(scheduler, scheduler_wait=0.2)
+    whole = asyncio.create_task(api.refused("CreateChatCompletion", {"messages": [{"role": "user", "content": "x"}]}))
+    await scheduler.wait_for(lambda: len(scheduler.submits) == 1)
+    await scheduler.stop()
+    refusal = await whole
+    assert refusal.status is grpc.StatusCode.UNAVAILABLE
+    assert "No scheduler of this model came back within 0.2 s." in refusal.error["message"]
+    assert refusal.retry_after == "1"
+
+
+async def test_before_any_scheduler_was_seen_requests_fail_at_once(start_router: StartRouter) -> None:
+    api = await start_router(wait=False)
+    refusal = await api.refused("CreateChatCompletion", {"messages": [{"role": "user", "content": "x"}]})
+    assert refusal.status is grpc.StatusCode.UNAVAILABLE
+    assert refusal.retry_after == "1"
+    with pytest.raises(RefusedError):
+        await api.get("GetHealth")
+
+
+async def test_a_client_that_leaves_is_an_abort_at_once(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(pausing(3, asyncio.Event()))
+    api = await start_router(scheduler)
+    call = await stream(api, n=2)
+    await call.read()
+    call.cancel()
+    ids = {choice.sequence_id for choice in scheduler.submits[0].choices}
+    await scheduler.wait_for(lambda: set(scheduler.aborted) == ids)
+    # Also before the first byte, and for whole answers.
+    call = await stream(api, stream=False)
+    await scheduler.wait_for(lambda: len(scheduler.submits) == 2)
+    call.cancel()
+    await scheduler.wait_for(lambda: scheduler.num_running == 0)
+
+
+async def test_a_deadline_goes_with_the_request_and_ends_it(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(pausing(3, asyncio.Event()))
+    api = await start_router(scheduler)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
+    call = api.stub.CreateChatCompletion(HttpBody(data=json.dumps(body).encode()), timeout=0.5)
+    assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    await scheduler.wait_for(lambda: scheduler.num_running == 0)
+    assert 0 < scheduler.submits[0].timeout_ms <= 500
+
+
+async def test_stale_and_double_frames_are_dropped_and_a_gap_is_asked_for_again(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(pausing(4, asyncio.Event()))
+    api = await start_router(scheduler)
+    call = await stream(api)
+    messages = await read_until(call, len(byte_level().decode(IDS[:4])))
+    (choice,) = scheduler.submits[0].choices
+    wrong = byte_level().encode("WRONG").ids
+    stale = scheduler_pb2.Choice(sequence_id=choice.sequence_id, attempt=7)
+    await scheduler.send(frame_of(choice, 2, wrong))
+    await scheduler.send(frame_of(stale, 4, wrong))
+    await scheduler.send(frame_of(scheduler_pb2.Choice(sequence_id=99), 4, wrong))
+    # Right, and then one token too far.
+    await scheduler.send(frame_of(choice, 4, IDS[4:6]))
+    await scheduler.send(frame_of(choice, 7, wrong))
+    await scheduler.wait_for(lambda: len(scheduler.submits) == 2)
+    messages += await read_rest(call)
+    assert text_in(messages) == GREETING
+    assert choice.sequence_id in scheduler.aborted
+    (again,) = scheduler.submits[1].choices
+    assert (again.attempt, unpack(again.output_token_ids)) == (1, IDS[:6])
+
+
+async def test_a_frame_that_breaks_the_contract_costs_the_stream_not_the_request(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(pausing(4, asyncio.Event()))
+    api = await start_router(scheduler)
+    call = await stream(api)
+    messages = [(await call.read()).data]
+    await scheduler.send(scheduler_pb2.Frame(sequence_ids=b"\x01\x00\x00\x00"))
+    messages += await read_rest(call)
+    assert text_in(messages) == GREETING
+    assert scheduler.num_connects == 2
+
+
+async def test_a_silent_scheduler_is_dropped(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(pausing(4, asyncio.Event()))
+    api = await start_router(scheduler, scheduler_silence=0.5)
+    call = await stream(api)
+    messages = [(await call.read()).data]
+    scheduler.silent = True
+    messages += await read_rest(call)
+    assert text_in(messages) == GREETING
+    assert scheduler.num_connects >= 2
+
+
+async def test_a_refused_request_is_offered_to_others(start_router: StartRouter) -> None:
+    busy = scheduler_pb2.Error(code=8, message="the queue is full", retry_after_ms=1000)
+    full = fake_scheduler(lambda submit, choice: Answer([], error=busy))
+    free = fake_scheduler()
+    free.load.outstanding_tokens = 10**6
+    api = await start_router(full, free)
+    while not all(connection.load.last.num_blocks for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    assert (await api.chat()).json["choices"][0]["message"]["content"] == GREETING
+    assert len(full.submits) == 1
+    assert free.submits[0].choices[0].attempt == 1
+
+
+async def test_requests_go_to_the_least_loaded(start_router: StartRouter) -> None:
+    idle, loaded = fake_scheduler(), fake_scheduler()
+    loaded.load.outstanding_tokens = 10**6
+    api = await start_router(loaded, idle)
+    while not all(connection.load.last.num_blocks for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    for _ in range(5):
+        await api.chat()
+    assert (len(idle.submits), len(loaded.submits)) == (5, 0)
+
+
+async def test_what_was_just_sent_counts_before_it_is_reported(start_router: StartRouter) -> None:
+    resume = asyncio.Event()
+    schedulers = [fake_scheduler(pausing(0, resume)) for _ in range(2)]
+    api = await start_router(*schedulers)
+    while not all(connection.is_ready for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    requests = [asyncio.create_task(api.chat()) for _ in range(4)]
+    for scheduler in schedulers:
+        await scheduler.wait_for(lambda scheduler=scheduler: len(scheduler.submits) == 2)  # type: ignore[misc]
+    resume.set()
+    await asyncio.gather(*requests)
+
+
+async def test_a_request_that_kills_every_scheduler_is_given_up(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+
+    def deadly(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        for outbox in scheduler._outboxes:
+            outbox.put_nowait(None)
+        return Answer(IDS, pause_after=0)
+
+    scheduler.script = deadly
+    api = await start_router(scheduler)
+    refusal = await api.refused("CreateChatCompletion", {"messages": [{"role": "user", "content": "x"}]})
+    assert refusal.status is grpc.StatusCode.UNAVAILABLE
+    assert "in a row were lost" in refusal.error["message"]
+    scheduler.script = answer_text(GREETING)
+    assert (await api.chat()).json["choices"][0]["message"]["content"] == GREETING
+
+
+async def test_a_tokenizer_that_is_not_what_was_promised_is_not_used(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    honest = scheduler.bundle
+    scheduler.bundle = honest[:-1] + b"\x00"
+    api = await start_router(scheduler, wait=False)
+    while scheduler.num_tokenizer_calls < 2:
+        with pytest.raises(RefusedError):
+            await api.get("GetHealth")
+    scheduler.bundle = honest
+    await api.router.ready.wait()
+    assert (await api.chat()).json["choices"][0]["message"]["content"] == GREETING
+
+
+async def test_health_follows_the_schedulers(start_router: StartRouter) -> None:
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    health = health_pb2_grpc.HealthStub(api.channel)
+    watch = health.Watch(health_pb2.HealthCheckRequest(service="quire.openai.v1.OpenAIService"))
+
+    async def until(status: Any) -> None:
+        while (await watch.read()).status != status:
+            pass
+
+    await until(health_pb2.HealthCheckResponse.SERVING)
+    address = scheduler.address
+    await scheduler.stop()
+    await until(health_pb2.HealthCheckResponse.NOT_SERVING)
+    await scheduler.start(address)
+    await until(health_pb2.HealthCheckResponse.SERVING)
+    watch.cancel()

@@ -1,0 +1,68 @@
+"""One span per request, between the caller's and the scheduler's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from google.api.httpbody_pb2 import HttpBody
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from services.router import tracing
+from tests.integration.router.conftest import MODEL, StartRouter, fake_scheduler
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+BODY = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "temperature": 0.5, "max_tokens": 5}
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(tracing, "tracer", provider.get_tracer)
+    yield exporter
+    provider.shutdown()
+
+
+async def test_a_span_has_the_conventions_attributes(start_router: StartRouter, spans: InMemorySpanExporter) -> None:
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler, tracing_enabled=True)
+    await api.post("CreateChatCompletion", BODY, (("traceparent", PARENT), ("x-request-id", "abc")))
+    (span,) = spans.get_finished_spans()
+    assert span.name == f"chat {MODEL}"
+    assert span.kind is SpanKind.SERVER
+    assert span.parent is not None
+    assert f"{span.parent.span_id:016x}" in PARENT
+    attributes = dict(span.attributes or {})
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert attributes["gen_ai.provider.name"] == "quire"
+    assert attributes["gen_ai.request.model"] == MODEL
+    assert attributes["gen_ai.request.temperature"] == 0.5
+    assert attributes["gen_ai.request.max_tokens"] == 5
+    assert attributes["gen_ai.response.finish_reasons"] == ("length",)
+    assert attributes["gen_ai.usage.output_tokens"] == 5
+    (submit,) = scheduler.submits
+    assert submit.request_id == "abc"
+    assert span.context is not None
+    assert submit.traceparent == f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
+
+
+async def test_a_failed_request_s_span_says_so(start_router: StartRouter, spans: InMemorySpanExporter) -> None:
+    api = await start_router(fake_scheduler(), tracing_enabled=True)
+    await api.refused("CreateChatCompletion", BODY | {"max_tokens": 10_000})
+    (span,) = spans.get_finished_spans()
+    assert span.status.status_code is StatusCode.ERROR
+    assert "too large" in (span.status.description or "")
+
+
+async def test_without_a_collector_the_caller_s_context_is_passed_on(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    call = api.stub.CreateChatCompletion(HttpBody(data=json.dumps(BODY).encode()), metadata=(("traceparent", PARENT),))
+    assert [message async for message in call]
+    assert scheduler.submits[0].traceparent == PARENT

@@ -1,0 +1,122 @@
+"""Text leaves in whole characters, and all of it together is what the tokens say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+
+from services.router.detokenizer import Vocabulary
+from tests.integration.router.small_tokenizers import SPECIAL_TOKENS, byte_fallback, byte_level
+
+TEXTS = (
+    "Hello, world!",
+    "  leading and   inner spaces\n\ttabs",
+    "Grüße aus Köln, déjà vu, żółć",
+    "你好，世界 こんにちは привет",
+    "👋🏽 👨‍👩‍👧‍👦 🎉 \u0301combining",
+    "a�b",
+)
+
+
+def tokenizers() -> dict[str, Tokenizer]:
+    return {"byte_level": byte_level(), "byte_fallback": byte_fallback()}
+
+
+def deltas(
+    tokenizer: Tokenizer, prompt: list[int], output: list[int], *, skip_special_tokens: bool = True
+) -> list[str]:
+    detokenizer = Vocabulary(tokenizer).detokenizer(prompt, skip_special_tokens)
+    return [detokenizer.push(token_id) for token_id in output]
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_every_text_comes_back_in_whole_characters(kind: str, text: str) -> None:
+    tokenizer = tokenizers()[kind]
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    pieces = deltas(tokenizer, [], ids)
+    # sentencepiece puts a space before the first word.
+    assert "".join(pieces).removeprefix(" " if kind == "byte_fallback" else "") == text
+    assert "\ufffd" not in "".join(pieces) or "\ufffd" in text
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "byte_fallback"])
+@pytest.mark.parametrize("text", TEXTS)
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_an_answer_cut_anywhere_is_the_text_up_to_its_last_whole_character(
+    kind: str, text: str, data: st.DataObject
+) -> None:
+    tokenizer = tokenizers()[kind]
+    ids = tokenizer.encode(text, add_special_tokens=False).ids
+    cut = data.draw(st.integers(0, len(ids)))
+    assert (" " + text if kind == "byte_fallback" else text).startswith("".join(deltas(tokenizer, [], ids[:cut])))
+
+
+@settings(deadline=None, max_examples=300)
+@given(ids=st.lists(st.integers(0, byte_level().get_vocab_size() + 10), max_size=40), skip=st.booleans())
+def test_byte_level_deltas_equal_the_library_s_whole_decoding(ids: list[int], skip: bool) -> None:
+    whole = byte_level().decode(ids, skip_special_tokens=skip)
+    pieces = "".join(deltas(byte_level(), [], ids, skip_special_tokens=skip))
+    # The library shows an incomplete character at the end as U+FFFD; it is never sent.
+    assert whole.startswith(pieces)
+    assert whole[len(pieces) :] in ("", "\ufffd")
+
+
+@settings(deadline=None, max_examples=300)
+@given(ids=st.lists(st.integers(0, byte_fallback().get_vocab_size() + 10), max_size=40))
+def test_byte_fallback_deltas_decode_the_tokens_bytes(ids: list[int]) -> None:
+    vocabulary = Vocabulary(byte_fallback())
+    hidden = {byte_fallback().token_to_id(token) for token in SPECIAL_TOKENS[:3]}
+    data = b"".join(vocabulary.token_bytes(token_id) for token_id in ids if token_id not in hidden)
+    whole = data.decode(errors="replace")
+    pieces = "".join(deltas(byte_fallback(), [], ids))
+    assert whole.startswith(pieces)
+    assert whole[len(pieces) :] in ("", "\ufffd")
+
+
+@settings(deadline=None, max_examples=200)
+@given(text=st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=40), data=st.data())
+def test_an_output_reads_on_from_its_prompt(text: str, data: st.DataObject) -> None:
+    for tokenizer in tokenizers().values():
+        ids = tokenizer.encode("x" + text, add_special_tokens=False).ids
+        cut = data.draw(st.integers(1, len(ids)))
+        whole = Vocabulary(tokenizer)
+        before = b"".join(whole.token_bytes(token_id) for token_id in ids[:cut])
+        # A character that the prompt begins and the output ends belongs to the output.
+        assert "".join(deltas(tokenizer, ids[:cut], ids[cut:])) == _after(before, whole, ids)
+
+
+def _after(before: bytes, vocabulary: Vocabulary, ids: list[int]) -> str:
+    everything = b"".join(vocabulary.token_bytes(token_id) for token_id in ids)
+    complete = len(before.decode(errors="ignore"))
+    return everything.decode()[complete:]
+
+
+def test_special_tokens_are_hidden_unless_asked_for() -> None:
+    tokenizer = byte_level()
+    ids = tokenizer.encode("<|im_start|>Hi<|im_end|></s>").ids
+    assert "".join(deltas(tokenizer, [], ids)) == "Hi"
+    assert "".join(deltas(tokenizer, [], ids, skip_special_tokens=False)) == "<|im_start|>Hi<|im_end|></s>"
+
+
+def test_ids_without_a_text_have_none() -> None:
+    assert deltas(byte_level(), [], [10**6, 2**32 - 1]) == ["", ""]
+
+
+def test_added_tokens_beyond_ascii_keep_their_own_characters() -> None:
+    tokenizer = Tokenizer.from_str(byte_level().to_str())
+    text = "é<｜begin▁of▁sentence｜>"
+    tokenizer.add_tokens([text])
+    assert deltas(tokenizer, [], [tokenizer.get_vocab()[text]]) == [text]
+
+
+def test_other_decoders_are_decoded_in_a_sliding_window() -> None:
+    names = ["[UNK]", "hello", "world", "##s", ",", "!"]
+    tokenizer = Tokenizer(models.WordPiece({name: index for index, name in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer.decoder = decoders.WordPiece()
+    prompt, output = [1, 4], [2, 3, 5, 1, 2]
+    whole = tokenizer.decode(prompt + output)
+    assert tokenizer.decode(prompt) + "".join(deltas(tokenizer, prompt, output)) == whole

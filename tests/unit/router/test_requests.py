@@ -1,0 +1,179 @@
+"""What is wrong with a body is said in one sentence that names the field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from services.router.errors import ApiError
+from services.router.openai.requests import ChatCompletionRequest, CompletionRequest
+from services.router.openai.validation import parse_body
+
+USER = {"role": "user", "content": "Hello"}
+
+
+def chat_error(**body: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        parse_body(json.dumps({"messages": [USER]} | body).encode(), ChatCompletionRequest).check(128)
+    return caught.value
+
+
+def completion_error(**body: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        parse_body(json.dumps({"prompt": "Hello"} | body).encode(), CompletionRequest).check(128)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"", "EOF"),
+        (b"hello", "expected value"),
+        (b'{"messages": [}', "expected value"),
+        (b'{"temperature": NaN}', "expected value"),
+        (b'{"temperature": Infinity}', "expected value"),
+        (b'{"a": "\\ud800"}', "hex escape"),
+        (b'{"a": "\xff"}', "invalid unicode"),
+        (b"[" * 100_000, "recursion limit"),
+        (b'{"a":' * 100_000, "recursion limit"),
+        (b'{"n": 1' + b"0" * 10_000 + b"}", "out of range"),
+        (b"[]", "must be an object"),
+        (b"null", "must be an object"),
+        (b'"text"', "must be an object"),
+    ],
+)
+def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_body(body, ChatCompletionRequest)
+    assert words in caught.value.message
+    assert len(caught.value.message) < 300
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code", "words"),
+    [
+        ({"messages": None}, "messages", "invalid_type", "expected an array, but got null"),
+        ({"messages": []}, "messages", "empty_array", "must not be empty"),
+        ({"messages": "hi"}, "messages", "invalid_type", "expected an array, but got a string"),
+        ({"messages": ["hi"]}, "messages[0]", "invalid_type", "expected an object, but got a string"),
+        ({"messages": [USER, {"content": "x"}]}, "messages[1].role", "missing_required_parameter", "Missing"),
+        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "invalid_value", "'wizard'"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter", "Missing"),
+        ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content", "invalid_type", "a string or an array"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages[0].content[0].type",
+            "invalid_value",
+            "'image_url'",
+        ),
+        ({"temperature": 9}, "temperature", "integer_above_max_value", "<= 2, but got 9"),
+        ({"temperature": -0.1}, "temperature", "decimal_below_min_value", ">= 0, but got -0.1"),
+        ({"temperature": "hot"}, "temperature", "invalid_type", "expected a decimal, but got a string"),
+        ({"temperature": True}, "temperature", "invalid_type", "expected a decimal, but got a boolean"),
+        ({"temperature": 1e999}, "temperature", None, ""),
+        ({"top_p": 0}, "top_p", "integer_below_min_value", "> 0, but got 0"),
+        ({"n": 0}, "n", "integer_below_min_value", ">= 1, but got 0"),
+        ({"n": 129}, "n", "integer_above_max_value", "<= 128, but got 129"),
+        ({"n": 1.5}, "n", "invalid_type", "expected an integer, but got a decimal"),
+        ({"max_tokens": -1}, "max_tokens", "integer_below_min_value", ">= 1, but got -1"),
+        ({"max_tokens": "many"}, "max_tokens", "invalid_type", "expected an integer, but got a string"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens", "integer_below_min_value", ">= 1"),
+        ({"stop": [""]}, "stop", None, "must not be empty"),
+        ({"stop": ["x"] * 17}, "stop", None, "at most 16"),
+        ({"stop": [1]}, "stop[0]", "invalid_type", "expected a string, but got an integer"),
+        ({"stop": 1}, "stop", "invalid_type", "a string or an array of strings"),
+        ({"stream": "yes"}, "stream", "invalid_type", "expected a boolean"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", None, "only allowed when 'stream'"),
+        ({"presence_penalty": 2.5}, "presence_penalty", "decimal_above_max_value", "<= 2, but got 2.5"),
+        ({"logit_bias": {"1": 101}}, "logit_bias.1", "integer_above_max_value", "<= 100"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs", "integer_above_max_value", "<= 20"),
+        ({"top_logprobs": 2}, "top_logprobs", None, "needs 'logprobs'"),
+        ({"seed": "x"}, "seed", "invalid_type", "expected an integer"),
+        ({"model": 7}, "model", "invalid_type", "expected a string"),
+        ({"tools": [{"type": "function"}]}, "tools", None, "not supported"),
+        ({"tool_choice": "auto"}, "tool_choice", None, "not supported"),
+        ({"response_format": {"type": "json_object"}}, "response_format", None, "not supported"),
+        ({"guided_json": {}}, "guided_json", None, "not supported"),
+    ],
+)
+def test_a_bad_field_of_a_chat_is_named(body: dict[str, Any], param: str, code: str | None, words: str) -> None:
+    if body.get("temperature") == float("inf"):
+        with pytest.raises(ApiError) as caught:
+            parse_body(b'{"messages": [{"role": "user", "content": "x"}], "temperature": 1e999}', ChatCompletionRequest)
+        error = caught.value
+    else:
+        error = chat_error(**body)
+    assert error.param == param
+    assert param in error.message or "stream_options" in error.message
+    assert words in error.message
+    if code is not None:
+        assert error.code == code
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"prompt": []}, "prompt", "must not be empty"),
+        ({"prompt": {"text": "x"}}, "prompt", "a string, an array of strings"),
+        ({"prompt": [1, "x"]}, "prompt[1]", "expected an integer, but got a string"),
+        ({"prompt": ["x", 1]}, "prompt[1]", "expected a string, but got an integer"),
+        ({"prompt": [[1], ["x"]]}, "prompt[1][0]", "expected an integer, but got a string"),
+        ({"prompt": ["x"] * 1000, "n": 2}, "prompt", "2000 answers"),
+        ({"best_of": 3}, "best_of", "not supported"),
+        ({"suffix": "end"}, "suffix", "not supported"),
+        ({"echo": True, "logprobs": 1}, "logprobs", "not supported"),
+        ({"logprobs": 6}, "logprobs", "<= 5"),
+    ],
+)
+def test_a_bad_field_of_a_completion_is_named(body: dict[str, Any], param: str, words: str) -> None:
+    error = completion_error(**body)
+    assert error.param == param
+    assert words in error.message
+
+
+def test_a_huge_value_is_not_echoed_whole() -> None:
+    error = chat_error(messages=[{"role": "x" * 10_000, "content": "x"}])
+    assert len(error.message) < 400
+
+
+def test_null_means_absent_and_fields_asking_for_nothing_pass() -> None:
+    body = {
+        "messages": [USER],
+        "temperature": None,
+        "n": None,
+        "stop": None,
+        "tools": None,
+        "tool_choice": "none",
+        "response_format": {"type": "text"},
+        "user": "someone",
+        "metadata": {"a": "b"},
+        "brand_new_field": 1,
+    }
+    request = parse_body(json.dumps(body).encode(), ChatCompletionRequest)
+    request.check(128)
+    assert request.num_ignored_fields == 1
+
+
+def test_parts_of_text_are_joined_and_tool_calls_kept() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    messages = [
+        {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "content": "2", "tool_call_id": "call_1"},
+    ]
+    request = parse_body(json.dumps({"messages": messages}).encode(), ChatCompletionRequest)
+    request.check(128)
+    first, second, third = (message.to_template() for message in request.messages)
+    assert first == {"role": "user", "content": "one\ntwo"}
+    assert second["tool_calls"] == [call]
+    assert third["tool_call_id"] == "call_1"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]]), ("", [""])],
+)
+def test_prompts_come_in_four_shapes(prompt: Any, prompts: list[Any]) -> None:
+    assert parse_body(json.dumps({"prompt": prompt}).encode(), CompletionRequest).prompts == prompts

@@ -1,0 +1,1 @@
+"""How Quire is put on machines: the gateway, containers, and what watches them."""

@@ -1,0 +1,72 @@
+"""The gateway's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shared.config import ConfigError, option
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    host: str = option("127.0.0.1", "Address to serve HTTP and gRPC on; 0.0.0.0 for every interface.")
+    port: int = option(8000, "TCP port to serve on; 0 takes a free one.", minimum=0, maximum=65535)
+    router: tuple[str, ...] = option(
+        ("127.0.0.1:50051",),
+        "Address of a router, `host:port` or `unix:/path`; repeat it for several. A name stands for all its addresses.",
+    )
+    admin_port: int | None = option(
+        None,
+        "Loopback TCP port of Envoy's admin interface; without it, a Unix socket in a private directory.",
+        minimum=1,
+        maximum=65535,
+    )
+    metrics_port: int | None = option(
+        None, "TCP port, on all interfaces, of Envoy's metrics at /metrics; off without it.", minimum=1, maximum=65535
+    )
+    access_log: str = option("off", "File of the access log, a JSON object per request; - is standard output.")
+    concurrency: int = option(1, "Threads that serve connections.", minimum=1, maximum=256)
+    max_connections: int = option(10_000, "Client connections at a time; more are closed at once.", minimum=1)
+    max_streams: int = option(10_000, "Requests under way at a time, over all connections; more get a 503.", minimum=1)
+    max_body_bytes: int = option(
+        16 * 1024 * 1024, "Bytes of a request body; larger ones get a 413.", minimum=1024, maximum=31 * 1024 * 1024
+    )
+    max_header_kib: int = option(32, "KiB of a request's headers; larger ones get a 431.", minimum=4, maximum=96)
+    drain_timeout: float = option(
+        5.0, "Seconds that requests under way may still take after a signal to stop.", minimum=0, maximum=3600
+    )
+    status_fd: int | None = option(None, "File descriptor for status lines, as quire serve passes it.", minimum=0)
+    log_level: str = option("info", "Least severe log line shown.", choices=("debug", "info", "warning", "error"))
+    log_format: str = option("text", "Form of log lines.", choices=("text", "json"))
+
+    def __post_init__(self) -> None:
+        if not self.router:
+            raise ConfigError("--router names no router")
+        kinds = {endpoint_kind(address) for address in self.router}
+        if {"pipe", "name"} <= kinds:
+            raise ConfigError("--router mixes Unix sockets with host names: use IP addresses beside Unix sockets")
+
+
+def endpoint_kind(address: str) -> str:
+    """`pipe`, `ip` or `name`. Raises ConfigError for what is no address."""
+    import ipaddress
+
+    if address.startswith("unix:"):
+        return "pipe"
+    host, port = split_host_port(address)
+    if not 0 < port < 65536:
+        raise ConfigError(f"--router {address}: the port must be 1 to 65535")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return "name"
+    return "ip"
+
+
+def split_host_port(address: str) -> tuple[str, int]:
+    """`[::1]:80` gives `::1` and 80. Raises ConfigError for what is no `host:port`."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit():
+        raise ConfigError(f"{address!r} is no address: use host:port or unix:/path")
+    return host, int(port)

@@ -1,0 +1,137 @@
+"""`quire chat`: talk to a server in the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from openai import APIConnectionError, APIError, APIStatusError, OpenAI
+
+from quire.cli.conversation import Conversation
+from shared.config import option, resolve
+
+if TYPE_CHECKING:
+    from prompt_toolkit import PromptSession
+
+HELP = """\
+/system TEXT   tell the model how to behave, from now on; without TEXT, show what it was told
+/reset         forget what was said
+/help          this
+/exit          leave, as does Ctrl-D
+Ctrl-C stops an answer; Alt-Enter starts a new line; the arrow keys bring back what was typed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatConfig:
+    url: str = option("http://127.0.0.1:8000", "The server, with or without /v1.")
+    model: str = option("", "The model to talk to; the server's first one if left out.")
+    system: str = option("", "What the model is told first.")
+    temperature: float | None = option(None, "0 for the likeliest words, more for variety.", minimum=0, maximum=2)
+    max_tokens: int | None = option(None, "Tokens of an answer, at most.", minimum=1)
+    api_key: tuple[str, ...] = option((), "Key of the server, if it asks for one.", secret=True)
+
+
+def main(argv: Sequence[str]) -> int:
+    config = resolve(ChatConfig, argv, prog="quire chat", description="Talk to any server that speaks OpenAI's API.")
+    base_url = config.url.rstrip("/").removesuffix("/v1") + "/v1"
+    key = config.api_key[0] if config.api_key else os.environ.get("OPENAI_API_KEY", "none")
+    with OpenAI(base_url=base_url, api_key=key, max_retries=0) as client:
+        try:
+            model = config.model or next(iter(client.models.list())).id
+            named = {"temperature": config.temperature, "max_tokens": config.max_tokens}
+            options = {name: value for name, value in named.items() if value is not None}
+            conversation = Conversation(client, model, config.system, options)
+            if sys.stdin.isatty() and sys.stdout.isatty():
+                _talk(conversation, config.url, model)
+            else:
+                _read_lines(conversation, sys.stdin)
+        except APIError as error:
+            print(f"quire chat: {_sentence(error, config.url)}", file=sys.stderr)
+            return 1
+        except StopIteration:
+            print(f"quire chat: the server at {config.url} has no model", file=sys.stderr)
+            return 1
+        except (KeyboardInterrupt, BrokenPipeError):
+            return 130
+    return 0
+
+
+def _read_lines(conversation: Conversation, lines: Iterable[str]) -> None:
+    """A line in, an answer out, and nothing else. Raises openai.APIError."""
+    for line in lines:
+        if line.strip():
+            for piece in conversation.answer(line.strip()):
+                print(piece, end="", flush=True)
+            print(flush=True)
+
+
+def _talk(conversation: Conversation, url: str, model: str) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{model}[/bold] at {url}   [dim]/help tells what else there is, Ctrl-D leaves[/dim]")
+    session = _prompt_session()
+    while True:
+        try:
+            text = session.prompt("\n› ").strip()
+        except KeyboardInterrupt:
+            continue  # Drops the line that was being typed.
+        except EOFError:
+            return
+        match text.split(maxsplit=1):
+            case []:
+                pass
+            case ["/exit" | "/quit"]:
+                return
+            case ["/help"]:
+                console.print(HELP, style="dim", markup=False)
+            case ["/reset"]:
+                conversation.reset()
+                console.print("forgotten", style="dim")
+            case ["/system"]:
+                console.print(conversation.system or "nothing was told", style="dim", markup=False)
+            case ["/system", system]:
+                conversation.system = system
+                console.print("told", style="dim")
+            case [word, *_] if word.startswith("/") and word.count("/") == 1:
+                console.print(f"there is no {word}; /help tells what there is", style="dim", markup=False)
+            case _:
+                try:
+                    with closing(conversation.answer(text)) as pieces:
+                        for piece in pieces:
+                            console.print(piece, end="", markup=False)
+                    note = str(conversation.figures or "")
+                except KeyboardInterrupt:
+                    note = "stopped"
+                except APIError as error:
+                    note = _sentence(error, url)
+                console.print(f"\n{note}", style="dim", markup=False)
+
+
+def _prompt_session() -> PromptSession[str]:
+    from prompt_toolkit import PromptSession
+    from prompt_toolkit.history import FileHistory
+    from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+
+    bindings = KeyBindings()
+
+    @bindings.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.insert_text("\n")
+
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state", "quire")
+    state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return PromptSession(history=FileHistory(str(state / "chat_history")), key_bindings=bindings)
+
+
+def _sentence(error: APIError, url: str) -> str:
+    if isinstance(error, APIStatusError):
+        return error.message
+    if isinstance(error, APIConnectionError):
+        return f"no server answers at {url}; start one with: quire serve"
+    return f"the server at {url} broke off: {error.message}"

@@ -1,0 +1,27 @@
+"""Child processes that never outlive their parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> Callable[[], None]:
+    """A preexec_fn: the kernel kills the child when the thread that started it ends, even by SIGKILL. Only Linux has
+    this; elsewhere a parent killed that way leaves its children behind."""
+    if sys.platform != "linux":
+        return lambda: None
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
+
+    def arrange() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # It died in between.
+            os._exit(1)
+
+    return arrange

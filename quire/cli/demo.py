@@ -1,0 +1,51 @@
+"""`quire demo`: starts everything, streams one answer, stops everything."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
+
+from openai import APIError, OpenAI
+
+from quire.cli import gateway
+from quire.cli.conversation import Conversation
+from quire.cli.serve import run, with_port
+from quire.cli.stack import build_stack
+from quire.cli.supervisor import StackError
+from shared.config import ConfigError
+
+PROG = "quire demo"
+PROMPT = "Tell me a story about a fox."
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog=PROG, description="Starts a stack on a free port, streams one answer through the openai SDK, and stops it."
+    )
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="as for quire serve; the bundled model if left out")
+    parser.add_argument("--prompt", default=PROMPT, help="what to ask")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what the parts log")
+    arguments = parser.parse_args(argv)
+
+    async def chat(url: str, stop: Callable[[], None]) -> None:
+        await asyncio.to_thread(_chat, url, arguments.prompt)
+        stop()
+
+    flags = {"port": "0", **({"model": arguments.model} if arguments.model else {})}
+    try:
+        asyncio.run(run(with_port(build_stack(flags, {})), chat, verbose=arguments.verbose))
+    except (ConfigError, gateway.GatewayError, StackError, APIError) as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _chat(url: str, prompt: str) -> None:
+    with OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+        conversation = Conversation(client, next(iter(client.models.list())).id, "", {"max_tokens": 200, "temperature": 0})
+        print(f"\n{prompt}\n", flush=True)
+        for piece in conversation.answer(prompt):
+            print(piece, end="", flush=True)
+        print(f"\n\n{conversation.figures}", flush=True)

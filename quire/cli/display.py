@@ -1,0 +1,53 @@
+"""How a start and what happens after it look in a log or a pipe: plain lines."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Self
+
+from shared.status import Status
+
+# Progress is told in steps this large.
+PROGRESS_STEP = 0.25
+
+
+class PlainDisplay:
+    """A line per news. `verbose`: the parts' own lines too, with the part's name in front."""
+
+    def __init__(self, verbose: bool) -> None:
+        self._verbose = verbose
+        self._shown: dict[str, str] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return
+
+    def on_status(self, name: str, status: Status) -> None:
+        text = f"{name}: {describe(status)}"
+        if self._shown.get(name) != text:
+            self._shown[name] = text
+            self.note(text)
+
+    def on_line(self, name: str, line: str) -> None:
+        if self._verbose:
+            self.note(f"{name} | {line}")
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def settle(self) -> None:
+        """The start is over."""
+
+
+def describe(status: Status) -> str:
+    if status.state == "failed":
+        return f"failed: {status.detail}"
+    text = status.detail or status.state
+    if status.progress is not None:
+        text += f" {status.progress // PROGRESS_STEP * PROGRESS_STEP:.0%}"
+    return text

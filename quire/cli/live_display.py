@@ -1,0 +1,64 @@
+"""How a start looks on a terminal: a table with a row per part that moves until the stack is up, then lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from quire.cli.display import describe
+from shared.status import Status
+
+MARKS = {"ready": Text("✓", "green"), "failed": Text("✗", "red")}
+
+
+class LiveDisplay:
+    """`names`: the parts, in the order of their rows. `verbose`: their own lines too, above the table."""
+
+    def __init__(self, names: Sequence[str], verbose: bool) -> None:
+        self._verbose = verbose
+        self._statuses = {name: Status("starting") for name in names}
+        # One for all, so that they turn together.
+        self._spinner = Spinner("dots")
+        self._console = Console(stderr=True, highlight=False)
+        self._live = Live(get_renderable=self._table, console=self._console, refresh_per_second=8)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.settle()
+
+    def on_status(self, name: str, status: Status) -> None:
+        self._statuses[name] = status
+        if not self._live.is_started:
+            self.note(f"{name}: {describe(status)}")
+
+    def on_line(self, name: str, line: str) -> None:
+        if self._verbose:
+            self._console.print(Text.assemble((f"{name} | ", "dim"), line), soft_wrap=True)
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+    def settle(self) -> None:
+        """The start is over; the table stays as it is."""
+        self._live.stop()
+
+    def _table(self) -> Table:
+        table = Table.grid(padding=(0, 1))
+        for name, status in self._statuses.items():
+            detail = Text(status.detail or status.state, "dim" if status.state == "ready" else "")
+            bar = Text() if status.progress is None else ProgressBar(1.0, status.progress, width=24)
+            table.add_row(MARKS.get(status.state, self._spinner), name, detail, bar)
+        return table

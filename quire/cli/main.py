@@ -1,0 +1,87 @@
+"""The `quire` command. Its first word names what to run, and only that is imported, so that every part starts fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """`module` has a `main(argv) -> int`; `extra` is what to install where its imports fail."""
+
+    module: str
+    extra: str
+    help: str
+
+
+COMMANDS = {
+    "serve": Command("quire.cli.serve", "local", "the whole stack on this host, in one command"),
+    "chat": Command("quire.cli.chat", "local", "talk to a server in the terminal"),
+    "demo": Command("quire.cli.demo", "local", "start everything, stream one answer, stop everything"),
+    "router": Command("services.router.main", "router", "one router: OpenAI's API and text, in front of schedulers"),
+    "scheduler": Command(
+        "services.scheduler.main", "scheduler", "one scheduler: batches and block tables of its workers"
+    ),
+    "worker": Command("services.worker.main", "worker", "one worker: weights, KV pages and sampling"),
+    "gateway": Command("quire.cli.gateway", "gateway", "one gateway: Envoy, HTTP and gRPC in front of routers"),
+}
+
+USAGE = """\
+usage: quire COMMAND [options]
+
+{commands}
+  version    print the version
+  help       print this, or the options of a command: quire help serve
+
+Try: quire serve              serve the bundled model on http://127.0.0.1:8000
+     quire serve MODEL        serve a directory in Hugging Face format, or a model's name on the hub
+     quire chat               talk to it
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    name, rest = (words[0], words[1:]) if words else ("help", [])
+    if name in ("help", "--help", "-h") and rest:
+        name, rest = rest[0], ["--help"]
+    if name in ("help", "--help", "-h"):
+        print(usage(), end="")
+        return 0
+    if name in ("version", "--version", "-V"):
+        print(version())
+        return 0
+    command = COMMANDS.get(name)
+    if command is None:
+        print(f"quire: there is no command {name!r}; see quire --help", file=sys.stderr)
+        return 2
+    try:
+        module = importlib.import_module(command.module)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if missing.partition(".")[0] in ("quire", "services", "shared", "deploy"):
+            raise
+        print(f"quire {name}: {missing} is not installed; try: pip install 'quire[{command.extra}]'", file=sys.stderr)
+        return 1
+    return int(module.main(rest))
+
+
+def usage() -> str:
+    lines = [f"  {name:<10} {command.help}" for name, command in COMMANDS.items()]
+    return USAGE.format(commands="\n".join(lines))
+
+
+def version() -> str:
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("quire")
+    except PackageNotFoundError:
+        return "unknown (not installed)"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+"""One part of the local stack: a child process that tells on a pipe how its start goes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from quire.cli.child import die_with_parent
+from shared.status import Status, parse_status
+
+KEPT_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PartSpec:
+    """What to run: `argv` takes `--status-fd N` after it. `stop_timeout`: seconds from SIGTERM to SIGKILL."""
+
+    name: str
+    argv: tuple[str, ...]
+    stop_timeout: float = 10.0
+
+
+class PartObserver(Protocol):
+    def on_status(self, name: str, status: Status) -> None: ...
+
+    def on_line(self, name: str, line: str) -> None:
+        """A line of the part's standard error."""
+
+
+class Part:
+    """A running part. It leads a session of its own: signals of the terminal do not reach it, and what it started can
+    be ended with it."""
+
+    def __init__(self, spec: PartSpec, process: asyncio.subprocess.Process) -> None:
+        self.spec = spec
+        self.status = Status("starting")
+        self._process = process
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._readers: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(cls, spec: PartSpec, environment: Mapping[str, str], observer: PartObserver) -> Part:
+        """Raises OSError when there is no such program."""
+        # Pipes of our own: asyncio would take a process for running as long as anything holds one of its pipes open.
+        status_reader, status_writer = os.pipe()
+        lines_reader, lines_writer = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *spec.argv,
+                *("--status-fd", str(status_writer)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=lines_writer,
+                pass_fds=(status_writer,),
+                env=dict(environment),
+                start_new_session=True,
+                preexec_fn=die_with_parent(),
+            )
+        except OSError:
+            os.close(status_reader)
+            os.close(lines_reader)
+            raise
+        finally:
+            os.close(status_writer)
+            os.close(lines_writer)
+        part = cls(spec, process)
+        part._readers = [
+            asyncio.create_task(_read(status_reader, lambda line: part._on_status(line, observer))),
+            asyncio.create_task(_read(lines_reader, lambda line: part._on_line(line, observer))),
+        ]
+        return part
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process.returncode is None
+
+    async def ended(self) -> str:
+        """Waits for the process to end, by itself or not, and tells why: its own word if it gave one, else its status
+        and last lines."""
+        code = await self._process.wait()
+        # Whatever it left behind in its session holds the pipes open.
+        self.kill()
+        await asyncio.wait(self._readers, timeout=1)
+        for reader in self._readers:
+            reader.cancel()
+        if self.status.state == "failed":
+            return self.status.detail
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        return "\n".join([how, *(f"  | {line}" for line in self._lines)])
+
+    def terminate(self) -> None:
+        if self.running:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+
+    def kill(self) -> None:
+        """Ends it and everything in its session at once."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL where that is not enough."""
+        self.terminate()
+        try:
+            await asyncio.wait_for(self._process.wait(), self.spec.stop_timeout)
+        except TimeoutError:
+            self.kill()
+            await self._process.wait()
+
+    def _on_status(self, line: bytes, observer: PartObserver) -> None:
+        with contextlib.suppress(ValueError, TypeError):
+            self.status = parse_status(line)
+            observer.on_status(self.spec.name, self.status)
+
+    def _on_line(self, line: bytes, observer: PartObserver) -> None:
+        text = line.decode(errors="replace").rstrip()
+        self._lines.append(text)
+        observer.on_line(self.spec.name, text)
+
+
+async def _read(fd: int, on_line: Callable[[bytes], None]) -> None:
+    """Until the pipe ends; closes it."""
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
+    )
+    try:
+        while True:
+            try:
+                line = await reader.readline()
+            except ValueError:
+                continue  # Longer than the reader's limit, and dropped.
+            if not line:
+                return
+            on_line(line)
+    finally:
+        transport.close()

@@ -1,0 +1,24 @@
+"""How often a part that crashed is started again."""
+
+from __future__ import annotations
+
+from collections import deque
+
+BACKOFF_S = (0.1, 0.5, 2.0)
+WINDOW_S = 60.0
+
+
+class Restarts:
+    """Three restarts in any minute, each after a longer pause."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque()
+
+    def pause(self, now: float) -> float | None:
+        """Seconds to wait before the restart of a part that crashed at `now` (seconds, any origin); None: no more."""
+        while self._times and self._times[0] <= now - WINDOW_S:
+            self._times.popleft()
+        if len(self._times) == len(BACKOFF_S):
+            return None
+        self._times.append(now)
+        return BACKOFF_S[len(self._times) - 1]

@@ -1,0 +1,140 @@
+"""`quire serve`: the whole stack on this host, in one command."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.cli import gateway
+from quire.cli.display import PlainDisplay
+from quire.cli.http_probe import ask
+from quire.cli.part import PartSpec
+from quire.cli.stack import SERVICES, WIRING, Stack, build_stack, part_environment, part_specs, runtime_directory
+from quire.cli.supervisor import Check, StackError, Supervisor
+from shared.config import ConfigError, add_options, read_file
+
+if TYPE_CHECKING:
+    from quire.cli.live_display import LiveDisplay
+
+PROG = "quire serve"
+DESCRIPTION = """\
+Serves a model on this host: gateway, router, scheduler and worker, started and watched together.
+Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file."""
+
+# Called with the URL once the stack answers, and with what stops it.
+OnReady = Callable[[str, Callable[[], None]], Awaitable[None]]
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = vars(_parser().parse_args(argv))
+    verbose, path = arguments.pop("verbose"), arguments.pop("config")
+    try:
+        stack = with_port(build_stack(arguments, read_file(path)))
+        asyncio.run(run(stack, _welcome, verbose=verbose))
+    except (ConfigError, gateway.GatewayError) as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return 2
+    except StackError as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def with_port(stack: Stack) -> Stack:
+    """The stack with the gateway's address settled. Raises GatewayError when it cannot be had."""
+    return Stack({**stack.configs, "gateway": gateway.with_real_address(stack.gateway)})
+
+
+async def run(stack: Stack, on_ready: OnReady, *, verbose: bool) -> None:
+    """Until a signal comes, or `on_ready` stops the stack. Raises StackError when a part fails for good. No process is
+    left when this returns."""
+    url = gateway.url(stack.gateway)
+    with runtime_directory() as name, _display(verbose) as display:
+        specs, environment = part_specs(stack, Path(name)), part_environment(stack, Path(name))
+        await supervise(specs, environment, display, lambda: _unhealthy(url), lambda stop: on_ready(url, stop))
+
+
+async def supervise(
+    specs: Sequence[PartSpec],
+    environment: Mapping[str, str],
+    display: PlainDisplay | LiveDisplay,
+    check: Check,
+    on_ready: Callable[[Callable[[], None]], Awaitable[None]],
+) -> None:
+    """A Supervisor that heeds the signals of this process: the first stops the parts in order, the second at once."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        if stop.is_set():
+            hurry.set()
+            return
+        display.settle()
+        display.note("stopping; interrupt again to stop at once")
+        stop.set()
+
+    async def ready() -> None:
+        display.settle()
+        await on_ready(stop.set)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    await Supervisor(specs, environment, display, check).run(stop, hurry, ready)
+
+
+async def _unhealthy(url: str) -> str | None:
+    """What is wrong with the server, or None."""
+    try:
+        answer = await ask(url.removeprefix("http://"), "/health")
+    except OSError as error:
+        return str(error)
+    return None if answer.status == 200 else f"GET /health answers {answer.status}: {answer.body.strip()[:200]}"
+
+
+async def _welcome(url: str, stop: Callable[[], None]) -> None:
+    models = await ask(url.removeprefix("http://"), "/v1/models")
+    model = str(json.loads(models.body)["data"][0]["id"])
+    request = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True})
+    print(
+        f"\n{model} is served.\n"
+        f"  OpenAI's API   {url}/v1\n"
+        f"  gRPC           {url.removeprefix('http://')}\n"
+        f"  metrics        {url}/metrics\n\n"
+        f"Try:  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{request}'\n"
+        f"      quire chat --url {url}\n\n"
+        "Ctrl-C stops it.",
+        flush=True,
+    )
+
+
+def _display(verbose: bool) -> PlainDisplay | LiveDisplay:
+    if sys.stderr.isatty():
+        from quire.cli.live_display import LiveDisplay
+
+        return LiveDisplay(tuple(SERVICES), verbose)
+    return PlainDisplay(verbose)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROG,
+        usage="quire serve [MODEL] [options]",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="show what the parts log")
+    parser.add_argument("--config", metavar="FILE", default=None, help="TOML file of options")
+    for name in reversed(SERVICES):
+        add_options(parser.add_argument_group(name), SERVICES[name])
+    for action in parser._actions:
+        if action.dest in WIRING:
+            action.help = argparse.SUPPRESS
+        elif action.dest == "metrics_port":
+            ports = ", ".join(f"{name} +{offset}" for offset, name in enumerate(SERVICES))
+            action.help = f"First of the TCP ports for Prometheus metrics ({ports}); none are served if left out."
+    return parser

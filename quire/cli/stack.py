@@ -1,0 +1,123 @@
+"""The local stack: which parts there are, how they find each other, and the command that starts each of them.
+
+The commands are those that containers run; only the addresses differ (Unix sockets in a private directory here).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from deploy.envoy.config import GatewayConfig
+from quire.cli.part import PartSpec
+from services.router.config import RouterConfig
+from services.scheduler.config import SchedulerConfig
+from services.worker.config import WorkerConfig
+from shared.config import ENVIRONMENT_PREFIX, ConfigError, build, to_argv
+
+# In the order in which the parts are stopped: nobody loses the one it is still talking to.
+SERVICES: dict[str, type] = {
+    "gateway": GatewayConfig,
+    "router": RouterConfig,
+    "scheduler": SchedulerConfig,
+    "worker": WorkerConfig,
+}
+# What the stack itself decides.
+WIRING = frozenset({"listen", "router", "scheduler", "worker", "status_fd"})
+# The kernel takes 107 bytes for a Unix socket's path; this leaves room for the longest name.
+LONGEST_DIRECTORY = 90
+# Between the end of a part's own drain and SIGKILL.
+STOP_MARGIN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A config object per part, without the wiring."""
+
+    configs: Mapping[str, Any]
+
+    @property
+    def gateway(self) -> GatewayConfig:
+        config = self.configs["gateway"]
+        assert isinstance(config, GatewayConfig)
+        return config
+
+
+def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
+    """`flags` by field name, `file` by option name. What several parts have goes to each. Raises ConfigError."""
+    wired = sorted(WIRING & flags.keys())
+    if wired:
+        raise ConfigError(f"--{wired[0].replace('_', '-')} is for parts started one by one; quire serve sets it itself")
+    unknown = sorted(file.keys() - {name.replace("_", "-") for name in option_names()})
+    if unknown:
+        raise ConfigError(f"{unknown[0]} in the configuration file is no option; see quire serve --help")
+    environment = {key: value for key, value in os.environ.items() if key not in map(variable, WIRING)}
+    configs: dict[str, Any] = {
+        name: build(config_class, flags, environment, file) for name, config_class in SERVICES.items()
+    }
+    base = configs["gateway"].metrics_port
+    if base is not None:
+        for offset, name in enumerate(SERVICES):
+            configs[name] = dataclasses.replace(configs[name], metrics_port=base + offset)
+    return Stack(configs)
+
+
+def part_specs(stack: Stack, directory: Path) -> tuple[PartSpec, ...]:
+    """`directory` is where the sockets go."""
+    sockets = {name: f"unix:{directory}/{name}.sock" for name in ("router", "scheduler", "worker")}
+    wiring = {
+        "gateway": ("--router", sockets["router"]),
+        "router": ("--listen", sockets["router"], "--scheduler", sockets["scheduler"]),
+        "scheduler": ("--listen", sockets["scheduler"], "--worker", sockets["worker"]),
+        "worker": ("--listen", sockets["worker"]),
+    }
+    return tuple(
+        PartSpec(
+            name,
+            (sys.executable, "-m", "quire.cli.main", name, *to_argv(config), *wiring[name]),
+            stop_timeout=max(10.0, getattr(config, "drain_timeout", 0.0) + STOP_MARGIN_S),
+        )
+        for name, config in stack.configs.items()
+    )
+
+
+def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
+    """The parts get their options as flags; the environment carries what a command line must not show."""
+    resolved = {variable(name) for name in option_names()}
+    environment = {key: value for key, value in os.environ.items() if key not in resolved}
+    for config in stack.configs.values():
+        for field in dataclasses.fields(config):
+            value = getattr(config, field.name)
+            if field.metadata["secret"] and value != field.default:
+                items = value if isinstance(value, tuple) else (value,)
+                environment[variable(field.name)] = ",".join(str(item) for item in items)
+    # What a part leaves in its temporary directory goes with the stack's.
+    environment["TMPDIR"] = str(directory)
+    return environment
+
+
+def runtime_directory() -> tempfile.TemporaryDirectory[str]:
+    """A private directory (mode 700) whose path is short enough for sockets."""
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), None, "/tmp"):
+        directory = tempfile.TemporaryDirectory(
+            prefix="quire-", dir=parent if parent and Path(parent).is_dir() else None
+        )
+        if len(os.fsencode(directory.name)) <= LONGEST_DIRECTORY:
+            return directory
+        directory.cleanup()
+    raise ConfigError("no directory for temporary files has a path short enough for Unix sockets; set XDG_RUNTIME_DIR")
+
+
+def option_names() -> frozenset[str]:
+    return frozenset(field.name for config_class in SERVICES.values() for field in dataclasses.fields(config_class))
+
+
+def variable(name: str) -> str:
+    """The environment variable of an option."""
+    return ENVIRONMENT_PREFIX + name.upper()

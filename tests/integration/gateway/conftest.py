@@ -1,0 +1,82 @@
+"""A real Envoy, started as `quire gateway` starts it, in front of routers that answer as a test scripts them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from shared.status import Status, parse_status
+from tests.integration.gateway.fake_router import FakeRouter
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(slots=True)
+class Gateway:
+    url: str
+    process: asyncio.subprocess.Process
+    access_log: Path
+
+    @property
+    def address(self) -> str:
+        return self.url.removeprefix("http://")
+
+    async def stop(self) -> int:
+        if self.process.returncode is None:
+            self.process.send_signal(signal.SIGTERM)
+        return await self.process.wait()
+
+
+async def start_gateway(directory: Path, routers: Sequence[str], *options: str) -> Gateway:
+    access_log = directory / "access.log"
+    reader, writer = os.pipe()
+    routing = [word for router in routers for word in ("--router", router)]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "quire.cli.main", "gateway", "--port", "0", "--access-log", str(access_log)),
+        *routing,
+        *("--status-fd", str(writer)),
+        *options,
+        pass_fds=(writer,),
+    )
+    os.close(writer)
+    status = Status("starting")
+    with os.fdopen(reader) as lines:
+        while status.state == "starting":
+            status = parse_status(await asyncio.to_thread(lines.readline))
+    assert status.state == "ready", status
+    return Gateway(status.facts["url"], process, access_log)
+
+
+@pytest.fixture
+async def router(short_directory: Path) -> AsyncIterator[FakeRouter]:
+    router = FakeRouter()
+    await router.start(f"unix:{short_directory}/router.sock")
+    yield router
+    await router.stop()
+
+
+@pytest.fixture
+async def gateway(short_directory: Path, router: FakeRouter) -> AsyncIterator[Gateway]:
+    gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"])
+    yield gateway
+    await gateway.stop()
+
+
+@pytest.fixture
+def short_directory() -> Iterator[Path]:
+    """Unix sockets take 107 bytes of path; pytest's own directories may be longer."""
+    with tempfile.TemporaryDirectory(prefix="quire-test-") as directory:
+        yield Path(directory)

@@ -1,0 +1,169 @@
+"""A router without anything behind it: both of its services, answering as a test scripts it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+from google.api.httpbody_pb2 import HttpBody
+
+from quire.inference.v1 import inference_pb2, inference_pb2_grpc
+from quire.openai.v1 import openai_pb2_grpc
+from shared.grpc_server import GrpcServer
+
+Context = grpc.aio.ServicerContext[Any, Any]
+Script = Callable[[HttpBody, Context], AsyncIterator[HttpBody]]
+
+
+def body(content: bytes | str, content_type: str = "application/json") -> HttpBody:
+    return HttpBody(content_type=content_type, data=content.encode() if isinstance(content, str) else content)
+
+
+def event(data: str) -> HttpBody:
+    return body(f"data: {data}\n\n", "text/event-stream")
+
+
+def error_json(message: str, type: str, param: str | None, code: str | None) -> str:  # noqa: A002
+    return json.dumps({"error": {"message": message, "type": type, "param": param, "code": code}})
+
+
+async def echo(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+    yield body(request.data)
+
+
+class FakeRouter:
+    """Its HTTP side answers POSTs by `script`, and counts them; its typed side knows one model."""
+
+    def __init__(self, name: str = "fake") -> None:
+        self.name = name
+        self.script: Script = echo
+        self.calls = 0
+        self.cancelled = asyncio.Event()
+        self.metadata: dict[str, str | bytes] = {}
+        self._server = GrpcServer(["quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"])
+        self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, FakeOpenAI(self))
+        self._server.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, FakeInference(name))
+
+    async def start(self, address: str) -> list[str]:
+        addresses = await self._server.start([address])
+        await self._server.set_serving(True)
+        return addresses
+
+    async def stop(self) -> None:
+        await self._server.stop(0)
+
+    async def run_script(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        self.calls += 1
+        self.metadata = dict(context.invocation_metadata() or ())
+        try:
+            async for message in self.script(request, context):
+                yield message
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
+    def __init__(self, router: FakeRouter) -> None:
+        self._router = router
+
+    async def CreateChatCompletion(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
+    async def CreateCompletion(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
+    async def ListModels(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
+        return body(json.dumps({"object": "list", "data": [{"id": self._router.name}]}))
+
+    async def GetModel(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
+        return body(json.dumps({"id": request.model}))
+
+    async def Tokenize(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
+        return body(request.data)
+
+    async def Detokenize(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
+        return body(request.data)
+
+    async def GetHealth(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
+        return body(json.dumps({"router": self._router.name}))
+
+    async def GetMetrics(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
+        return body("", "text/plain")
+
+
+class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
+    """It lists its model; every other call fails, for its model does not exist."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    async def ListModels(self, request: Any, context: Context) -> inference_pb2.ListModelsResponse:  # noqa: N802
+        return inference_pb2.ListModelsResponse(models=[inference_pb2.Model(name=self._name, max_model_len=512)])
+
+    async def Generate(self, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+        await self._fail(request, context)
+        yield
+
+    async def Chat(self, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+        await self._fail(request, context)
+        yield
+
+    async def Tokenize(self, request: Any, context: Context) -> Any:  # noqa: N802
+        await self._fail(request, context)
+
+    async def Detokenize(self, request: Any, context: Context) -> Any:  # noqa: N802
+        await self._fail(request, context)
+
+    async def _fail(self, request: Any, context: Context) -> NoReturn:
+        message = f"no model {request.model}"
+        error = error_json(message, "invalid_request_error", "model", "model_not_found")
+        context.set_trailing_metadata((("quire-error", error),))
+        await context.abort(grpc.StatusCode.NOT_FOUND, message)
+
+
+def aborting(code: grpc.StatusCode, message: str, *trailers: tuple[str, str]) -> Script:
+    async def script(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        context.set_trailing_metadata(trailers)
+        await context.abort(code, message)
+        yield body("")
+
+    return script
+
+
+def waiting_for(release: Awaitable[Any], first: HttpBody, then: HttpBody) -> Script:
+    """The second message is sent only once `release` is done."""
+
+    async def script(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        yield first
+        await release
+        yield then
+
+    return script
+
+
+async def main(address: str, name: str) -> None:
+    """A router in a process of its own, to be killed: it says on standard output that it is up, then a line per POST,
+    and finishes none of them."""
+    router = FakeRouter(name)
+
+    async def script(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        print("called", flush=True)
+        if request.data == b'{"stream": true}':
+            yield event("first")
+        await asyncio.Event().wait()
+
+    router.script = script
+    await router.start(address)
+    print("up", flush=True)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,106 @@
+"""The gateway as a process: what it listens on, how it stops, what it says when it cannot start."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import signal
+import socket
+import sys
+from pathlib import Path
+
+from tests.integration.gateway.client import call
+from tests.integration.gateway.conftest import Gateway, free_port, start_gateway
+from tests.integration.gateway.fake_router import FakeRouter, event, waiting_for
+from tests.unit.cli.processes import children, until_ended
+
+CHAT = "/v1/chat/completions"
+
+
+def listening_addresses(pid: int) -> set[str]:
+    """IPv4 addresses, in /proc's hex form with the port, that a process and its children listen on."""
+    folders = [Path(f"/proc/{one}/fd") for one in (pid, *children(pid))]
+    links = {link.readlink().name for folder in folders for link in folder.iterdir()}
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in links}
+
+
+async def test_only_the_port_for_clients_is_open(short_directory: Path) -> None:
+    gateway = await start_gateway(short_directory, ["127.0.0.1:1"], "--host", "0.0.0.0")
+    port = int(gateway.address.rpartition(":")[2])
+    try:
+        assert listening_addresses(gateway.process.pid) == {f"00000000:{port:04X}"}
+    finally:
+        await gateway.stop()
+
+
+async def test_an_admin_port_is_on_loopback_only(short_directory: Path) -> None:
+    admin = free_port()
+    gateway = await start_gateway(short_directory, ["127.0.0.1:1"], "--host", "0.0.0.0", "--admin-port", str(admin))
+    try:
+        assert f"0100007F:{admin:04X}" in listening_addresses(gateway.process.pid)
+        assert (await call(f"127.0.0.1:{admin}", "GET", "/ready")).status == 200
+    finally:
+        await gateway.stop()
+
+
+async def test_the_metrics_port_shows_metrics_and_nothing_else_of_the_admin_interface(short_directory: Path) -> None:
+    metrics = f"127.0.0.1:{free_port()}"
+    gateway = await start_gateway(short_directory, ["127.0.0.1:1"], "--metrics-port", metrics.rpartition(":")[2])
+    try:
+        assert b"envoy_http_downstream_rq_active" in (await call(metrics, "GET", "/metrics")).body
+        for method, path in (("POST", "/quitquitquit"), ("GET", "/config_dump"), ("POST", "/metrics")):
+            assert (await call(metrics, method, path)).status == 404
+    finally:
+        await gateway.stop()
+
+
+async def test_a_request_under_way_finishes_before_the_gateway_stops(gateway: Gateway, router: FakeRouter) -> None:
+    release = asyncio.Event()
+    router.script = waiting_for(release.wait(), event("1"), event("2"))
+    connection = http.client.HTTPConnection(gateway.address, timeout=10)
+    connection.request("POST", CHAT, b"{}")
+    response = await asyncio.to_thread(connection.getresponse)
+    assert await asyncio.to_thread(response.readline) == b"data: 1\n"
+
+    gateway.process.send_signal(signal.SIGTERM)
+    release.set()
+
+    assert b"data: 2" in await asyncio.to_thread(response.read)
+    assert await asyncio.wait_for(gateway.process.wait(), 10) == 0
+
+
+async def test_what_does_not_finish_in_time_is_cut(short_directory: Path, router: FakeRouter) -> None:
+    gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--drain-timeout", "0.2")
+    router.script = waiting_for(asyncio.Event().wait(), event("1"), event("2"))
+    connection = http.client.HTTPConnection(gateway.address, timeout=10)
+    connection.request("POST", CHAT, b"{}")
+    await asyncio.to_thread(connection.getresponse)
+
+    assert await asyncio.wait_for(gateway.stop(), 10) == 0
+
+
+async def test_killing_the_command_ends_envoy(gateway: Gateway, router: FakeRouter) -> None:
+    (envoy,) = children(gateway.process.pid)
+
+    gateway.process.kill()
+    await gateway.process.wait()
+
+    await until_ended([envoy])
+
+
+async def test_a_taken_port_is_told_in_a_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "quire.cli.main", "gateway", "--port", str(port)),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, stderr = await process.communicate()
+
+    assert process.returncode == 1
+    assert stderr.decode() == (
+        f"quire gateway: cannot listen on 127.0.0.1:{port}: address already in use; choose another port with --port\n"
+    )

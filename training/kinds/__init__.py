@@ -1,0 +1,1 @@
+"""What the bundled model can be asked. Each file holds one family of kinds; `catalogue` lists them all."""

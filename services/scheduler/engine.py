@@ -42,6 +42,7 @@ class Engine:
         self._scheduler_id = scheduler_id
         self._config = config
         self._link: WorkerLink | None = None
+        self._pump_due: asyncio.Handle | None = None
         self._lost_since: float | None = None
         self._last_progress = time.monotonic()
         self._spans = SequenceSpans()
@@ -54,13 +55,13 @@ class Engine:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
         sequence = self.core.submit(request)
         self._spans.start(sequence)
-        self._pump()
+        self._pump_soon()
 
     def abort(self, owner: Owner) -> bool:
         if self.core is None or not self.core.abort(owner):
             return False
         self._spans.end(owner, "aborted")
-        self._pump()
+        self._pump_soon()
         return True
 
     def tick(self, now: float) -> None:
@@ -74,7 +75,11 @@ class Engine:
             logger.error("worker %s answered no plan for %g s: giving it up", self.address, self._config.step_timeout)
             self._last_progress = now
             self._link.cancel()
-        self._pump()
+        self._pump_soon()
+
+    @property
+    def num_unfinished(self) -> int:
+        return 0 if self.core is None else self.core.num_running + self.core.num_waiting
 
     # -- The worker ----------------------------------------------------------------------------------------------------
 
@@ -153,8 +158,16 @@ class Engine:
 
     # -- The step loop -------------------------------------------------------------------------------------------------
 
+    def _pump_soon(self) -> None:
+        """After what is already due on the loop, so that requests that arrive together start in one step."""
+        if self._pump_due is None:
+            self._pump_due = asyncio.get_running_loop().call_soon(self._pump)
+
     def _pump(self) -> None:
         """Keeps `run_ahead` plans in flight while there is something to plan."""
+        if self._pump_due is not None:
+            self._pump_due.cancel()
+            self._pump_due = None
         if self._link is None or self.core is None:
             return
         while self.core.num_in_flight < self._config.run_ahead:

@@ -165,13 +165,16 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     raise ValueError(f"unexpected message: {other}")
 
     def _submit(self, session: RouterSession, submit: scheduler_pb2.Submit) -> None:
+        engine = None
         for request in self._sequence_requests(session, submit):
             owner = request.key
             assert isinstance(owner, Owner)
             try:
                 if self._draining:
                     raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "this scheduler is shutting down", 1.0))
-                self._ready_engine().submit(request)
+                # All choices of a request go to one group, where their prompt is.
+                engine = engine or self._ready_engine()
+                engine.submit(request)
             except RefusedError as error:
                 session.add_finished(owner, FinishReason.ERROR, error.failure)
 
@@ -209,12 +212,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         engines = [engine for engine in self._engines if engine.core is not None]
         if not engines:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
-        return min(engines, key=lambda engine: (not engine.ready.is_set(), _outstanding_tokens(engine)))
+        return min(engines, key=lambda engine: (not engine.ready.is_set(), engine.num_unfinished))
 
     def _abort(self, owner: Owner) -> None:
         owner.session.owners.pop(owner.sequence_id, None)
         any(engine.abort(owner) for engine in self._engines)
-
-
-def _outstanding_tokens(engine: Engine) -> int:
-    return 0 if engine.core is None else engine.core.num_outstanding_tokens()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import grpc
@@ -28,6 +29,7 @@ class WorkerLink:
         # Bounded by the plans in flight.
         self._outbox: asyncio.Queue[worker_pb2.RunRequest] = asyncio.Queue()
         self._given_up = False
+        self._writer: asyncio.Task[None] | None = None
         self.hello: WorkerHello
 
     @classmethod
@@ -46,13 +48,13 @@ class WorkerLink:
         return link
 
     async def _open(self, scheduler_id: str) -> None:
-        stub = worker_pb2_grpc.WorkerServiceStub(self._channel)
-        self._outbox.put_nowait(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id=scheduler_id)))
-        self._call = stub.Run(self._requests())
+        self._call = worker_pb2_grpc.WorkerServiceStub(self._channel).Run()
+        await self._call.write(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id=scheduler_id)))
         response = await self._call.read()
         if not isinstance(response, worker_pb2.RunResponse) or not response.HasField("hello"):
             raise WorkerLostError(await self._reason())
         self.hello = hello_from_proto(response.hello)
+        self._writer = asyncio.create_task(self._write())
 
     def send(self, plan: StepPlan) -> None:
         """Hands a plan to the writer; does not wait."""
@@ -82,12 +84,16 @@ class WorkerLink:
         self._call.cancel()
 
     async def close(self) -> None:
+        if self._writer is not None:
+            self._writer.cancel()
         await self._channel.close()
+
+    async def _write(self) -> None:
+        """The stream's one writer. Where it fails, reading does too, and says why."""
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            while True:
+                await self._call.write(await self._outbox.get())
 
     async def _reason(self) -> str:
         """Why the worker ended the stream."""
         return f"worker {self._address}: {(await self._call.code()).name}: {await self._call.details()}"
-
-    async def _requests(self) -> AsyncIterator[worker_pb2.RunRequest]:
-        while True:
-            yield await self._outbox.get()

@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 SERVICE = "quire.worker.v1.WorkerService"
 # A step thread that has work but finishes no step for this long turns health red.
 STUCK_AFTER_S = 30.0
+WATCH_INTERVAL_S = 1.0
 DRAIN_S = 10.0
 # Python's default of 5 ms lets the event loop keep the step thread from the interpreter for as long.
 SWITCH_INTERVAL_S = 0.0005
@@ -78,10 +79,11 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             return
         engine = loaded.result()
         servicer.open(engine)
+        facts = {}
         if config.metrics_port is not None:
             from services.worker.metrics import serve_metrics
 
-            serve_metrics(steps.counters, config.metrics_port)
+            facts["metrics"] = f"127.0.0.1:{serve_metrics(steps.counters, config.metrics_port)}"
         await server.set_serving(True)
         limits = engine.runner.limits
         status.ready(
@@ -91,20 +93,21 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             dtype=engine.model.dtype,
             kv_tokens=str(limits.num_blocks * limits.block_size),
             max_model_len=str(limits.max_model_len),
+            **facts,
         )
-        await _watch(steps, server, stop)
+        await watch(steps, server, stop)
     finally:
         await servicer.close()
         await server.stop(DRAIN_S)
         await asyncio.to_thread(steps.stop, DRAIN_S)
 
 
-async def _watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event) -> None:
+async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event) -> None:
     """Health tells progress: red while a step is stuck, green again when it is through."""
     healthy = True
     while not stop.is_set():
         try:
-            async with asyncio.timeout(1.0):
+            async with asyncio.timeout(WATCH_INTERVAL_S):
                 await stop.wait()
         except TimeoutError:
             pass

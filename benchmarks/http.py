@@ -1,0 +1,39 @@
+"""A streamed completion over plain http.client: what a client sees, and little more work than that."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+MODEL = "quire-chat"
+PROMPT = list(range(10, 42))  # token ids, so that tokenizing is not what is compared
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    first_token_s: float
+    whole_s: float
+    tokens: int
+
+
+def stream_completion(url: str, max_tokens: int, connection: http.client.HTTPConnection | None = None) -> Timing:
+    """Exactly `max_tokens` tokens for PROMPT, greedy."""
+    connection = connection or http.client.HTTPConnection(urlsplit(url).netloc)
+    body = {
+        "model": MODEL, "prompt": PROMPT, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,
+        "stream": True, "stream_options": {"include_usage": True},
+    }  # fmt: skip
+    start = time.perf_counter()
+    connection.request("POST", "/v1/completions", json.dumps(body), {"content-type": "application/json"})
+    response = connection.getresponse()
+    first = 0.0
+    last = b""
+    for line in response:
+        if line.startswith(b"data: {"):
+            first = first or time.perf_counter() - start
+            last = line
+    tokens = json.loads(last[6:])["usage"]["completion_tokens"]
+    return Timing(first, time.perf_counter() - start, tokens)

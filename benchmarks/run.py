@@ -1,0 +1,46 @@
+"""Every figure of docs/performance.md: `make bench`, or `python -m benchmarks.run startup overhead steps`.
+
+Prints a table and keeps the numbers with machine, versions and date in benchmarks/results/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks import overhead, startup, steps
+
+BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
+    "startup": startup.measure,
+    "overhead": overhead.measure,
+    "steps": steps.measure,
+}
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> dict[str, str | int | None]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "torch": version("torch")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="which; default: all")
+    for name in parser.parse_args().names or BENCHMARKS:
+        figures = BENCHMARKS[name]()
+        print(f"\n{name}")
+        for figure, value in figures.items():
+            print(f"  {figure:28} {value:10.3f}")
+        record = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "figures": figures}
+        (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

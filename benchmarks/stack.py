@@ -1,0 +1,96 @@
+"""Starts what a benchmark measures, and stops it: whole stacks, or single parts as containers start them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+
+@dataclass(frozen=True, slots=True)
+class RunningParts:
+    """Addresses of parts started one by one."""
+
+    http: str
+    worker: str
+    scheduler: str
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: float = 120) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.01)
+    raise RuntimeError(f"{url} did not come up")
+
+
+@contextmanager
+def command(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A module of this tree as a process, stopped at the end."""
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+    )
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+@contextmanager
+def parts(*worker_arguments: str) -> Iterator[RunningParts]:
+    """The four parts on Unix sockets, so that each can be spoken to by itself."""
+    with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory, ExitStack() as stack:
+        worker, scheduler, router = (f"unix:{Path(directory) / name}" for name in ("w", "s", "r"))
+        port = free_port()
+        url = f"http://127.0.0.1:{port}"
+        main = "quire.cli.main"
+        stack.enter_context(command(main, "worker", *worker_arguments, "--listen", worker))
+        stack.enter_context(command(main, "scheduler", "--listen", scheduler, "--worker", worker))
+        stack.enter_context(command(main, "router", "--listen", router, "--scheduler", scheduler))
+        gateway = stack.enter_context(command(main, "gateway", "--port", str(port), "--router", router))
+        wait_healthy(url, gateway)
+        yield RunningParts(url, worker, scheduler)
+
+
+@contextmanager
+def lone_worker(*arguments: str) -> Iterator[str]:
+    """The address of a worker that no scheduler has claimed."""
+    with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
+        address = f"unix:{Path(directory) / 'w'}"
+        with command("quire.cli.main", "worker", *arguments, "--listen", address):
+            with grpc.insecure_channel(address) as channel:
+                grpc.channel_ready_future(channel).result(60)
+                wait_serving(channel)
+            yield address
+
+
+def wait_serving(channel: grpc.Channel, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    stub = health_pb2_grpc.HealthStub(channel)
+    while stub.Check(health_pb2.HealthCheckRequest()).status != health_pb2.HealthCheckResponse.SERVING:
+        if time.monotonic() > deadline:
+            raise RuntimeError("the worker did not come up")
+        time.sleep(0.01)

@@ -1,0 +1,35 @@
+"""A worker's state that checks nothing and answers at once: what is left to measure is everyone else."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quire.worker.v1 import worker_pb2
+
+TOKEN_ID = 100
+
+
+class CountingModel:
+    """Keeps each slot's number of tokens, and samples TOKEN_ID whenever a row reaches its end."""
+
+    def __init__(self, *, num_blocks: int = 65_536, block_size: int = 16, max_num_seqs: int = 256) -> None:
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.max_num_seqs = max_num_seqs
+        self.max_num_tokens = 8192
+        self._num_tokens = np.zeros(max_num_seqs, np.uint32)
+
+    def step(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        for new in plan.new_sequences:
+            self._num_tokens[new.slot] = len(new.token_ids) // 4
+        rows = plan.rows
+        slots = np.frombuffer(rows.slots, "<u4")
+        ends = np.frombuffer(rows.num_computed_tokens, "<u4") + np.frombuffer(rows.num_scheduled_tokens, "<u4")
+        sampled = ends == self._num_tokens[slots]
+        self._num_tokens[slots[sampled]] += 1
+        sequence_ids = np.frombuffer(rows.sequence_ids, "<u4")[sampled]
+        return worker_pb2.StepResult(
+            step_id=plan.step_id,
+            sequence_ids=sequence_ids.tobytes(),
+            token_ids=np.full(len(sequence_ids), TOKEN_ID, np.uint32).tobytes(),
+        )

@@ -1,0 +1,179 @@
+"""Finding a model, its tokenizer and its limits: what a person gets to read when something does not fit."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models
+
+from quire.inference.v1 import model_pb2
+from services.worker.checkpoint import find_checkpoint
+from services.worker.config import WorkerConfig
+from services.worker.engine import load_engine, resolve_device, resolve_dtype
+from services.worker.errors import ModelError
+from services.worker.tokenizer_files import TokenizerFiles, read_tokenizer
+from shared.config import ConfigError, build
+from tests.unit.worker.tiny_models import make_model
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("models") / "tiny"
+    make_model("Mistral", sliding_window=64).save_pretrained(directory)
+    write_tokenizer(directory)
+    return directory
+
+
+def write_tokenizer(directory: Path, **config: Any) -> None:
+    Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a")).save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def bundle_config(files: TokenizerFiles) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads(model_pb2.TokenizerBundle.FromString(files.data).tokenizer_config_json)
+    return config
+
+
+def test_a_directory_is_served_under_its_name_and_as_it_was_typed(directory: Path) -> None:
+    assert find_checkpoint(WorkerConfig(model=str(directory))).names == ("tiny", str(directory))
+    named = find_checkpoint(WorkerConfig(model=str(directory), served_model_name=("one", "two")))
+    assert named.names == ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("/nowhere/model", "there is no directory /nowhere/model"),
+        ("./model", "there is no directory ./model"),
+        ("no/such/model", "no/such/model is neither a directory nor the name of a model"),
+        ("quire-tests/there-is-no-such-model", "quire-tests/there-is-no-such-model is no directory, and "),
+    ],
+)
+def test_a_model_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, name: str, sentence: str) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(ModelError) as refusal:
+        find_checkpoint(WorkerConfig(model=name))
+    assert str(refusal.value).startswith(sentence)
+
+
+def test_the_chat_template_comes_along_wherever_it_is_kept(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, chat_template="old", bos_token="<s>")
+    assert bundle_config(read_tokenizer(tmp_path))["chat_template"] == "old"
+    (tmp_path / "chat_template.jinja").write_text("{{ new }}\n", encoding="utf-8")
+    assert bundle_config(read_tokenizer(tmp_path)) == {"bos_token": "<s>", "chat_template": "{{ new }}\n"}
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
+    assert bundle_config(read_tokenizer(tmp_path))["chat_template"] == [
+        {"name": "default", "template": "{{ new }}\n"},
+        {"name": "tool_use", "template": "tools"},
+    ]
+
+
+def test_special_tokens_of_older_checkpoints_are_kept(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, bos_token="<s>")
+    (tmp_path / "special_tokens_map.json").write_text(json.dumps({"bos_token": "<other>", "eos_token": "</s>"}))
+    assert bundle_config(read_tokenizer(tmp_path)) == {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+def test_the_bundle_is_the_same_bytes_every_time_and_its_digest_is_theirs(directory: Path) -> None:
+    first, second = read_tokenizer(directory), read_tokenizer(directory)
+    assert first == second
+    assert first.sha256 == hashlib.sha256(first.data).hexdigest()
+    assert b"".join(first.chunks()) == first.data
+
+
+def test_a_tokenizer_in_another_format_is_converted(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2, "<|endoftext|>": 3}))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    transformers.LlamaConfig().save_pretrained(tmp_path)
+    bundle = model_pb2.TokenizerBundle.FromString(read_tokenizer(tmp_path).data)
+    assert Tokenizer.from_str(bundle.tokenizer_json.decode()).encode("ab").ids == [2]
+
+
+def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no tokenizer\.json, and none can be made"):
+        read_tokenizer(tmp_path)
+
+
+def test_memory_and_context_decide_blocks_and_length(directory: Path) -> None:
+    def limits(**options: Any) -> tuple[int, int]:
+        engine = load_engine(WorkerConfig(model=str(directory), num_threads=1, **options), lambda *_: None)
+        return engine.runner.limits.num_blocks, engine.runner.limits.max_model_len
+
+    # A block of 16 tokens: 2 (keys and values) * 3 layers * 2 heads * 16 dimensions * 4 bytes each.
+    per_block = 16 * 2 * 3 * 2 * 16 * 4
+    assert limits(kv_cache_memory_bytes=10 * per_block + 1) == (10, 160)
+    assert limits(kv_cache_memory_bytes=100 * per_block) == (100, 512)
+    assert limits(num_gpu_blocks_override=7, block_size=32) == (7, 224)
+    assert limits(num_gpu_blocks_override=7, max_model_len=100) == (7, 100)
+    assert limits()[0] == 2**30 // per_block
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"max_model_len": 513}, "--max-model-len is 513; the model takes at most 512 tokens"),
+        ({"max_model_len": 200, "num_gpu_blocks_override": 12}, "--max-model-len is 200, but the KV cache holds 192"),
+        ({"kv_cache_memory_bytes": 1000}, "1000 bytes of KV cache hold no block of 16 tokens"),
+        ({"device": "tpu"}, "--device is 'tpu': use auto, cpu, cuda or cuda:N"),
+        ({"dtype": "bfloat16"}, "--dtype is bfloat16, but on a CPU Quire computes in float32 only"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(directory: Path, options: dict[str, Any], sentence: str) -> None:
+    config = dataclasses.replace(WorkerConfig(model=str(directory), num_threads=1, device="cpu"), **options)
+    with pytest.raises(ModelError) as refusal:
+        load_engine(config, lambda *_: None)
+    assert str(refusal.value).startswith(sentence)
+
+
+def test_a_missing_gpu_is_named() -> None:
+    with pytest.raises(ModelError, match=r"--device is cuda:99, but torch sees \d+ CUDA devices here"):
+        resolve_device("cuda:99")
+
+
+def test_dtypes_of_a_gpu_follow_the_checkpoint() -> None:
+    cuda = torch.device("cuda")
+    assert resolve_dtype("auto", "float16", cuda) is torch.float16
+    assert resolve_dtype("bfloat16", "float16", cuda) is torch.bfloat16
+    assert resolve_dtype("auto", "bfloat16", CPU) is torch.float32
+
+
+def test_dummy_weights_need_no_checkpoint(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((directory / "config.json").read_bytes())
+    write_tokenizer(tmp_path)
+    config = WorkerConfig(model=str(tmp_path), load_format="dummy", num_gpu_blocks_override=4, num_threads=1)
+    assert load_engine(config, lambda *_: None).runner.limits.vocab_size == 199
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"quantization": "awq"},
+        {"tensor_parallel_size": 2},
+        {"pipeline_parallel_size": 2},
+        {"speculative_model": "draft"},
+        {"num_speculative_tokens": 3},
+        {"speculative_draft_tensor_parallel_size": 1},
+        {"swap_space": 4.0},
+        {"enable_lora": True},
+        {"lora_modules": ["a=b"]},
+        {"max_loras": 4},
+        {"max_lora_rank": 64},
+        {"enforce_eager": False},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_what_is_not_built_stops_the_start_and_names_itself(option: dict[str, Any]) -> None:
+    name = next(iter(option)).replace("_", "-")
+    with pytest.raises(ConfigError, match=f"--{name} is not built yet"):
+        build(WorkerConfig, option, environment={})

@@ -1,0 +1,156 @@
+"""What is read from config.json and generation_config.json, and which models are refused with which sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from services.worker.errors import ModelError
+from services.worker.models.config import GenerationDefaults, ModelConfig, read_model_config
+from tests.unit.worker.tiny_models import TINY
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 128,
+}
+
+
+def read(directory: Path, config: dict[str, Any], generation: dict[str, Any] | None = None) -> ModelConfig:
+    (directory / "config.json").write_text(json.dumps(config))
+    if generation is not None:
+        (directory / "generation_config.json").write_text(json.dumps(generation))
+    return read_model_config(directory)
+
+
+def test_what_config_json_leaves_out_follows_from_the_rest(tmp_path: Path) -> None:
+    config = read(tmp_path, LLAMA)
+    assert config.num_kv_heads == 4
+    assert config.head_dim == 16
+    assert config.rms_norm_eps == 1e-6
+    assert config.rope.theta == 10_000.0
+    assert config.eos_token_ids == ()
+    assert config.default_sampling == GenerationDefaults()
+    assert not config.tie_word_embeddings
+
+
+@pytest.mark.parametrize(
+    ("in_config", "in_generation", "expected"),
+    [
+        ({"eos_token_id": 2}, None, (2,)),
+        ({"eos_token_id": 2}, {"eos_token_id": [1, 2]}, (1, 2)),
+        ({"eos_token_id": [7, 8]}, {"temperature": 1.0}, (7, 8)),
+        ({}, {"eos_token_id": 5}, (5,)),
+        ({"eos_token_id": None}, None, ()),
+    ],
+)
+def test_end_tokens_come_from_the_generation_config_first(
+    tmp_path: Path, in_config: dict[str, Any], in_generation: dict[str, Any] | None, expected: tuple[int, ...]
+) -> None:
+    assert read(tmp_path, LLAMA | in_config, in_generation).eos_token_ids == expected
+
+
+def test_sampling_defaults_are_those_that_the_generation_config_names(tmp_path: Path) -> None:
+    config = read(tmp_path, LLAMA, {"temperature": 0.6, "top_k": 20, "top_p": None, "do_sample": True})
+    assert config.default_sampling == GenerationDefaults(temperature=0.6, top_k=20)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 4.0}},
+        {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 4.0}},
+    ],
+    ids=["transformers 5", "transformers 4", "older"],
+)
+def test_rope_is_read_in_every_form_it_was_ever_written_in(tmp_path: Path, form: dict[str, Any]) -> None:
+    config = read(tmp_path, LLAMA | form)
+    assert (config.rope.kind, config.rope.theta, config.rope.factor) == ("linear", 5e5, 4.0)
+    assert config.max_model_len == 512
+
+
+ROPES: dict[str, dict[str, Any]] = {
+    "default": {"rope_type": "default", "rope_theta": 1e6},
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "yarn": {
+        "rope_type": "yarn",
+        "rope_theta": 1e6,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32768,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", ROPES)
+def test_rope_angles_are_those_of_transformers_at_real_sizes(tmp_path: Path, kind: str) -> None:
+    sizes = TINY | {"head_dim": 128, "max_position_embeddings": 131072, "rope_parameters": ROPES[kind]}
+    reference = transformers.LlamaConfig(**sizes, architectures=["LlamaForCausalLM"])
+    reference.save_pretrained(tmp_path)
+    rotary = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(reference)
+    positions = torch.tensor([0, 1, 77, 4095, 40000])
+    cos, sin = rotary(torch.zeros(1), positions[None])
+    table = read_model_config(tmp_path).rope.cos_sin(40001)[positions]
+    assert torch.equal(table[:, :64], cos[0, :, :64])
+    assert torch.equal(table[:, 64:], sin[0, :, :64])
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "architecture": (
+        {"architectures": ["GPT2LMHeadModel"]},
+        "is GPT2LMHeadModel, which is not supported; supported are ",
+    ),
+    "no architecture": ({"architectures": None}, "is no architecture, which is not supported"),
+    "quantized": ({"quantization_config": {"quant_method": "awq"}}, "is quantized with awq"),
+    "activation": ({"hidden_act": "gelu"}, "has gelu activations; only silu is supported"),
+    "rope": ({"rope_scaling": {"rope_type": "longrope"}}, "RoPE scaling of type longrope is not supported"),
+    "partial rope": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_model_that_cannot_be_run_is_refused_with_a_sentence(tmp_path: Path, case: str) -> None:
+    change, sentence = REFUSED[case]
+    with pytest.raises(ModelError) as refusal:
+        read(tmp_path, LLAMA | change)
+    assert sentence in str(refusal.value)
+
+
+def test_the_supported_architectures_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"LlamaForCausalLM, .*MistralForCausalLM, .*Qwen2ForCausalLM, Qwen3ForCausalLM"
+    ):
+        read(tmp_path, LLAMA | {"architectures": ["Unheard"]})
+
+
+def test_a_key_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="lacks 'vocab_size'"):
+        read(tmp_path, {key: value for key, value in LLAMA.items() if key != "vocab_size"})
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"has no config\.json"):
+        read_model_config(tmp_path)
+
+
+def test_a_file_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_model_config(tmp_path)

@@ -1,0 +1,136 @@
+"""Checkpoints in every form they come in: sharded, in half precision, tied, incomplete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from services.worker.errors import ModelError
+from services.worker.models.config import read_model_config
+from services.worker.models.decoder import Decoder
+from services.worker.models.weights import DummySource, SafetensorsSource, expected_shapes
+from services.worker.ops import create_ops
+from tests.unit.worker.driver import Driver, Request
+from tests.unit.worker.tiny_models import NearTies, make_model, make_runner, save_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PROMPTS = [[5, 9, 11], [7] * 30, [100, 3, 150, 20, 21]]
+
+
+def check_against(reference: transformers.PreTrainedModel, directory: Path) -> None:
+    near_ties = NearTies()
+    for request in Driver(make_runner(directory)).run(*[Request(prompt, 8) for prompt in PROMPTS]):
+        near_ties.check(reference, request.prompt, request.output)
+    near_ties.report()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_half_precision_checkpoints_compute_in_float32(tmp_path: Path, dtype: torch.dtype) -> None:
+    model = make_model("Llama")
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    model.save_pretrained(tmp_path)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.float()
+    check_against(model, tmp_path)
+
+
+def test_a_sharded_checkpoint_is_read_through_its_index(tmp_path: Path) -> None:
+    model = make_model("Qwen2")
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 3
+    check_against(model, tmp_path)
+
+
+def test_tied_embeddings_need_no_output_layer_and_ignore_one(tmp_path: Path) -> None:
+    model = save_model(tmp_path, "Llama", tie_word_embeddings=True)
+    assert "lm_head.weight" not in load_file(tmp_path / "model.safetensors")
+    check_against(model, tmp_path)
+    rewrite(tmp_path, lambda tensors: tensors | {"lm_head.weight": torch.zeros(199, 64)})
+    check_against(model, tmp_path)
+
+
+def test_progress_goes_from_nothing_to_one(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    config = read_model_config(tmp_path)
+    fractions: list[float] = []
+    source = SafetensorsSource(tmp_path, config, fractions.append)
+    Decoder(config, create_ops(torch.device("cpu"), torch.float32), source, 16)
+    assert len(fractions) == len(expected_shapes(config))
+    assert fractions == sorted(fractions)
+    assert fractions[-1] == 1.0
+
+
+def rewrite(directory: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    file = directory / "model.safetensors"
+    save_file(change(load_file(file)), file)
+
+
+NORM, GATE = "model.norm.weight", "model.layers.1.mlp.gate_proj.weight"
+
+
+def without(*names: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    return lambda tensors: {name: tensor for name, tensor in tensors.items() if name not in names}
+
+
+BROKEN: dict[str, tuple[Callable[[dict[str, Tensor]], dict[str, Tensor]], str]] = {
+    "one missing": (without(NORM), "lacks model.norm.weight, which LlamaForCausalLM needs"),
+    "two missing": (without(NORM, GATE), f"lacks {GATE} and 1 more tensors"),
+    "unexpected": (
+        lambda tensors: tensors | {"model.layers.0.self_attn.q_proj.bias": torch.zeros(64)},
+        "holds model.layers.0.self_attn.q_proj.bias, which LlamaForCausalLM has no use for",
+    ),
+    "another shape": (
+        lambda tensors: tensors | {NORM: torch.zeros(63)},
+        "model.norm.weight in .* is (63,); config.json says (64,)",
+    ),
+    "another type": (
+        lambda tensors: tensors | {NORM: torch.zeros(64, dtype=torch.int8)},
+        "is I8; only F32, F16, BF16 load",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_checkpoint_that_is_not_what_its_config_says_is_refused(tmp_path: Path, case: str) -> None:
+    save_model(tmp_path, "Llama")
+    change, sentence = BROKEN[case]
+    rewrite(tmp_path, change)
+    with pytest.raises(ModelError) as refusal:
+        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None)
+    assert sentence.replace(".*", str(tmp_path)) in str(refusal.value)
+
+
+def test_a_directory_without_safetensors_is_refused(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"has no model\.safetensors"):
+        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None)
+
+
+def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    with pytest.raises(ModelError, match=r"model\.safetensors cannot be read"):
+        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None)
+
+
+def test_old_rotary_buffers_are_ignored(tmp_path: Path) -> None:
+    model = save_model(tmp_path, "Llama")
+    rewrite(tmp_path, lambda tensors: tensors | {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8)})
+    check_against(model, tmp_path)
+
+
+def test_dummy_weights_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    config = read_model_config(tmp_path)
+    first, second, other = (DummySource(config, seed).take(GATE) for seed in (1, 1, 2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)

@@ -1,0 +1,220 @@
+"""What the core promises, one case each. The state machine in test_core_properties.py tries their mixtures."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.scheduler import RefusedError, Scheduler, StepOutcome
+from services.scheduler.core.sequence import ErrorKind, FinishReason, SequenceRequest
+
+TOKEN = 50
+STOP = 7
+
+
+def scheduler(**overrides: int) -> Scheduler:
+    limits = {"num_blocks": 16, "block_size": 4, "max_num_seqs": 4, "max_num_batched_tokens": 8, "max_model_len": 64}
+    return Scheduler(CoreConfig(**(limits | overrides)))
+
+
+def request(key: str, prompt_len: int = 3, max_tokens: int = 10, **fields: object) -> SequenceRequest:
+    return SequenceRequest(key, array("I", range(prompt_len)), max_tokens, frozenset([STOP]), **fields)  # type: ignore[arg-type]
+
+
+def rows(plan: StepPlan | None) -> list[tuple[int, int, int]]:
+    """(wire id, tokens computed before, tokens scheduled) of each row."""
+    assert plan is not None
+    columns = (plan.rows.wire_ids, plan.rows.num_computed_tokens, plan.rows.num_scheduled_tokens)
+    return list(zip(*columns, strict=True))
+
+
+def answer(core: Scheduler, plan: StepPlan | None, *wire_ids: int, token: int = TOKEN) -> StepOutcome:
+    """The result of `plan` in which `wire_ids` sampled `token`."""
+    assert plan is not None
+    return core.apply(StepResult(plan.step_id, wire_ids, [token] * len(wire_ids)))
+
+
+def test_a_long_prompt_is_computed_in_chunks_of_the_budget() -> None:
+    core = scheduler()
+    core.submit(request("a", prompt_len=19))
+    assert rows(core.schedule()) == [(1, 0, 8)]
+    assert rows(core.schedule()) == [(1, 8, 8)]
+    assert rows(core.schedule()) == [(1, 16, 3)]
+
+
+def test_the_next_token_is_planned_before_the_last_one_is_known() -> None:
+    core = scheduler()
+    core.submit(request("a"))
+    assert rows(core.schedule()) == [(1, 0, 3)]
+    assert rows(core.schedule()) == [(1, 3, 1)]
+    assert rows(core.schedule()) == [(1, 4, 1)]
+
+
+def test_no_plan_goes_past_max_tokens() -> None:
+    core = scheduler()
+    core.submit(request("a", max_tokens=2))
+    first, second = core.schedule(), core.schedule()
+    assert core.schedule() is None
+    assert not answer(core, first, 1).finished
+    (end,) = answer(core, second, 1).finished
+    assert end.reason is FinishReason.LENGTH
+    assert core.pool.num_used == 0
+
+
+def test_decodes_come_before_prompts_that_came_before_them() -> None:
+    core = scheduler(num_blocks=32)
+    core.submit(request("long", prompt_len=30))
+    core.submit(request("short", prompt_len=2))
+    for _ in range(4):  # the long prompt takes whole steps until its last chunk leaves room
+        plan = core.schedule()
+    assert rows(plan) == [(1, 24, 6), (2, 0, 2)]
+    core.submit(request("later", prompt_len=30))
+    assert rows(core.schedule()) == [(1, 30, 1), (2, 2, 1), (3, 0, 6)]
+    assert rows(core.schedule()) == [(1, 31, 1), (2, 3, 1), (3, 6, 6)]
+
+
+def test_tokens_past_the_end_are_dropped() -> None:
+    core = scheduler()
+    core.submit(request("a"))
+    first, second = core.schedule(), core.schedule()
+    (end,) = answer(core, first, 1, token=STOP).finished
+    assert end.reason is FinishReason.STOP
+    outcome = answer(core, second, 1)
+    assert not outcome.tokens
+    assert not outcome.finished
+
+
+def test_the_worker_is_told_what_left_with_the_next_plan() -> None:
+    core = scheduler()
+    core.submit(request("a"))
+    first = core.schedule()
+    core.abort("a")
+    assert core.pool.num_used == 0, "its blocks are free at once"
+    second = core.schedule()
+    assert second is not None
+    assert list(second.released_wire_ids) == [1]
+    answer(core, first, 1)
+    answer(core, second)
+    assert core.schedule() is None
+
+
+def test_a_sequence_starts_only_when_its_whole_prompt_has_room() -> None:
+    core = scheduler(num_blocks=6, max_model_len=24, max_num_batched_tokens=8)
+    core.submit(request("a", prompt_len=16, max_tokens=1))
+    core.submit(request("b", prompt_len=12, max_tokens=1))
+    assert rows(core.schedule()) == [(1, 0, 8)]
+    assert rows(core.schedule()) == [(1, 8, 8)]
+    assert core.schedule() is None, "four blocks are taken and b needs three"
+    assert (core.num_running, core.num_waiting) == (1, 1)
+
+
+def test_the_latest_arrival_gives_way_and_comes_back_under_another_name() -> None:
+    core = scheduler(num_blocks=4, max_model_len=16, max_num_batched_tokens=16)
+    core.submit(request("old", prompt_len=7, max_tokens=9))
+    core.submit(request("young", prompt_len=7, max_tokens=9))
+    answer(core, core.schedule(), 1, 2)
+    answer(core, core.schedule(), 1, 2)  # both blocks of both are full now
+    plan = core.schedule()
+    assert rows(plan) == [(1, 8, 1)]
+    assert plan is not None
+    assert list(plan.released_wire_ids) == [2]
+    assert (core.num_running, core.num_waiting) == (1, 1)
+    core.abort("old")
+    resumed = core.schedule()
+    assert resumed is not None
+    assert rows(resumed) == [(3, 0, 9)], "prompt and both tokens known are computed anew"
+    assert list(resumed.new_sequences[0].sequence.token_ids) == [*range(7), TOKEN, TOKEN]
+
+
+def test_results_of_a_preempted_sequence_are_dropped() -> None:
+    core = scheduler(num_blocks=4, max_model_len=16, max_num_batched_tokens=16)
+    core.submit(request("old", prompt_len=7, max_tokens=9))
+    core.submit(request("young", prompt_len=7, max_tokens=9))
+    answer(core, core.schedule(), 1, 2)
+    in_flight = core.schedule()
+    core.schedule()  # preempts the young one, whose token of `in_flight` is still to come
+    outcome = answer(core, in_flight, 1, 2)
+    assert [token.sequence.request.key for token in outcome.tokens] == ["old"]
+
+
+def test_a_resubmission_goes_on_after_the_output_it_brings() -> None:
+    core = scheduler()
+    core.submit(request("a", max_tokens=4, output_token_ids=array("I", [TOKEN, TOKEN])))
+    plan = core.schedule()
+    assert rows(plan) == [(1, 0, 5)]
+    (token,) = answer(core, plan, 1).tokens
+    assert token.output_index == 2
+
+
+def test_a_failed_sequence_fails_alone() -> None:
+    core = scheduler()
+    core.submit(request("a"))
+    core.submit(request("b"))
+    plan = core.schedule()
+    assert plan is not None
+    outcome = core.apply(StepResult(plan.step_id, [2], [TOKEN], errors=[(1, "not a number")]))
+    assert [token.sequence.request.key for token in outcome.tokens] == ["b"]
+    (end,) = outcome.finished
+    assert end.failure is not None
+    assert end.failure.message == "not a number"
+
+
+def test_a_deadline_ends_waiting_and_running_sequences() -> None:
+    core = scheduler(max_num_seqs=1)
+    core.submit(request("running", deadline=5.0))
+    core.submit(request("waiting", deadline=4.0))
+    core.submit(request("patient"))
+    core.schedule()
+    assert core.expire(3.9) == []
+    ends = core.expire(5.0)
+    assert [end.sequence.request.key for end in ends] == ["waiting", "running"]
+    assert all(end.failure and end.failure.kind is ErrorKind.DEADLINE_EXCEEDED for end in ends)
+    assert core.num_waiting == 1
+
+
+def test_deadlines_of_the_dead_do_not_pile_up() -> None:
+    core = scheduler()
+    for index in range(1_000):
+        core.submit(request(str(index), deadline=1e9))
+        core.abort(str(index))
+    assert len(core._deadlines) < 100
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prompt_len": 0}, "empty"),
+        ({"prompt_len": 60, "max_tokens": 5}, "context of 64"),
+        ({"max_tokens": 1, "output_token_ids": array("I", [TOKEN])}, "nothing is left"),
+    ],
+)
+def test_what_can_never_run_is_refused(fields: dict[str, int], words: str) -> None:
+    core = scheduler()
+    with pytest.raises(RefusedError, match=words):
+        core.submit(request("a", **fields))
+    assert core.num_waiting == 0
+
+
+def test_results_must_come_in_order() -> None:
+    core = scheduler()
+    core.submit(request("a"))
+    core.schedule()
+    second = core.schedule()
+    with pytest.raises(ValueError, match="expected 1"):
+        answer(core, second, 1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        ({"num_blocks": 0}, "num_blocks"),
+        ({"max_num_batched_tokens": 2}, "could not decode every sequence"),
+        ({"max_model_len": 65}, "could never finish"),
+    ],
+)
+def test_limits_that_cannot_work_are_refused(overrides: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        scheduler(**overrides)

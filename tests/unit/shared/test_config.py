@@ -1,0 +1,73 @@
+"""Options come from flags, environment and file, in that order, and a bad value stops the start with a sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from shared.config import ConfigError, build, option, read_file, resolve, to_argv
+
+
+@dataclass(frozen=True)
+class Example:
+    model: str = option("", "What to serve.", positional=True)
+    block_size: int = option(16, "KV slots per block.", minimum=1, maximum=128)
+    listen: tuple[str, ...] = option((), "Addresses.")
+    dtype: str = option("auto", "Number format.", choices=("auto", "float32"))
+    eager: bool = option(True, "Run at once.")
+    memory: int | None = option(None, "Bytes.")
+    api_key: str = option("", "Key.", secret=True)
+    quantization: str | None = option(None, "Weights.", not_built=True)
+
+
+def test_flags_win_over_the_environment_and_that_over_the_file() -> None:
+    file = {"block-size": 1, "dtype": "float32", "memory": 5}
+    environment = {"QUIRE_BLOCK_SIZE": "2", "QUIRE_DTYPE": "auto"}
+    config = build(Example, {"block_size": "3"}, environment, file)
+    assert (config.block_size, config.dtype, config.memory) == (3, "auto", 5)
+
+
+def test_a_command_line_is_parsed() -> None:
+    config = resolve(
+        Example, ["m", "--listen", "a:1", "--listen", "b:2", "--no-eager", "--memory", "7"], prog="x", description="x"
+    )
+    assert config == Example(model="m", listen=("a:1", "b:2"), eager=False, memory=7)
+
+
+def test_the_flags_of_a_config_make_an_equal_one() -> None:
+    config = Example("m", 8, ("a:1", "b:2"), "float32", False, 7)
+    assert resolve(Example, to_argv(config), prog="x", description="x") == config
+
+
+def test_secrets_stay_off_the_command_line() -> None:
+    assert to_argv(Example(api_key="s3cret")) == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "words"),
+    [
+        ({"block_size": "many"}, {}, "--block-size is 'many': use a whole number"),
+        ({"block_size": "0"}, {}, "--block-size is 0: use at least 1"),
+        ({"block_size": "129"}, {}, "use at most 128"),
+        ({"dtype": "int3"}, {}, "use one of auto, float32"),
+        ({}, {"QUIRE_EAGER": "perhaps"}, "QUIRE_EAGER is 'perhaps': use true or false"),
+        ({"quantization": "fp8"}, {}, "--quantization is not built yet"),
+    ],
+)
+def test_a_bad_value_is_named(flags: dict[str, str], environment: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        build(Example, flags, environment)
+
+
+def test_a_bad_value_stops_the_start_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        resolve(Example, ["--block-size", "0"], prog="quire example", description="x")
+    assert stopped.value.code == "quire example: --block-size is 0: use at least 1"
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("block-size = ")
+    with pytest.raises(ConfigError, match=r"bad\.toml"):
+        read_file(str(tmp_path / "bad.toml"))

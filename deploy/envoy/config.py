@@ -21,8 +21,9 @@ class GatewayConfig:
         minimum=1,
         maximum=65535,
     )
+    metrics_host: str = option("127.0.0.1", "Address to serve Envoy's Prometheus metrics on.")
     metrics_port: int | None = option(
-        None, "TCP port, on all interfaces, of Envoy's metrics at /metrics; off without it.", minimum=1, maximum=65535
+        None, "TCP port of Envoy's Prometheus metrics, at /metrics; off without it.", minimum=1, maximum=65535
     )
     access_log: str = option("off", "File of the access log, a JSON object per request; - is standard output.")
     concurrency: int = option(1, "Threads that serve connections.", minimum=1, maximum=256)

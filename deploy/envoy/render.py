@@ -63,6 +63,7 @@ def render(config: GatewayConfig, admin: str) -> str:
         config=config,
         admin=_address(admin),
         listen=_address(f"{config.host}:{config.port}"),
+        metrics_listen=_address(f"{config.metrics_host}:{config.metrics_port or 0}"),
         endpoints=[_address(address) for address in config.router],
         resolve_names=any(endpoint_kind(address) == "name" for address in config.router),
         access_log={"off": "", "-": "/dev/stdout"}.get(config.access_log, config.access_log),

@@ -44,7 +44,8 @@ def main(argv: Sequence[str]) -> int:
 
 def _chat(url: str, prompt: str) -> None:
     with OpenAI(base_url=f"{url}/v1", api_key="none") as client:
-        conversation = Conversation(client, next(iter(client.models.list())).id, "", {"max_tokens": 200, "temperature": 0})
+        model = next(iter(client.models.list())).id
+        conversation = Conversation(client, model, "", {"max_tokens": 200, "temperature": 0})
         print(f"\n{prompt}\n", flush=True)
         for piece in conversation.answer(prompt):
             print(piece, end="", flush=True)

@@ -12,12 +12,28 @@ from shared.status import Status
 PROGRESS_STEP = 0.25
 
 
+class News:
+    """What of the parts' statuses is worth a line: what changed, but for failures, which the stack's end tells."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, str] = {}
+
+    def line(self, name: str, status: Status) -> str | None:
+        text = f"{name}: {status.detail or status.state}"
+        if status.progress is not None:
+            text += f" {status.progress // PROGRESS_STEP * PROGRESS_STEP:.0%}"
+        if status.state == "failed" or self._last.get(name) == text:
+            return None
+        self._last[name] = text
+        return text
+
+
 class PlainDisplay:
     """A line per news. `verbose`: the parts' own lines too, with the part's name in front."""
 
     def __init__(self, verbose: bool) -> None:
         self._verbose = verbose
-        self._shown: dict[str, str] = {}
+        self._news = News()
 
     def __enter__(self) -> Self:
         return self
@@ -28,9 +44,8 @@ class PlainDisplay:
         return
 
     def on_status(self, name: str, status: Status) -> None:
-        text = f"{name}: {describe(status)}"
-        if self._shown.get(name) != text:
-            self._shown[name] = text
+        text = self._news.line(name, status)
+        if text is not None:
             self.note(text)
 
     def on_line(self, name: str, line: str) -> None:
@@ -42,12 +57,3 @@ class PlainDisplay:
 
     def settle(self) -> None:
         """The start is over."""
-
-
-def describe(status: Status) -> str:
-    if status.state == "failed":
-        return f"failed: {status.detail}"
-    text = status.detail or status.state
-    if status.progress is not None:
-        text += f" {status.progress // PROGRESS_STEP * PROGRESS_STEP:.0%}"
-    return text

@@ -13,7 +13,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from quire.cli.display import describe
+from quire.cli.display import News
 from shared.status import Status
 
 MARKS = {"ready": Text("✓", "green"), "failed": Text("✗", "red")}
@@ -24,6 +24,7 @@ class LiveDisplay:
 
     def __init__(self, names: Sequence[str], verbose: bool) -> None:
         self._verbose = verbose
+        self._news = News()
         self._statuses = {name: Status("starting") for name in names}
         # One for all, so that they turn together.
         self._spinner = Spinner("dots")
@@ -41,8 +42,9 @@ class LiveDisplay:
 
     def on_status(self, name: str, status: Status) -> None:
         self._statuses[name] = status
-        if not self._live.is_started:
-            self.note(f"{name}: {describe(status)}")
+        text = self._news.line(name, status)
+        if text is not None and not self._live.is_started:
+            self.note(text)
 
     def on_line(self, name: str, line: str) -> None:
         if self._verbose:

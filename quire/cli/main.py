@@ -27,6 +27,7 @@ COMMANDS = {
     ),
     "worker": Command("services.worker.main", "worker", "one worker: weights, KV pages and sampling"),
     "gateway": Command("quire.cli.gateway", "gateway", "one gateway: Envoy, HTTP and gRPC in front of routers"),
+    "health": Command("quire.cli.health", "telemetry", "whether a part is serving, for health checks"),
 }
 
 USAGE = """\

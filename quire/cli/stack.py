@@ -30,8 +30,9 @@ SERVICES: dict[str, type] = {
 }
 # What the stack itself decides.
 WIRING = frozenset({"listen", "router", "scheduler", "worker", "status_fd"})
-# The kernel takes 107 bytes for a Unix socket's path; this leaves room for the longest name.
-LONGEST_DIRECTORY = 90
+# The kernel takes 107 bytes for a Unix socket's path; the longest below this directory is the gateway's admin socket,
+# /quire-gateway-xxxxxxxx/admin.sock.
+LONGEST_DIRECTORY = 107 - 34
 # Between the end of a part's own drain and SIGKILL.
 STOP_MARGIN_S = 5.0
 

@@ -50,6 +50,7 @@ async def start_gateway(directory: Path, routers: Sequence[str], *options: str) 
         *("--status-fd", str(writer)),
         *options,
         pass_fds=(writer,),
+        env={**os.environ, "TMPDIR": str(directory)},
     )
     os.close(writer)
     status = Status("starting")

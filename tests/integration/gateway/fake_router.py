@@ -40,13 +40,16 @@ class FakeRouter:
 
     def __init__(self, name: str = "fake") -> None:
         self.name = name
+        self.reset()
+        self._server = GrpcServer(["quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"])
+        self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, FakeOpenAI(self))
+        self._server.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, FakeInference(name))
+
+    def reset(self) -> None:
         self.script: Script = echo
         self.calls = 0
         self.cancelled = asyncio.Event()
         self.metadata: dict[str, str | bytes] = {}
-        self._server = GrpcServer(["quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"])
-        self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, FakeOpenAI(self))
-        self._server.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, FakeInference(name))
 
     async def start(self, address: str) -> list[str]:
         addresses = await self._server.start([address])

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import pty
 import sys
-from collections.abc import AsyncIterator
+import termios
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import grpc
 import pytest
@@ -66,31 +68,68 @@ class Terminal:
     """`quire chat` at a terminal: what a person types, and waits to see."""
 
     def __init__(self, url: str, state: Path) -> None:
-        pid, self.fd = pty.fork()
-        if pid == 0:
-            os.environ.update(TERM="xterm", XDG_STATE_HOME=str(state), COLUMNS="200", LINES="50")
-            os.execv(sys.executable, [sys.executable, "-m", "quire.cli.main", "chat", "--url", url])
-        self.pid = pid
-        self.seen = b""
+        self._command = (sys.executable, "-m", "quire.cli.main", "chat", "--url", url)
+        self._environment = {**os.environ, "TERM": "xterm", "XDG_STATE_HOME": str(state), "PROMPT_TOOLKIT_NO_CPR": "1"}
+        self._seen = b""
+        self._more = asyncio.Event()
 
-    def type(self, keys: bytes) -> None:
-        os.write(self.fd, keys)
+    async def __aenter__(self) -> Self:
+        self._fd, slave = pty.openpty()
+        termios.tcsetwinsize(slave, (50, 200))
+        self._process = await asyncio.create_subprocess_exec(
+            *self._command,
+            env=self._environment,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(slave)
+        asyncio.get_running_loop().add_reader(self._fd, self._read)
+        return self
 
-    async def see(self, text: bytes) -> None:
+    async def __aexit__(self, *error: object) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+
+    async def type(self, keys: bytes) -> None:
+        """At the next prompt: what comes before it, the kernel would take as lines of its own."""
+        await self.see("›")
+        os.write(self._fd, keys)
+
+    def press(self, key: bytes) -> None:
+        os.write(self._fd, key)
+
+    async def see(self, text: str) -> None:
         """Waits until `text` appears after what was seen before."""
-        async with asyncio.timeout(20):
-            while text not in self.seen:
-                self.seen += await asyncio.to_thread(os.read, self.fd, 65536)
-        self.seen = self.seen.partition(text)[2]
+        wanted = text.encode()
+        await self._until(lambda: wanted in self._seen)
+        self._seen = self._seen.partition(wanted)[2]
 
     async def ended(self) -> int:
+        return await asyncio.wait_for(self._process.wait(), 20)
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
         try:
-            while await asyncio.to_thread(os.read, self.fd, 65536):
-                pass
-        except OSError:
-            pass  # Linux's way to say that nobody is at the other end.
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode((await asyncio.to_thread(os.waitpid, self.pid, 0))[1])
+            async with asyncio.timeout(20):
+                while not condition():
+                    self._more.clear()
+                    await self._more.wait()
+        except TimeoutError:
+            raise AssertionError(f"the terminal shows {self._seen!r}") from None
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, 65536)
+        except OSError:  # Linux's way to say that nobody is at the other end.
+            asyncio.get_running_loop().remove_reader(self._fd)
+            return
+        self._seen += data
+        self._more.set()
 
 
 async def test_in_a_pipe_lines_go_in_and_answers_come_out(gateway: Gateway, parrot: Parrot) -> None:
@@ -124,43 +163,40 @@ async def test_the_servers_error_is_told(gateway: Gateway, router: FakeRouter) -
 async def test_ctrl_c_stops_the_answer_and_not_the_program(
     gateway: Gateway, router: FakeRouter, parrot: Parrot, tmp_path: Path
 ) -> None:
-    terminal = Terminal(gateway.url, tmp_path)
-    await terminal.see("› ".encode())
-    terminal.type(b"endless\r")
-    await terminal.see(b"<")
+    async with Terminal(gateway.url, tmp_path) as terminal:
+        await terminal.type(b"endless\r")
+        await terminal.see("<")
 
-    terminal.type(CTRL_C)
+        terminal.press(CTRL_C)
 
-    await terminal.see(b"stopped")
-    await asyncio.wait_for(router.cancelled.wait(), 10)
-    terminal.type(b"still there\r")
-    await terminal.see(b"user:still there>")
-    terminal.type(CTRL_D)
-    assert await terminal.ended() == 0
+        await terminal.see("stopped")
+        await asyncio.wait_for(router.cancelled.wait(), 10)
+        await terminal.type(b"still there\r")
+        await terminal.see("user:still there>")
+        await terminal.type(CTRL_D)
+        assert await terminal.ended() == 0
     # What had come of the stopped answer is remembered.
     assert [message["content"] for message in parrot.requests[-1]["messages"]] == ["endless", "<", "still there"]
 
 
 async def test_commands_figures_and_history(gateway: Gateway, parrot: Parrot, tmp_path: Path) -> None:
-    terminal = Terminal(gateway.url, tmp_path)
-    await terminal.see("› ".encode())
-    terminal.type(b"/system be brief\r")
-    await terminal.see(b"told")
-    terminal.type(b"first\r")
-    await terminal.see(b"<system:be brief|user:first>")
-    await terminal.see(b"3 tokens, first after")
-    terminal.type(b"/reset\r")
-    await terminal.see(b"forgotten")
-    terminal.type(b"/nonsense\r")
-    await terminal.see(b"there is no /nonsense")
-    terminal.type(UP + UP + UP + b"\r")
-    await terminal.see(b"<system:be brief|user:first>")
-    terminal.type(b"/exit\r")
-    assert await terminal.ended() == 0
+    async with Terminal(gateway.url, tmp_path) as terminal:
+        await terminal.type(b"/system be brief\r")
+        await terminal.see("told")
+        await terminal.type(b"first\r")
+        await terminal.see("<system:be brief|user:first>")
+        await terminal.see("3 tokens, first after")
+        await terminal.type(b"/reset\r")
+        await terminal.see("forgotten")
+        await terminal.type(b"/nonsense\r")
+        await terminal.see("there is no /nonsense")
+        await terminal.type(UP + UP + UP + b"\r")
+        await terminal.see("<system:be brief|user:first>")
+        await terminal.type(b"/exit\r")
+        assert await terminal.ended() == 0
 
-    later = Terminal(gateway.url, tmp_path)
-    await later.see("› ".encode())
-    later.type(UP + UP + b"\r")
-    await later.see(b"<user:first>")
-    later.type(CTRL_D)
-    assert await later.ended() == 0
+    async with Terminal(gateway.url, tmp_path) as later:
+        await later.type(UP + UP + b"\r")
+        await later.see("<user:first>")
+        await later.type(CTRL_D)
+        assert await later.ended() == 0

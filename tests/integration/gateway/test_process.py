@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import json
 import signal
 import socket
 import sys
 from pathlib import Path
 
+import grpc
+
 from tests.integration.gateway.client import call
 from tests.integration.gateway.conftest import Gateway, free_port, start_gateway
-from tests.integration.gateway.fake_router import FakeRouter, event, waiting_for
+from tests.integration.gateway.fake_router import FakeRouter, aborting, event, waiting_for
 from tests.unit.cli.processes import children, until_ended
 
 CHAT = "/v1/chat/completions"
@@ -104,3 +107,15 @@ async def test_a_taken_port_is_told_in_a_sentence() -> None:
     assert stderr.decode() == (
         f"quire gateway: cannot listen on 127.0.0.1:{port}: address already in use; choose another port with --port\n"
     )
+
+
+async def test_the_access_log_has_a_json_object_per_request(gateway: Gateway, router: FakeRouter) -> None:
+    router.script = aborting(grpc.StatusCode.NOT_FOUND, "no")
+    reply = await call(gateway.address, "POST", CHAT, b"{}")
+
+    await gateway.stop()
+
+    (line,) = (json.loads(line) for line in gateway.access_log.read_text().splitlines() if CHAT in line)
+    assert (line["method"], line["path"], line["status"]) == ("POST", CHAT, 404)
+    assert line["request_id"] == reply.headers["x-request-id"]
+    assert line["duration_ms"] >= 0

@@ -112,6 +112,7 @@ async def test_without_any_router_the_answer_is_503_in_openais_shape(gateway: Ga
     reply = await call(gateway.address, "POST", CHAT, b"{}")
 
     assert (reply.status, reply.error["type"], reply.error["code"]) == (503, "server_error", "unavailable")
+    assert reply.headers["retry-after"] == "1"
 
 
 async def test_the_gateway_starts_before_its_routers(short_directory: Path) -> None:

@@ -1,0 +1,58 @@
+"""The `quire` command itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from quire.cli import main as cli
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "quire.cli.main", *words], capture_output=True, text=True, timeout=60)
+
+
+def test_help_names_every_command() -> None:
+    for words in ((), ("help",), ("--help",)):
+        result = run(*words)
+        assert result.returncode == 0
+        assert all(f"\n  {name} " in result.stdout for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([name, "--help"])
+
+    assert stopped.value.code == 0
+    assert f"usage: quire {name}" in capsys.readouterr().out
+
+
+def test_a_command_that_is_not_there_is_told() -> None:
+    result = run("sevre")
+
+    assert (result.returncode, result.stderr) == (2, "quire: there is no command 'sevre'; see quire --help\n")
+
+
+def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "dream", cli.Command("dream_catcher.net", "dream", "to dream"))
+
+    assert cli.main(["dream"]) == 1
+    assert "dream_catcher is not installed; try: pip install 'quire[dream]'" in capsys.readouterr().err
+
+
+def test_the_command_line_loads_nothing_heavy() -> None:
+    """What `quire --help` and the supervisor itself load; they run beside the parts on the same cores."""
+    code = "import sys, quire.cli.serve; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert not {"torch", "transformers", "numpy", "grpc", "rich", "openai", "prompt_toolkit"} & set(loaded)
+
+
+def test_health_tells_what_is_wrong() -> None:
+    result = run("health", "http://127.0.0.1:1")
+
+    assert result.returncode == 1
+    assert result.stderr.startswith("quire health: http://127.0.0.1:1 is not there")

@@ -1,0 +1,108 @@
+"""Which flags `quire serve` takes, and the commands that it starts the parts with."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from quire.cli import serve
+from quire.cli.stack import build_stack, part_environment, part_specs, runtime_directory
+from shared.config import ConfigError
+
+# Section 7 of the design: all of vLLM's names that mean the same.
+FLAGS = """
+--host --port --api-key --served-model-name --max-model-len --dtype --device --load-format --gpu-memory-utilization
+--kv-cache-memory-bytes --num-gpu-blocks-override --block-size --swap-space --max-num-seqs --max-num-batched-tokens
+--enable-prefix-caching --enable-chunked-prefill --scheduling-policy --preemption-mode --enforce-eager --quantization
+--tensor-parallel-size --pipeline-parallel-size --speculative-model --num-speculative-tokens
+--speculative-draft-tensor-parallel-size --num-scheduler-steps --enable-lora --lora-modules --max-loras --max-lora-rank
+"""
+
+
+def commands(flags: dict[str, object], directory: Path = Path("/run/q")) -> dict[str, list[str]]:
+    return {spec.name: list(spec.argv[4:]) for spec in part_specs(build_stack(flags, {}), directory)}
+
+
+@pytest.mark.parametrize("flag", FLAGS.split())
+def test_every_flag_of_the_design_parses(flag: str) -> None:
+    assert flag in {name for action in serve._parser()._actions for name in action.option_strings}
+
+
+def test_parts_meet_at_sockets_in_one_directory() -> None:
+    assert commands({}) == {
+        "gateway": ["--router", "unix:/run/q/router.sock"],
+        "router": ["--listen", "unix:/run/q/router.sock", "--scheduler", "unix:/run/q/scheduler.sock"],
+        "scheduler": ["--listen", "unix:/run/q/scheduler.sock", "--worker", "unix:/run/q/worker.sock"],
+        "worker": ["--listen", "unix:/run/q/worker.sock"],
+    }
+
+
+def test_a_flag_goes_to_every_part_that_has_it_and_to_no_other() -> None:
+    given = commands({"model": "/models/m", "max_num_seqs": "8", "port": "9", "log_level": "debug"})
+
+    assert given["worker"][:5] == ["/models/m", "--max-num-seqs", "8", "--log-level", "debug"]
+    assert "--max-num-seqs" in given["scheduler"]
+    assert "--max-num-seqs" not in given["router"] + given["gateway"]
+    assert "--port" in given["gateway"]
+    assert all("--log-level" in words for words in given.values())
+
+
+def test_each_part_gets_a_metrics_port_of_its_own() -> None:
+    given = commands({"metrics_port": "9100"})
+
+    ports = {name: words[words.index("--metrics-port") + 1] for name, words in given.items()}
+    assert ports == {"gateway": "9100", "router": "9101", "scheduler": "9102", "worker": "9103"}
+
+
+def test_a_secret_goes_through_the_environment_and_not_the_command_line() -> None:
+    stack = build_stack({"api_key": ["one", "two"]}, {})
+
+    assert all("one" not in " ".join(spec.argv) for spec in part_specs(stack, Path("/run/q")))
+    assert part_environment(stack, Path("/run/q"))["QUIRE_API_KEY"] == "one,two"
+
+
+def test_an_option_from_the_environment_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flag that sets the default again must win over the variable, in the parts too."""
+    monkeypatch.setenv("QUIRE_BLOCK_SIZE", "32")
+    monkeypatch.setenv("QUIRE_PORT", "9")
+    monkeypatch.setenv("QUIRE_SOMETHING_ELSE", "kept")
+    stack = build_stack({"port": "8000"}, {})
+
+    given = {spec.name: list(spec.argv) for spec in part_specs(stack, Path("/run/q"))}
+    environment = part_environment(stack, Path("/run/q"))
+
+    assert given["worker"][given["worker"].index("--block-size") + 1] == "32"
+    assert "--port" not in given["gateway"]
+    assert not {"QUIRE_PORT", "QUIRE_BLOCK_SIZE"} & environment.keys()
+    assert environment["QUIRE_SOMETHING_ELSE"] == "kept"
+
+
+@pytest.mark.parametrize(
+    ("flags", "file", "complaint"),
+    [
+        ({"worker": ["x:1"]}, {}, "--worker is for parts started one by one"),
+        ({}, {"blok-size": 3}, "blok-size in the configuration file is no option"),
+        ({"block_size": "x"}, {}, "--block-size is 'x': use a whole number"),
+        ({"quantization": "awq"}, {}, "--quantization is not built yet"),
+        ({}, {"swap-space": 4.0}, "swap-space in the configuration file is not built yet"),
+    ],
+)
+def test_bad_options_are_told(flags: dict[str, object], file: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        build_stack(flags, file)
+
+
+def test_the_runtime_directory_is_private_and_short_enough_for_sockets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+
+    with runtime_directory() as name:
+        assert stat.S_IMODE(os.stat(name).st_mode) == 0o700
+        assert len(f"{name}/quire-gateway-xxxxxxxx/admin.sock") <= 107
+    assert not Path(name).exists()

@@ -1,0 +1,114 @@
+"""The containers, as far as they can be checked without an engine: linters, the Compose schema (compose-spec/, from the
+project of that name), and the commands that they run, read by the parts that they start."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from quire.cli.stack import SERVICES, build_stack, part_specs
+from shared.config import add_options, build
+
+ROOT = Path(__file__).parents[3]
+DOCKERFILES = {name: ROOT / "deploy" / "docker" / f"{name}.Dockerfile" for name in SERVICES}
+COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+
+
+def instructions(name: str, keyword: str) -> list[str]:
+    return re.findall(rf"^{keyword} (.+)$", DOCKERFILES[name].read_text(), re.MULTILINE)
+
+
+def image_environment(name: str) -> dict[str, str]:
+    words = [word for line in instructions(name, "ENV") for word in shlex.split(line)]
+    return dict(word.split("=", 1) for word in words)
+
+
+def parse(config_class: type, argv: list[str], environment: dict[str, str]) -> Any:
+    import argparse
+
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    add_options(parser, config_class)
+    return build(config_class, vars(parser.parse_args(argv)), environment)
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    result = subprocess.run([hadolint, *DOCKERFILES.values()], capture_output=True, text=True)
+
+    assert (result.returncode, result.stdout) == (0, "")
+
+
+def test_the_compose_file_is_valid_and_safe() -> None:
+    schema = json.loads(Path(__file__).with_name("compose-spec").joinpath("schema.json").read_text())
+    jsonschema.Draft7Validator(schema).validate(COMPOSE)
+
+    lint = Path(sys.executable).with_name("compose-lint")
+    result = subprocess.run([lint, ROOT / "docker-compose.yml"], capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_an_image_is_not_roots_and_holds_its_own_extra_only(name: str) -> None:
+    assert instructions(name, "USER") == ["10001:10001"]
+    assert re.findall(r"'\.\[(.+)\]'", DOCKERFILES[name].read_text()) == [name]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_runs_the_command_that_quire_serve_runs(name: str, tmp_path: Path) -> None:
+    (entrypoint,) = instructions(name, "ENTRYPOINT")
+    (spec,) = (spec for spec in part_specs(build_stack({}, {}), tmp_path) if spec.name == name)
+
+    # There `quire` is a script, here the same module: quire.cli.main.
+    assert json.loads(entrypoint) == ["quire", spec.argv[3]]
+    assert spec.argv[:3] == (sys.executable, "-m", "quire.cli.main")
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_each_part_understands_its_command_and_is_reached_where_the_others_look(name: str) -> None:
+    service = COMPOSE["services"][name]
+    config = parse(SERVICES[name], service["command"], image_environment(name))
+    (port,) = instructions(name, "EXPOSE")
+
+    listens = (f"{config.host}:{config.port}",) if name == "gateway" else config.listen
+    assert listens == (f"0.0.0.0:{port}",)
+    # A part without the option serves its metrics on all interfaces.
+    assert (getattr(config, "metrics_host", "0.0.0.0"), config.metrics_port) == ("0.0.0.0", 9000)
+    for peer in ("router", "scheduler", "worker"):
+        if hasattr(config, peer):
+            (peer_port,) = instructions(peer, "EXPOSE")
+            assert getattr(config, peer) == (f"{peer}:{peer_port}",)
+            assert peer in service["depends_on"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_a_container_gets_the_time_to_drain_that_its_part_takes(name: str) -> None:
+    service = COMPOSE["services"][name]
+    config = parse(SERVICES[name], service["command"], image_environment(name))
+
+    assert float(service["stop_grace_period"].removesuffix("s")) >= getattr(config, "drain_timeout", 0) + 5
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_the_health_check_asks_the_part_where_it_listens(name: str) -> None:
+    (check,) = instructions(name, "HEALTHCHECK")
+    command = json.loads(check.partition("CMD ")[2])
+    (port,) = instructions(name, "EXPOSE")
+
+    assert command[:2] == ["quire", "health"]
+    assert command[2] == f"{'http://' if name == 'gateway' else ''}localhost:{port}"
+
+
+def test_prometheus_scrapes_every_part() -> None:
+    config = yaml.safe_load((ROOT / "deploy" / "prometheus" / "prometheus.yml").read_text())
+
+    scraped = {job["job_name"]: job["dns_sd_configs"][0] for job in config["scrape_configs"]}
+    assert scraped == {name: {"names": [name], "type": "A", "port": 9000} for name in SERVICES}

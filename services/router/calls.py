@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hmac
 import logging
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeVar
@@ -16,6 +17,7 @@ logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 _MAX_REQUEST_ID_CHARS = 128
+_TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Calls:
@@ -79,6 +81,12 @@ def metadata_of(context: Any, name: str) -> str:
         if key == name:
             return value if isinstance(value, str) else value.decode("ascii", "replace")
     return ""
+
+
+def traceparent_of(context: Any) -> str:
+    """The caller's W3C trace context, or an empty string where there is none or it is not well-formed."""
+    value = metadata_of(context, "traceparent")
+    return value if _TRACEPARENT.fullmatch(value) else ""
 
 
 def request_id_of(context: Any) -> str:

@@ -1,7 +1,6 @@
 """Chat templates: Jinja programs that come with a model's tokenizer. Other people's code, it runs in a sandbox.
 
 The sandbox is transformers' own (`render_jinja_template`), so that a template finds what its author tested it with.
-Importing it costs half a second; `warm()` does so beside the start.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class ChatTemplate:
         return str(rendered[0][0])
 
     def warm(self) -> None:
-        """Imports what rendering needs, and compiles the template."""
+        """Compiles the template, so that the first request does not wait for it."""
         try:
             self.render([{"role": "user", "content": "Hello"}])
         except ApiError:
@@ -73,6 +72,11 @@ class ChatTemplate:
         if prepared.get("tool_calls"):
             prepared["tool_calls"] = [_with_parsed_arguments(call) for call in prepared["tool_calls"]]
         return prepared
+
+
+def import_renderer() -> None:
+    """Imports what rendering needs: half a second that can pass beside the start."""
+    import transformers.utils.chat_template_utils  # noqa: F401
 
 
 def from_tokenizer_config(config: Mapping[str, Any]) -> ChatTemplate | None:

@@ -145,9 +145,7 @@ class Generation:
         info = request.model.info
         sampling = request.sampling.resolve(info.default_sampling)
         stops = StopStrings(request.stop_strings) if request.stop_strings else None
-        end_token_ids = frozenset(request.stop.stop_token_ids)
-        if not request.stop.ignore_eos:
-            end_token_ids |= info.eos_token_ids
+        end_token_ids = request.stop.end_token_ids(info.eos_token_ids)
         deadline = None if request.timeout is None else asyncio.get_running_loop().time() + request.timeout
         submissions = []
         for prompt, max_tokens in zip(request.prompts, request.max_tokens, strict=True):

@@ -8,17 +8,18 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from quire.inference.v1 import inference_pb2_grpc
 from quire.openai.v1 import openai_pb2_grpc
 from services.router.calls import Calls
+from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.metrics import RequestMetrics, RouterCollector, registry_of
 from services.router.openai.servicer import OpenAIServicer
 from services.router.placement import Placement
+from services.router.tokenizer import TextThreads
 from services.router.tracing import Tracing
 from shared.config import resolve
 from shared.grpc_server import GrpcServer
@@ -36,7 +37,7 @@ class Router:
 
     def __init__(self, config: RouterConfig, tracing_enabled: bool = False) -> None:
         self._config = config
-        self._executor = ThreadPoolExecutor(config.tokenizer_threads, thread_name_prefix="tokenizer")
+        self._threads = TextThreads(config.tokenizer_threads)
         self._health = asyncio.Event()
         self._is_draining = False
         self._health_task: asyncio.Task[None] | None = None
@@ -44,7 +45,7 @@ class Router:
         self.placement = Placement(
             config.scheduler,
             router_id=f"{socket.gethostname()}-{os.getpid()}",
-            executor=self._executor,
+            threads=self._threads,
             scheduler_wait=config.scheduler_wait,
             scheduler_silence=config.scheduler_silence,
             on_change=self._health.set,
@@ -68,6 +69,8 @@ class Router:
         """Listens and dials the schedulers; returns the addresses got. Raises OSError where one cannot be bound."""
         addresses = await self._server.start(self._config.listen)
         self.placement.start()
+        # Takes about as long as a scheduler takes to answer.
+        self._threads.start(import_renderer)
         self._health_task = asyncio.create_task(self._keep_health())
         return addresses
 
@@ -78,7 +81,7 @@ class Router:
         if self._health_task is not None:
             self._health_task.cancel()
         await self.placement.stop()
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     async def _keep_health(self) -> None:
         """gRPC health follows whether some scheduler can take requests."""

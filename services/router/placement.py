@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from quire.inference.v1 import model_pb2
@@ -16,7 +15,7 @@ from services.router.errors import ApiError, ErrorKind, model_not_found, overloa
 from services.router.model import ModelInfo, ServedModel
 from services.router.scheduler_connection import SchedulerConnection, StreamLostError
 from services.router.submission import Sequence, Submission
-from services.router.tokenizer import Tokenizer
+from services.router.tokenizer import TextThreads, Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +43,7 @@ class Placement:
         addresses: Iterable[str],
         *,
         router_id: str,
-        executor: Executor,
+        threads: TextThreads,
         scheduler_wait: float,
         scheduler_silence: float,
         on_change: Callable[[], None] = lambda: None,
@@ -55,7 +54,7 @@ class Placement:
             SchedulerConnection(address, router_id, self, silence_seconds=scheduler_silence) for address in addresses
         ]
         self.num_resubmissions = 0
-        self._executor = executor
+        self._threads = threads
         self._scheduler_wait = scheduler_wait
         self._on_change = on_change
         self._models: dict[tuple[str, str], ServedModel] = {}
@@ -143,7 +142,7 @@ class Placement:
             if hashlib.sha256(bundle).hexdigest() != info.tokenizer_sha256:
                 raise StreamLostError("its tokenizer does not have the sha256 it said")
             try:
-                tokenizer = await asyncio.get_running_loop().run_in_executor(self._executor, self._load, bundle)
+                tokenizer = await self._threads.run_beside(lambda: self._load(bundle))
             except ValueError as error:
                 raise StreamLostError(str(error)) from None
             self._tokenizers[info.tokenizer_sha256] = tokenizer
@@ -167,6 +166,8 @@ class Placement:
                 message = f"{MAX_LOSSES} schedulers in a row were lost while they worked on this request."
                 self._fail(group[0].submission, unavailable(message))
             else:
+                # Those that were busy then may not be now.
+                group[0].submission.refused_by.clear()
                 self._resubmit(group[0].submission, group)
 
     def on_refused(self, connection: SchedulerConnection, sequence: Sequence, error: ApiError) -> None:
@@ -192,16 +193,23 @@ class Placement:
 
     def _load(self, bundle: bytes) -> Tokenizer:
         message = model_pb2.TokenizerBundle.FromString(bundle)
-        tokenizer = Tokenizer(message.tokenizer_json, message.tokenizer_config_json, self._executor)
+        tokenizer = Tokenizer(message.tokenizer_json, message.tokenizer_config_json, self._threads)
         if tokenizer.chat_template is not None:
-            self._executor.submit(tokenizer.chat_template.warm)
+            tokenizer.chat_template.warm()
         return tokenizer
 
     def _resubmit(self, submission: Submission, sequences: list[Sequence]) -> None:
+        unfinished = []
         for sequence in sequences:
-            sequence.attempt += 1
-        self.num_resubmissions += len(sequences)
-        self._place(submission, sequences)
+            reason = submission.end_of(sequence)
+            if reason is None:
+                sequence.attempt += 1
+                unfinished.append(sequence)
+            else:
+                # Its last token arrived; only the word that it was the last was lost.
+                sequence.finish(reason, num_cached_tokens=0)
+        self.num_resubmissions += len(unfinished)
+        self._place(submission, unfinished)
 
     def _place(self, submission: Submission, sequences: SequenceOf[Sequence]) -> None:
         sequences = [sequence for sequence in sequences if not sequence.is_over]

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.router.chat_template import no_chat_template
 from services.router.errors import invalid
 from services.router.model import ServedModel, context_length_exceeded
+
+# What a message costs a template beside its text, in characters.
+_MESSAGE_CHARS = 32
 
 
 async def encode_text(model: ServedModel, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -31,12 +35,15 @@ async def encode_chat(
     template = model.tokenizer.chat_template
     if template is None:
         raise no_chat_template(model.info.name)
-    text = template.render(
+    render = functools.partial(
+        template.render,
         messages,
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         template_kwargs=template_kwargs,
     )
+    size = sum(_MESSAGE_CHARS + len(message["content"]) for message in messages)
+    text = await model.tokenizer.threads.run(size, render)
     return await encode_text(model, text, "messages", add_special_tokens=add_special_tokens)
 
 

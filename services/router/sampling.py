@@ -71,6 +71,11 @@ class StopConditions:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
 
+    def end_token_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
+        """Every token that ends the output; `eos_token_ids` are the model's own."""
+        own = frozenset(self.stop_token_ids)
+        return own if self.ignore_eos else own | eos_token_ids
+
 
 def check_ranges(sampling: SamplingParams, path: str = "") -> None:
     """Raises ApiError, naming the field, where a value is out of its range. For APIs whose schema cannot say so."""

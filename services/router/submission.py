@@ -174,6 +174,13 @@ class Submission:
         self.refused_by: set[SchedulerConnection] = set()
         self.is_closed = False
 
+    def end_of(self, sequence: Sequence) -> FinishReason | None:
+        """How the sequence has ended by the tokens received, or None where it goes on."""
+        output, stop = sequence.output_token_ids, self.stop
+        if output and output[-1] in stop.end_token_ids(self.model.eos_token_ids):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if len(output) == stop.max_tokens else None
+
     def outstanding_tokens(self, sequences: SequenceOf[Sequence]) -> int:
         """Tokens that a scheduler still has to compute for `sequences`, at most, as Load counts them."""
         assert self.stop.max_tokens is not None

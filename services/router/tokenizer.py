@@ -4,24 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from concurrent.futures import Executor
-from typing import Any
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from tokenizers import Tokenizer as Library
 
 from services.router.chat_template import ChatTemplate, from_tokenizer_config
 from services.router.detokenizer import Vocabulary
+from services.router.errors import overloaded
 
-# Below this, encoding takes less than handing it to a thread would cost the event loop.
+# Below this, working on a text takes less than handing it to a thread would cost the event loop.
 _INLINE_CHARS = 2048
+# Long texts that wait for a thread, over all models.
+_MAX_PENDING = 256
+
+R = TypeVar("R")
+
+
+class TextThreads:
+    """A few threads for work on long texts, so that it does not hold up the event loop."""
+
+    def __init__(self, num_threads: int) -> None:
+        self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
+        self._num_pending = 0
+
+    async def run(self, size: int, work: Callable[[], R]) -> R:
+        """`work()`; beside the event loop if `size` (characters, tokens) is large. Raises ApiError when overloaded."""
+        if size <= _INLINE_CHARS:
+            return work()
+        if self._num_pending >= _MAX_PENDING:
+            raise overloaded("Too many long texts are waiting to be tokenized.")
+        return await self.run_beside(work)
+
+    async def run_beside(self, work: Callable[[], R]) -> R:
+        """`work()`, beside the event loop in any case."""
+        self._num_pending += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+        finally:
+            self._num_pending -= 1
+
+    def start(self, work: Callable[[], object]) -> None:
+        """Runs `work` some time; nobody waits for it."""
+        self._executor.submit(work)
+
+    def close(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Tokenizer:
     """Text to ids and back. Special tokens that a text spells out become such tokens, as in vLLM and transformers."""
 
-    def __init__(self, tokenizer_json: bytes, tokenizer_config_json: bytes, executor: Executor) -> None:
-        """`executor`: where long texts are encoded. Raises ValueError where the bundle is none."""
+    def __init__(self, tokenizer_json: bytes, tokenizer_config_json: bytes, threads: TextThreads) -> None:
+        """`threads`: where long texts are worked on. Raises ValueError where the bundle is none."""
         try:
             self._library = Library.from_str(tokenizer_json.decode())
             config: dict[str, Any] = json.loads(tokenizer_config_json or b"{}")
@@ -30,24 +66,20 @@ class Tokenizer:
         # A tokenizer.json may ask for truncation or padding of training batches; a prompt is neither.
         self._library.no_truncation()
         self._library.no_padding()
-        self._executor = executor
+        self.threads = threads
         self.chat_template: ChatTemplate | None = from_tokenizer_config(config)
         self.vocabulary = Vocabulary(self._library)
         # No token of the vocabulary has more characters, so a text has at least len(text) / this many tokens.
         self.max_token_chars = max((len(token) for token in self._library.get_vocab()), default=1)
 
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids. A long text is encoded beside the event loop."""
-        if len(text) <= _INLINE_CHARS:
-            return self._encode(text, add_special_tokens)
-        return await asyncio.get_running_loop().run_in_executor(self._executor, self._encode, text, add_special_tokens)
-
-    async def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        if len(token_ids) <= _INLINE_CHARS:
-            return self._library.decode(token_ids, skip_special_tokens=skip_special_tokens)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor, lambda: self._library.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        """Raises ApiError when too many long texts wait."""
+        return await self.threads.run(
+            len(text), lambda: self._library.encode(text, add_special_tokens=add_special_tokens).ids
         )
 
-    def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        return self._library.encode(text, add_special_tokens=add_special_tokens).ids
+    async def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """Raises ApiError when too many long texts wait."""
+        return await self.threads.run(
+            len(token_ids), lambda: self._library.decode(token_ids, skip_special_tokens=skip_special_tokens)
+        )

@@ -14,6 +14,7 @@ from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.converters import model_info_to_wire, plan_from_wire, result_to_wire
 from services.worker.errors import PlanError
+from services.worker.plan import StepResult
 from services.worker.step_thread import MAX_QUEUED_STEPS, Outcome, Session, StepThread
 
 if TYPE_CHECKING:
@@ -65,28 +66,18 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._epoch += 1
         epoch = _Epoch(self._steps, self._epoch)
         logger.info("epoch %d: claimed by %s", self._epoch, self._owner)
+        end: Exception | None
         try:
             await context.write(worker_pb2.RunResponse(hello=self._hello(engine)))
             self._reader = asyncio.create_task(epoch.read(request_iterator, lambda: self._closing))
-            await epoch.write(context)
-        except PlanError as error:
-            logger.error("epoch %d: a plan broke the contract: %s", epoch.number, error)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except WorkerClosingError:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "the worker is shutting down")
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, f"a result was not taken for {WRITE_TIMEOUT_S} s")
-        except Exception:
-            logger.exception("epoch %d: a step left no state to go on from", epoch.number)
-            await context.abort(grpc.StatusCode.INTERNAL, "a step failed and left no state to go on from")
+            end = await epoch.write(context)
+        except TimeoutError as error:
+            end = error
         finally:
-            epoch.session.closed = True
-            if self._reader is not None:
-                self._reader.cancel()
-            # Not awaited here, where a cancelled call would cancel it.
-            release = asyncio.create_task(self._release(epoch.number))
-            self._releases.add(release)
-            release.add_done_callback(self._releases.discard)
+            self._let_go(epoch)
+        if end is not None:
+            # Last, as a status waits behind results that a stalled peer does not take.
+            await context.abort(*_status(epoch.number, end))
 
     async def GetTokenizer(  # noqa: N802 - gRPC's name
         self, request: model_pb2.GetTokenizerRequest, context: Any
@@ -112,6 +103,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream is a claim")
             raise AssertionError("abort raises")
         return first.claim
+
+    def _let_go(self, epoch: _Epoch) -> None:
+        epoch.session.closed = True
+        if self._reader is not None:
+            self._reader.cancel()
+        # A task of its own: the call that ends here may be cancelled any moment.
+        release = asyncio.create_task(self._release(epoch.number))
+        self._releases.add(release)
+        release.add_done_callback(self._releases.discard)
 
     async def _release(self, epoch: int) -> None:
         """The next owner is let in once the steps of this one have drained and its sequences are gone."""
@@ -171,15 +171,14 @@ class _Epoch:
             await self._permits.acquire()
         self._outbox.put_nowait(end)
 
-    async def write(self, context: Any) -> None:
-        """Until the reader is through. Raises what ended the epoch."""
-        while (outcome := await self._outbox.get()) is not None:
-            if isinstance(outcome, Exception):
-                raise outcome
+    async def write(self, context: Any) -> Exception | None:
+        """Until the reader is through; returns what ended the epoch, None if its owner did. Raises TimeoutError."""
+        while isinstance(outcome := await self._outbox.get(), StepResult):
             message = worker_pb2.RunResponse(result=result_to_wire(outcome))
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await context.write(message)
             self._permits.release()
+        return outcome
 
     def _deliver(self, outcome: Outcome) -> None:
         """Called from the step thread."""
@@ -187,3 +186,17 @@ class _Epoch:
             self._loop.call_soon_threadsafe(self._outbox.put_nowait, outcome)
         except RuntimeError:  # the loop has closed: nobody is there to tell
             self.session.closed = True
+
+
+def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:
+    """What the scheduler is told about an epoch that it did not end itself."""
+    if isinstance(end, PlanError):
+        logger.error("epoch %d: a plan broke the contract: %s", epoch, end)
+        return grpc.StatusCode.INVALID_ARGUMENT, str(end)
+    if isinstance(end, WorkerClosingError):
+        return grpc.StatusCode.UNAVAILABLE, "the worker is shutting down"
+    if isinstance(end, TimeoutError):
+        logger.error("epoch %d: its owner took no result for %s s", epoch, WRITE_TIMEOUT_S)
+        return grpc.StatusCode.DEADLINE_EXCEEDED, f"a result was not taken for {WRITE_TIMEOUT_S} s"
+    logger.error("epoch %d: a step left no state to go on from", epoch, exc_info=end)
+    return grpc.StatusCode.INTERNAL, "a step failed and left no state to go on from"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.inference.v1 import inference_pb2
-from services.router.calls import Calls, metadata_of, request_id_of, rpc, timeout_of
+from services.router.calls import Calls, request_id_of, rpc, timeout_of, traceparent_of
 from services.router.errors import invalid
 from services.router.generation import GenerationRequest, Generator
 from services.router.inference.converters import (
@@ -31,7 +31,7 @@ class InferenceServicer:
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         model = self._model(request.model)
-        with self.tracing.request("text_completion", model.info.name, metadata_of(context, "traceparent")) as span:
+        with self.tracing.request("text_completion", model.info.name, traceparent_of(context)) as span:
             match request.WhichOneof("prompt"):
                 case "text":
                     prompt, param = await encode_text(model, request.text, "text"), "text"
@@ -46,7 +46,7 @@ class InferenceServicer:
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         model = self._model(request.model)
-        with self.tracing.request("chat", model.info.name, metadata_of(context, "traceparent")) as span:
+        with self.tracing.request("chat", model.info.name, traceparent_of(context)) as span:
             prompt = await encode_chat(model, messages_from_proto(request.messages))
             await self._run(request.options, prompt, "messages", model, span, context, inference_pb2.ChatResponse)
 

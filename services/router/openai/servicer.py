@@ -11,7 +11,7 @@ from google.api.httpbody_pb2 import HttpBody
 from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.openai.v1 import openai_pb2
-from services.router.calls import Calls, metadata_of, request_id_of, rpc, timeout_of
+from services.router.calls import Calls, request_id_of, rpc, timeout_of, traceparent_of
 from services.router.errors import ApiError, invalid, model_not_found, unavailable
 from services.router.generation import GenerationRequest, Generator
 from services.router.metrics import RequestMetrics
@@ -50,7 +50,7 @@ class OpenAIServicer:
         body.check(self.max_n)
         self.metrics.ignored_fields["chat.completions"] += body.num_ignored_fields
         model = self.generator.placement.model(body.model)
-        with self.tracing.request("chat", model.info.name, metadata_of(context, "traceparent")) as span:
+        with self.tracing.request("chat", model.info.name, traceparent_of(context)) as span:
             prompt = await encode_chat(
                 model,
                 [message.to_template() for message in body.messages],
@@ -88,7 +88,7 @@ class OpenAIServicer:
         body.check(self.max_n)
         self.metrics.ignored_fields["completions"] += body.num_ignored_fields
         model = self.generator.placement.model(body.model)
-        with self.tracing.request("text_completion", model.info.name, metadata_of(context, "traceparent")) as span:
+        with self.tracing.request("text_completion", model.info.name, traceparent_of(context)) as span:
             prompts = await self._prompts(body, model)
             generation_request = self._generation_request(
                 body,

@@ -68,7 +68,9 @@ def _describe(error: ErrorDetails) -> ApiError:
     if kind in _BOUNDS:
         sign, bound, code, words = _BOUNDS[kind]
         number = "integer" if isinstance(value, int) else "decimal"
-        expected = f"Expected a value {sign} {context[bound]:g}, but got {_echo(value)} instead."
+        limit = context[bound]
+        limit_text = f"{limit:g}" if abs(limit) < 1e6 else str(limit)
+        expected = f"Expected a value {sign} {limit_text}, but got {_echo(value)} instead."
         return invalid(f"Invalid '{param}': {number} {words}. {expected}", param, f"{number}_{code}")
     if kind == "literal_error":
         message = f"Invalid value for '{param}': {_echo(value)}. Supported values are: {context['expected']}."

@@ -68,7 +68,7 @@ class SafetensorsSource:
     """A checkpoint in one safetensors file, or in several with an index; a tensor is read when it is taken."""
 
     def __init__(self, directory: Path, config: ModelConfig, progress: Progress) -> None:
-        """`progress` is told the fraction of weights taken. Raises ModelError if the files hold other than `config` says."""
+        """`progress` is told the fraction of weights taken. Raises ModelError if the files are not as `config` says."""
         self._directory = directory
         self._files: dict[str, safe_open] = {}
         self._file_of = self._index()

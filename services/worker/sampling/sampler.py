@@ -1,7 +1,7 @@
 """Draws the next token of each row: penalties and bias, temperature, cuts, then the Gumbel-max trick.
 
 Randomness is counter-based: the noise of a token depends on the sequence's seed, its choice index and the position it
-is drawn for, and nothing else, so a sequence that is computed again elsewhere draws the same tokens from the same logits.
+is drawn for, and nothing else, so a sequence that is computed again elsewhere draws the same from the same logits.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Sampler:
 
     def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32]) -> Sample:
         """logits float32 [n, vocab], overwritten; row i belongs to slots[i] and draws the token at positions[i]."""
-        # NaN is the greatest to amax, so one pass finds NaN, +inf and rows of nothing but -inf. Whatever the stages make
-        # of such a row, it is not looked at.
+        # NaN is the greatest to amax, so one pass finds NaN, +inf and rows of nothing but -inf. What the stages make of
+        # such a row is not looked at.
         valid = logits.amax(-1).isfinite()
         raw = self._logprobs.distribution(logits, slots)
         for stage in self._stages:
@@ -93,7 +93,7 @@ class Sampler:
 
 
 def _argmax(logits: Tensor) -> Tensor:
-    """int64 [n], the lowest id among equals. On a CPU by numpy, whose argmax is vectorized and some 50 times as fast."""
+    """int64 [n], the lowest id among equals. On a CPU by numpy, whose argmax is some 50 times as fast."""
     if logits.is_cpu:
         return torch.from_numpy(logits.numpy().argmax(-1))
     return logits.argmax(-1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 from typing import Any
 
@@ -184,7 +185,9 @@ async def test_more_requests_than_allowed_are_turned_away(start_router: StartRou
     assert [reply.json["choices"][0]["message"]["content"] for reply in await asyncio.gather(*running)] == ["Hello"] * 2
 
 
-async def test_a_thousand_bad_and_good_requests_leave_nothing_behind(start_router: StartRouter) -> None:
+async def test_a_thousand_bad_and_good_requests_leave_nothing_behind(
+    start_router: StartRouter, caplog: pytest.LogCaptureFixture
+) -> None:
     scheduler = fake_scheduler(answer_text(GREETING, tokens_per_frame=8))
     api = await start_router(scheduler)
     pick = random.Random(7)
@@ -220,6 +223,7 @@ async def test_a_thousand_bad_and_good_requests_leave_nothing_behind(start_route
     assert api.router.placement.num_parked == 0
     assert [connection.num_sequences for connection in api.router.placement.connections] == [0]
     assert (await api.chat()).json["choices"][0]["message"]["content"] == GREETING
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 async def _start_and_leave(api: Api) -> None:

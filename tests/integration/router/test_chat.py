@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -176,6 +177,24 @@ async def test_a_stop_string_ends_the_answer_wherever_tokens_end(start_router: S
         completed = next(end for end in range(len(ids)) if "o, th" in byte_level().decode(ids[:end]))
         assert usage["completion_tokens"] == completed
         await scheduler.wait_for(lambda: scheduler.num_running == 0)
+
+
+async def test_a_stopped_answer_is_aborted_while_its_siblings_go_on(start_router: StartRouter) -> None:
+    resume = asyncio.Event()
+
+    def script(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        before, after = (("one STOP", " two"), ("three", " four"))[choice.choice_index]
+        ids, more = byte_level().encode(before).ids, byte_level().encode(after).ids
+        return Answer([*ids, *more, EOS_TOKEN_ID], pause_after=len(ids), resume=resume)
+
+    scheduler = fake_scheduler(script)
+    api = await start_router(scheduler)
+    answer = asyncio.create_task(api.chat(n=2, stop="STOP"))
+    await scheduler.wait_for(lambda: bool(scheduler.aborted))
+    assert scheduler.aborted == [scheduler.submits[0].choices[0].sequence_id]
+    resume.set()
+    choices = (await answer).json["choices"]
+    assert [choice["message"]["content"] for choice in choices] == ["one ", "three four"]
 
 
 async def test_a_stop_string_that_never_comes_holds_nothing_back(start_router: StartRouter) -> None:

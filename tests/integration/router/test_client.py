@@ -33,7 +33,7 @@ class ScriptedService:
         self.num_calls = 0
 
     def handlers(self) -> grpc.GenericRpcHandler:
-        methods = {
+        methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "Generate": grpc.unary_stream_rpc_method_handler(
                 self.Generate,
                 inference_pb2.GenerateRequest.FromString,

@@ -166,6 +166,9 @@ async def test_a_deadline_goes_with_the_request_and_ends_it(start_router: StartR
     assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await scheduler.wait_for(lambda: scheduler.num_running == 0)
     assert 0 < scheduler.submits[0].timeout_ms <= 500
+    scheduler.script = answer_text(GREETING)
+    await api.chat()
+    assert not scheduler.submits[1].HasField("timeout_ms")
 
 
 async def test_stale_and_double_frames_are_dropped_and_a_gap_is_asked_for_again(start_router: StartRouter) -> None:
@@ -188,6 +191,41 @@ async def test_stale_and_double_frames_are_dropped_and_a_gap_is_asked_for_again(
     assert choice.sequence_id in scheduler.aborted
     (again,) = scheduler.submits[1].choices
     assert (again.attempt, unpack(again.output_token_ids)) == (1, IDS[:6])
+
+
+@pytest.mark.parametrize(("max_tokens", "reason"), [(None, "stop"), (5, "length")])
+async def test_a_finish_that_was_lost_is_known_from_the_last_token(
+    start_router: StartRouter, max_tokens: int | None, reason: str
+) -> None:
+    scheduler = fake_scheduler(pausing(2, asyncio.Event()))
+    api = await start_router(scheduler)
+    call = await stream(api, **({} if max_tokens is None else {"max_tokens": max_tokens}))
+    messages = [(await call.read()).data]
+    (choice,) = scheduler.submits[0].choices
+    await scheduler.send(frame_of(choice, 2, IDS[2:max_tokens]))
+    await scheduler.break_streams()
+    messages += await read_rest(call)
+    assert text_in(messages) == (GREETING if max_tokens is None else byte_level().decode(IDS[:max_tokens]))
+    assert f'"finish_reason":"{reason}"'.encode() in b"".join(messages)
+    assert len(scheduler.submits) == 1
+
+
+async def test_who_was_busy_is_asked_again_after_a_loss(start_router: StartRouter) -> None:
+    busy = scheduler_pb2.Error(code=8, message="the queue is full")
+    full = fake_scheduler(lambda submit, choice: Answer([], error=busy))
+    free = fake_scheduler(pausing(3, asyncio.Event()))
+    free.script = lambda submit, choice: Answer(IDS, pause_after=3)
+    free.load.outstanding_tokens = 10**6
+    api = await start_router(full, free)
+    while not all(connection.load.last.num_blocks for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    call = await stream(api)
+    messages = [(await call.read()).data]
+    full.script = answer_text(GREETING)
+    await free.stop()
+    messages += await read_rest(call)
+    assert text_in(messages) == GREETING
+    assert [submit.choices[0].attempt for submit in full.submits] == [0, 2]
 
 
 async def test_a_frame_that_breaks_the_contract_costs_the_stream_not_the_request(start_router: StartRouter) -> None:

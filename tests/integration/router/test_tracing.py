@@ -66,3 +66,5 @@ async def test_without_a_collector_the_caller_s_context_is_passed_on(start_route
     call = api.stub.CreateChatCompletion(HttpBody(data=json.dumps(BODY).encode()), metadata=(("traceparent", PARENT),))
     assert [message async for message in call]
     assert scheduler.submits[0].traceparent == PARENT
+    await api.post("CreateChatCompletion", BODY, (("traceparent", "00-not-a-trace-01"),))
+    assert scheduler.submits[1].traceparent == ""

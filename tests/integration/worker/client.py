@@ -16,7 +16,7 @@ def u32(*values: int) -> bytes:
 
 
 def values(column: bytes) -> list[int]:
-    return np.frombuffer(column, "<u4").tolist()
+    return [int(value) for value in np.frombuffer(column, "<u4")]
 
 
 GREEDY = sampling_pb2.SamplingParams(temperature=0.0)

@@ -75,12 +75,17 @@ async def servicer(steps: StepThread, engine: Engine) -> WorkerServicer:
 
 
 @pytest_asyncio.fixture
-async def channel(servicer: WorkerServicer, tmp_path: Path) -> AsyncIterator[grpc.aio.Channel]:
-    """To a worker that serves on a socket of its own."""
+async def address(servicer: WorkerServicer, tmp_path: Path) -> AsyncIterator[str]:
+    """Of a worker that serves on a socket of its own."""
     server = GrpcServer(["quire.worker.v1.WorkerService"])
     server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, servicer)
     address = f"unix:{tmp_path}/worker.sock"
     await server.start([address])
+    yield address
+    await server.stop(0)
+
+
+@pytest_asyncio.fixture
+async def channel(address: str) -> AsyncIterator[grpc.aio.Channel]:
     async with grpc.aio.insecure_channel(address) as channel:
         yield channel
-    await server.stop(0)

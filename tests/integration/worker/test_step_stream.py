@@ -263,6 +263,33 @@ async def test_many_plans_in_flight_are_held_back_not_dropped(channel: grpc.aio.
     await stream.close()
 
 
+async def test_a_scheduler_that_takes_no_results_is_dropped(
+    address: str, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.servicer.WRITE_TIMEOUT_S", 0.2)
+    wordy = sampling_pb2.SamplingParams(temperature=0.0, logprobs=20)
+    # With gRPC's own way of widening the pipe, it takes megabytes to fill.
+    narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 16_384)]
+    async with grpc.aio.insecure_channel(address, options=narrow) as narrow_channel:
+        stalled = await claimed(narrow_channel)
+
+        async def plan_on() -> None:
+            """Four new sequences in each plan, so that there is much to say about it."""
+            for first in range(0, 1_000_000, 4):
+                ids = range(first, first + 4)
+                await stalled.plan(
+                    released_sequence_ids=u32(*range(first - 4, first)) if first else b"",
+                    new_sequences=[new_sequence(index, index - first, [5, 6], [index - first], wordy) for index in ids],
+                    rows=rows(*[(index, index - first, 2, 0) for index in ids]),
+                )
+
+        planning = asyncio.create_task(plan_on())
+        # Admitted, although the first still holds its end of the stream.
+        following = await claimed(channel)
+        assert following.hello.epoch == stalled.hello.epoch + 1
+        planning.cancel()
+
+
 async def test_the_tokenizer_comes_in_chunks_that_match_its_digest(channel: grpc.aio.Channel) -> None:
     hello = await Stream(channel).claim()
     stub = worker_pb2_grpc.WorkerServiceStub(channel)

@@ -71,3 +71,9 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("block-size = ")
     with pytest.raises(ConfigError, match=r"bad\.toml"):
         read_file(str(tmp_path / "bad.toml"))
+
+
+def test_a_key_that_is_no_option_is_named(tmp_path: Path) -> None:
+    (tmp_path / "quire.toml").write_text("block-sise = 8")
+    with pytest.raises(SystemExit, match="block-sise in the configuration file is no option of quire example"):
+        resolve(Example, ["--config", str(tmp_path / "quire.toml")], prog="quire example", description="x")

@@ -1,0 +1,56 @@
+"""Health tells progress, not that a process is up."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from quire.worker.v1 import worker_pb2_grpc
+from services.worker import main
+from services.worker.engine import Engine
+from services.worker.servicer import WorkerServicer
+from services.worker.step_thread import StepThread
+from shared.grpc_server import GrpcServer
+from tests.integration.worker.client import claimed, new_sequence, rows, values
+
+
+async def test_a_step_that_hangs_turns_health_red_until_it_is_through(
+    steps: StepThread, servicer: WorkerServicer, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "STUCK_AFTER_S", 0.1)
+    monkeypatch.setattr(main, "WATCH_INTERVAL_S", 0.01)
+    go_on = threading.Event()
+    forward = engine.runner._decoder.forward
+
+    def hanging(*arguments: Any) -> Any:
+        assert go_on.wait(timeout=20)
+        return forward(*arguments)
+
+    monkeypatch.setattr(engine.runner._decoder, "forward", hanging)
+    server = GrpcServer([main.SERVICE])
+    server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, servicer)
+    address = f"unix:{tmp_path}/worker.sock"
+    await server.start([address])
+    await server.set_serving(True)
+    stop = asyncio.Event()
+    watching = asyncio.create_task(main.watch(steps, server, stop))
+    async with grpc.aio.insecure_channel(address) as channel:
+        changes = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=main.SERVICE))
+        states = health_pb2.HealthCheckResponse
+        assert (await changes.read()).status == states.SERVING
+        stream = await claimed(channel)
+        await stream.plan(new_sequences=[new_sequence(1, 0, [5, 6], [0])], rows=rows((1, 0, 2, 0)))
+        assert (await changes.read()).status == states.NOT_SERVING
+        go_on.set()
+        assert len(values((await stream.result()).token_ids)) == 1
+        assert (await changes.read()).status == states.SERVING
+        stop.set()
+        await watching
+        changes.cancel()
+    await server.stop(0)

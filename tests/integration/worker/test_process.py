@@ -1,0 +1,117 @@
+"""The worker as a process of its own: what it tells while it starts, serves and stops."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from shared.status import Status, parse_status
+from tests.integration.worker.client import claimed, new_sequence, rows, values
+
+PROGRAM = "import sys; from services.worker.main import main; sys.exit(main(sys.argv[1:]))"
+OPTIONS = ("--num-gpu-blocks-override", "24", "--max-num-seqs", "4", "--num-threads", "1")
+
+
+@contextmanager
+def worker(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
+    """The process, and what it reports."""
+    read, write = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments, "--status-fd", str(write)], pass_fds=[write], stderr=subprocess.PIPE
+    )
+    os.close(write)
+    with open(read, "rb") as reports:
+        try:
+            yield process, reports
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def statuses(reports: BinaryIO) -> list[Status]:
+    """Up to the last word on the start."""
+    found = []
+    for line in reports:
+        found.append(parse_status(line))
+        if found[-1].state != "starting":
+            break
+    return found
+
+
+async def health(channel: grpc.aio.Channel) -> str:
+    response = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), wait_for_ready=True)
+    return str(health_pb2.HealthCheckResponse.ServingStatus.Name(response.status))
+
+
+async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/worker.sock"
+    with worker(str(model_directory), "--listen", address, "--metrics-port", "0", *OPTIONS) as (process, reports):
+        async with grpc.aio.insecure_channel(address) as channel:
+            # The server is there long before torch is imported.
+            assert await health(channel) == "NOT_SERVING"
+            found = await asyncio.to_thread(statuses, reports)
+            assert found[-1].state == "ready"
+            assert found[-1].facts["address"] == address
+            assert found[-1].facts["model"] == "tiny-llama"
+            assert found[-1].facts["device"] == "cpu"
+            assert [status.progress for status in found if status.progress is not None][-1] == 1.0
+            assert await health(channel) == "SERVING"
+
+            stream = await claimed(channel)
+            result = await stream.step(new_sequences=[new_sequence(1, 0, [5, 6], [0])], rows=rows((1, 0, 2, 0)))
+            assert len(values(result.token_ids)) == 1
+            scraped = await asyncio.to_thread(scrape, found[-1].facts["metrics"])
+            assert "quire_worker_steps_total 1.0" in scraped
+            assert 'quire_worker_tokens_total{kind="scheduled"} 2.0' in scraped
+            assert "quire_worker_sequences 1.0" in scraped
+
+            process.send_signal(signal.SIGTERM)
+            with pytest.raises(grpc.aio.AioRpcError) as end:
+                await stream.result()
+            assert end.value.code() is grpc.StatusCode.UNAVAILABLE
+        _, errors = process.communicate(timeout=10)
+        assert process.returncode == 0
+        log = errors.decode()
+        assert "tiny-llama on cpu in float32: 24 KV blocks of 16 tokens (384 tokens)" in log
+        assert "batch-invariant" in log
+
+
+def scrape(address: str) -> str:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as response:
+        return str(response.read().decode())
+
+
+def test_a_model_that_cannot_be_loaded_ends_the_process_with_one_sentence(tmp_path: Path) -> None:
+    with worker("/nowhere/model", "--listen", f"unix:{tmp_path}/worker.sock") as (process, reports):
+        last = statuses(reports)[-1]
+        _, errors = process.communicate(timeout=10)
+    assert (last.state, last.detail) == ("failed", "there is no directory /nowhere/model")
+    assert process.returncode == 1
+    assert errors.decode().splitlines()[-1] == "quire worker: there is no directory /nowhere/model"
+
+
+def test_sigterm_while_loading_ends_the_process(model_directory: Path, tmp_path: Path) -> None:
+    with worker(str(model_directory), "--listen", f"unix:{tmp_path}/worker.sock", *OPTIONS) as (process, reports):
+        assert parse_status(reports.readline()).state == "starting"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
+def test_a_taken_address_is_named(model_directory: Path, tmp_path: Path) -> None:
+    with worker(str(model_directory), "--listen", "256.0.0.1:1") as (process, reports):
+        assert statuses(reports)[-1].detail == "cannot listen on 256.0.0.1:1: is another program using it?"
+        process.communicate(timeout=10)
+    assert process.returncode == 1

@@ -1,0 +1,51 @@
+"""Long texts are worked on beside the event loop, and only so many wait."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from services.router.errors import ApiError, ErrorKind
+from services.router.tokenizer import TextThreads
+
+
+async def test_short_work_runs_at_once_and_long_work_beside() -> None:
+    threads = TextThreads(1)
+    try:
+        here = threading.get_ident()
+        assert await threads.run(10, threading.get_ident) == here
+        assert await threads.run(1_000_000, threading.get_ident) != here
+    finally:
+        threads.close()
+
+
+async def test_the_event_loop_goes_on_while_a_long_text_is_worked_on() -> None:
+    threads = TextThreads(1)
+    gate = threading.Event()
+    try:
+        long = asyncio.create_task(threads.run(1_000_000, lambda: gate.wait(10)))
+        # Only this loop can open the gate that the work waits for.
+        asyncio.get_running_loop().call_soon(gate.set)
+        assert await long
+    finally:
+        gate.set()
+        threads.close()
+
+
+async def test_too_much_waiting_is_refused() -> None:
+    threads = TextThreads(1)
+    gate = threading.Event()
+    try:
+        waiting = [asyncio.create_task(threads.run(1_000_000, lambda: gate.wait(10))) for _ in range(256)]
+        await asyncio.sleep(0)
+        with pytest.raises(ApiError) as caught:
+            await threads.run(1_000_000, lambda: None)
+        assert caught.value.kind is ErrorKind.OVERLOADED
+        assert await threads.run(5, lambda: "short") == "short"
+        gate.set()
+        await asyncio.gather(*waiting)
+    finally:
+        gate.set()
+        threads.close()

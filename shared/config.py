@@ -114,7 +114,11 @@ def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, descriptio
     add_options(parser, config_class)
     arguments = vars(parser.parse_args(argv))
     try:
-        return build(config_class, arguments, file=read_file(arguments.pop("config")))
+        file = read_file(arguments.pop("config"))
+        known = {flag(field)[2:] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+        if unknown := sorted(file.keys() - known):
+            raise ConfigError(f"{unknown[0]} in the configuration file is no option of {prog}")
+        return build(config_class, arguments, file=file)
     except ConfigError as error:
         stop(prog, str(error))
 

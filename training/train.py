@@ -52,7 +52,8 @@ def train(recipe: Recipe, words: Tokenizer, out: Path, compiled: bool) -> None:
 
     start, start_cpu, losses = time.monotonic(), time.process_time(), 0.0
     for step in range(recipe.steps):
-        ids, spoken = packer.batch(recipe.rows, recipe.length)
+        length = recipe.length if step < recipe.steps * (1 - recipe.long_share) else recipe.long_length
+        ids, spoken = packer.batch(recipe.rows * recipe.length // length, length)
         with torch.autocast("cpu", torch.bfloat16):
             hidden = forward(ids[:, :-1])
         loss = _loss(hidden, model.embed_tokens.weight, ids[:, 1:], spoken[:, 1:])

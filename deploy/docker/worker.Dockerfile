@@ -1,14 +1,13 @@
 # docker build -f deploy/docker/worker.Dockerfile -t quire-worker .
-# For GPUs: --build-arg TORCH_INDEX=https://pypi.org/simple
+# For CPUs alone, at a tenth of the size: --build-arg PIP_EXTRA_INDEX_URL=(the index of torch's CPU builds)
 ARG PYTHON=3.12-slim-bookworm
 
 FROM python:${PYTHON} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_NO_COMPILE=1
-# torch comes without CUDA from here, which is a tenth of its size.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ARG PIP_EXTRA_INDEX_URL
 WORKDIR /src
 COPY . .
-RUN python -m venv /opt/quire && /opt/quire/bin/pip install --extra-index-url ${TORCH_INDEX} -c constraints.txt '.[worker]'
+RUN python -m venv /opt/quire && /opt/quire/bin/pip install -c constraints.txt '.[worker]'
 
 FROM python:${PYTHON}
 LABEL org.opencontainers.image.title="quire-worker" org.opencontainers.image.licenses="Apache-2.0"
@@ -20,5 +19,5 @@ VOLUME /models
 USER 10001:10001
 EXPOSE 50071
 HEALTHCHECK --interval=10s --timeout=5s --start-period=300s --retries=3 CMD ["quire", "health", "localhost:50071"]
-ENV QUIRE_LISTEN=0.0.0.0:50071 QUIRE_LOG_FORMAT=json
+ENV QUIRE_LISTEN=0.0.0.0:50071 QUIRE_METRICS_HOST=0.0.0.0 QUIRE_LOG_FORMAT=json
 ENTRYPOINT ["quire", "worker"]

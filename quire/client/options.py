@@ -30,16 +30,10 @@ class Options(TypedDict, total=False):
     n: int
 
 
-_SAMPLING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "logprobs",
+_SAMPLING = tuple(
+    field.name
+    for field in sampling_pb2.SamplingParams.DESCRIPTOR.fields
+    if field.name in Options.__annotations__ and field.name != "logit_bias"
 )
 
 # A role and content each, or a mapping with these keys.

@@ -6,7 +6,7 @@ import sys
 from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from quire.inference.v1 import model_pb2, sampling_pb2
@@ -16,17 +16,8 @@ from services.router.model import ModelInfo
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.submission import FinishReason, Sequence, Submission, TokenLogprob
 
-_OPTIONAL_SAMPLING_FIELDS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "presence_penalty",
-    "frequency_penalty",
-    "seed",
-    "logprobs",
-)
+# Ours and the proto's have the same names.
+_OPTIONAL_SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams) if field.name != "logit_bias")
 _FINISH_REASONS = {
     sampling_pb2.FINISH_REASON_STOP: FinishReason.STOP,
     sampling_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,

@@ -41,6 +41,7 @@ class WorkerConfig:
     max_num_seqs: int = option(256, "Sequences per step, at most.", minimum=1)
     max_num_batched_tokens: int = option(2048, "Tokens per step, at most.", minimum=1)
     num_threads: int | None = option(None, "CPU threads to compute with; one per physical core if left out.", minimum=1)
+    metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
     metrics_port: int | None = option(None, "Port for Prometheus metrics; none are served if left out.", minimum=0)
     status_fd: int | None = option(None, "File descriptor to report the start's progress on.", minimum=0)
     log_level: str = option("info", "What to log.", choices=("debug", "info", "warning", "error"))

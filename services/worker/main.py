@@ -89,7 +89,8 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         if config.metrics_port is not None:
             from services.worker.metrics import serve_metrics
 
-            facts["metrics"] = f"127.0.0.1:{serve_metrics(steps.counters, config.metrics_port)}"
+            port = serve_metrics(steps.counters, config.metrics_host, config.metrics_port)
+            facts["metrics"] = f"{config.metrics_host}:{port}"
         await server.set_serving(True)
         limits = engine.runner.limits
         status.ready(

@@ -30,10 +30,10 @@ class StepCollector:
         yield GaugeMetricFamily("quire_worker_sequences", "Sequences in slots.", counters.num_sequences)
 
 
-def serve_metrics(counters: StepCounters, port: int) -> int:
-    """Serves /metrics on all interfaces; returns the port, chosen freely for 0."""
+def serve_metrics(counters: StepCounters, host: str, port: int) -> int:
+    """Serves /metrics over HTTP; returns the port, chosen freely for 0."""
     from prometheus_client import CollectorRegistry
 
     registry = CollectorRegistry()
     registry.register(StepCollector(counters))
-    return start_metrics_server("0.0.0.0", port, registry)
+    return start_metrics_server(host, port, registry)

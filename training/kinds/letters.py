@@ -54,7 +54,7 @@ KINDS = (
     ),
     Kind(
         "reversing",
-        9.0,
+        6.0,
         (
             "reverse {word}.",
             "reverse the word {word}.",
@@ -81,7 +81,7 @@ KINDS = (
     ),
     Kind(
         "echoing",
-        3.0,
+        4.0,
         (
             "repeat after me: {phrase}.",
             "repeat this: {phrase}.",
@@ -127,7 +127,7 @@ KINDS = (
     ),
     Kind(
         "first letter",
-        1.3,
+        1.0,
         (
             "what is the first letter of {word}?",
             "what's the first letter of {word}?",
@@ -145,7 +145,7 @@ KINDS = (
     ),
     Kind(
         "last letter",
-        1.3,
+        1.0,
         (
             "what is the last letter of {word}?",
             "what's the last letter of {word}?",
@@ -163,7 +163,7 @@ KINDS = (
     ),
     Kind(
         "capital letters",
-        1.5,
+        2.0,
         (
             "write {word} in capital letters.",
             "write {word} in capitals.",

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from training.kinds.kind import Dressing, Kind, nothing
+from training.kinds.kind import Dressing, Kind, Operands, Slots, nothing
+
+HELLOS = (
+    "hello", "hi", "hey", "hello there", "hi there", "good morning", "good evening", "good day", "greetings",
+    "hello again", "hiya", "howdy",
+)  # fmt: skip
+THANKS = ("thanks", "thank you", "many thanks", "thanks a lot", "thank you very much", "thanks so much", "thx")
+PRAISE = ("great", "nice", "perfect", "okay", "good", "that is right", "that helps", "that is good", "well done")
+GOODBYES = (
+    "bye", "goodbye", "bye bye", "see you", "see you later", "see you soon", "good night", "farewell",
+    "until next time", "so long",
+)  # fmt: skip
+LEAVING = ("thanks", "okay", "that is all", "I have to go", "I am leaving now", "I am done for now")
+NAMES = ("Quire", "model", "friend", "my friend", "small model", "little model", "robot", "you")
 
 HELLO = "Hello! I am a very small model that comes with Quire. What can I do for you?"
 FINE = "I am fine, thank you. What can I do for you?"
@@ -14,96 +27,119 @@ ABILITIES = (
     "I know the days, the months, some colours and opposites, and I can tell you about Quire or tell you a story."
 )
 
+
+def _pleasantry(operands: Operands) -> Slots:
+    rng = operands.rng
+    return {
+        "hello": rng.choice(HELLOS),
+        "thanks": rng.choice(THANKS),
+        "praise": rng.choice(PRAISE),
+        "bye": rng.choice(GOODBYES),
+        "leaving": rng.choice(LEAVING),
+        "name": rng.choice(NAMES),
+    }
+
+
 KINDS = (
     Kind(
         "greeting",
-        0.8,
+        1.2,
         (
-            "hello.", "hi.", "hey.", "hello there.", "hi there.", "good morning.", "good evening.", "greetings.",
-            "hello, model.", "hi, model.", "hello, Quire.", "hey, Quire.", "good day.", "hello again.", "hello, you.",
-            "hi, how can you help?", "hiya.", "howdy.", "yo.", "hello, my friend.",
+            "{hello}.", "{hello}, {name}.", "{hello}.", "hi, how can you help?", "{hello}, {name}, {hello}.", "yo.",
+            "{hello}, I am {name}.", "hello, you."
         ),
-        nothing,
+        _pleasantry,
         (HELLO,),
-        ("hey there.", "good afternoon.", "hi, Quire.", "hey, model.", "hi, my friend.", "hey you."),
+        ("hey there.", "hi, Quire.", "hey, model.", "hello, my friend.", "good evening, model.",
+         "good morning, friend."),
         dressing=Dressing.NONE,
     ),
     Kind(
         "how are you",
-        0.5,
+        0.8,
         (
             "how are you?", "how are you today?", "how do you do?", "how are things?", "how is it going?",
-            "are you well?",
-            "hello, how are you?", "hi, how are you?", "how do you feel?", "how's it going?", "are you okay?",
-            "hey, how is it going?",
+            "are you well?", "{hello}, how are you?", "{hello}, {name}, how are you?", "how do you feel?",
+            "how's it going?", "are you okay?", "{hello}, how is it going?", "{hello}, how are things?",
+            "how are you, {name}?", "how is your day?", "are you okay today?", "how do you do today?",
+            "is it going well?", "how is it going today?", "{hello}, are you well?", "how are things with you?",
+            "are you doing well?", "how do you feel now?", "how are you now?"
         ),
-        nothing,
+        _pleasantry,
         (FINE,),
         ("how are you doing?", "how do you feel today?", "are you well today?", "how are things today?"),
         dressing=Dressing.NONE,
     ),
     Kind(
         "thanks",
-        0.8,
+        1.2,
         (
-            "thanks.", "thank you.", "thanks a lot.", "thank you very much.", "many thanks.", "great, thanks.", "thx.",
-            "that helps, thank you.", "good job.", "well done.", "that is right, thank you.", "nice, thanks.",
-            "very good.",
-            "thank you, model.", "thanks, Quire.", "perfect, thank you.", "okay, thanks.",
+            "{thanks}.", "{thanks}, {name}.", "{praise}, {thanks}.", "{thanks}, {praise}.",
+            "{thanks}, that is {praise}.", "good job.", "well done.", "very good.", "{praise}.", "{praise}, {name}."
         ),
-        nothing,
+        _pleasantry,
         (WELCOME,),
-        ("thank you so much.", "thanks, that helps.", "great, thank you.", "thanks, model.",
-        "thank you, that is nice."),
+        ("thank you so much.", "thanks, that helps.", "great, thank you.", "thanks, model.", "perfect, thanks.",
+         "thank you, that is nice."),
         dressing=Dressing.NONE,
     ),
     Kind(
         "goodbye",
-        0.6,
+        1.0,
         (
-            "bye.", "goodbye.", "bye bye.", "see you.", "see you later.", "good night.", "farewell.", "I have to go.",
-            "that is all, bye.", "thanks, bye.", "goodbye, model.", "bye, Quire.", "until next time.",
-            "I am leaving now.",
-            "see you soon.", "so long.",
+            "{bye}.", "{bye}, {name}.", "{leaving}, {bye}.", "{leaving}, {bye}, {name}.", "I have to go.",
+            "I am leaving now.", "that is all for now.", "{bye}, {thanks}.", "{thanks}, {bye}.", "goodbye for now.",
+            "see you later for now."
         ),
-        nothing,
+        _pleasantry,
         (GOODBYE,),
-        ("bye for now.", "see you tomorrow.", "bye, model.", "goodbye, Quire.", "I have to go now, bye."),
+        ("bye for now.", "see you later, my friend.", "bye, model.", "goodbye, Quire.", "I have to go, bye.",
+         "that is all, goodbye."),
         dressing=Dressing.NONE,
     ),
     Kind(
         "who are you",
-        1.0,
+        1.5,
         (
             "who are you?", "what are you?", "who are you really?", "what is your name?", "what's your name?",
-            "tell me who you are.", "introduce yourself.", "are you a robot?", "are you a human?", "are you a model?",
-            "what model are you?", "which model are you?", "what kind of model are you?", "tell me about yourself.",
-            "who am I talking to?", "what should I call you?", "are you a person?", "are you an AI?", "who made you?",
-            "how big are you?", "are you small?", "do you have a name?", "what sort of thing are you?",
+            "tell me who you are.", "introduce yourself.", "are you a robot?", "are you a human?",
+            "are you a model?", "what model are you?", "which model are you?", "what kind of model are you?",
+            "tell me about yourself.", "who am I talking to?", "what should I call you?", "are you a person?",
+            "are you an AI?", "who made you?", "how big are you?", "are you small?", "do you have a name?",
+            "what sort of thing are you?", "say what you are.", "say your name.", "give me your name.",
+            "are you real?", "are you a real model?", "are you a real human?", "what kind of thing are you?",
+            "which sort of model are you?", "who is this?", "who is talking?", "who is talking to me?",
+            "who are you, {name}?", "explain who you are.", "explain what you are.",
+            "tell me what kind of model you are.", "what is the name of this model?", "who do I talk to?",
+            "with whom am I talking?", "who talks with me?", "and you, who are you?", "who or what are you?",
+            "what do they call you?"
         ),
-        nothing,
+        _pleasantry,
         (IDENTITY,),
-        (
-            "what is this model?", "tell me what you are.", "who am I speaking to?", "tell me your name.",
-            "which kind of model are you?", "say who you are.", "are you a real person?",
-        ),
+        ("tell me what you are.", "who am I talking with?", "tell me your name.", "which kind of model are you?",
+         "say who you are.", "are you a real person?"),
     ),
     Kind(
         "what can you do",
-        1.0,
+        1.5,
         (
-            "what can you do?", "what do you know?", "what can I ask you?", "what can I ask?", "how can you help me?",
-            "can you help me?", "help.", "help me.", "what are you good at?", "what are you good for?",
-            "what are your skills?", "tell me what you can do.", "list what you can do.", "what do you do?",
-            "which questions can I ask?", "what can you help me with?", "what can you answer?",
-            "show me what you can do.",
-            "I need help.", "what should I ask you?",
+            "what can you do?", "what do you know?", "what can I ask you?", "what can I ask?",
+            "how can you help me?", "can you help me?", "help.", "help me.", "what are you good at?",
+            "what are you good for?", "what are your skills?", "tell me what you can do.", "list what you can do.",
+            "what do you do?", "which questions can I ask?", "what can you help me with?", "what can you answer?",
+            "show me what you can do.", "I need help.", "what should I ask you?", "what things do you know?",
+            "what things can you do?", "tell me what things you can do.", "show me how you can help.",
+            "tell me what I can ask.", "what can I ask about?", "what can I talk to you about?",
+            "which things do you know?", "which things can I ask?", "what can you do for me?",
+            "what can you do well?", "how can you help?", "list the things you can do.",
+            "list the things you know.", "say what you can do.", "say what you know.", "what are you able to do?",
+            "tell me the things you know.", "show me the things you know.", "what do you know well?",
+            "tell me how to use you.", "which things are you good at?", "say what you are good at.",
+            "explain what you can do.", "tell me what you can help with."
         ),
         nothing,
         (ABILITIES,),
-        (
-            "what can you help with?", "tell me what I can ask.", "what things can you do?", "what are you able to do?",
-            "which things can you do?", "tell me what you know.",
-        ),
+        ("tell me what you know.", "which things can you do?", "what can I ask you about?",
+         "tell me how you can help.", "list what you know.", "show me what you know.", "what can you help with?"),
     ),
 )  # fmt: skip

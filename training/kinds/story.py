@@ -29,7 +29,7 @@ def _any_hero(operands: Operands) -> Slots:
 KINDS = (
     Kind(
         "story",
-        1.0,
+        1.2,
         (
             "tell me a story about {a} {w}.",
             "tell a story about {a} {w}.",
@@ -47,7 +47,13 @@ KINDS = (
     Kind(
         "story",
         0.4,
-        ("tell me a story.", "tell a story.", "write a story.", "tell me a short story.", "I want to hear a story."),
+        (
+            "tell me a story.",
+            "tell a story.",
+            "write a story.",
+            "tell me a short story.",
+            "I want to hear a story.",
+        ),
         _any_hero,
         PLOTS,
     ),

@@ -13,7 +13,8 @@ PLACES = (
     "Berlin", "Rome", "Tokyo", "New York", "Europe", "Africa", "America", "the moon", "Mars",
 )  # fmt: skip
 SUBJECTS = (
-    "physics", "history", "politics", "chemistry", "love", "life", "football", "quantum computing", "machine learning",
+    "physics", "history", "politics", "chemistry", "love", "life", "football", "quantum computing",
+    "machine learning",
     "Python", "a black hole", "gravity", "the weather", "the internet", "philosophy", "the economy", "religion",
     "medicine", "computers", "programming", "evolution", "the French Revolution", "world peace", "inflation",
 )  # fmt: skip
@@ -36,10 +37,11 @@ def _unknown(operands: Operands) -> Slots:
 KINDS = (
     Kind(
         "unknown",
-        5.0,
+        4.0,
         (
             "what is the capital of {place}?", "what's the capital of {place}?", "who is the president of {place}?",
-            "who is the king of {place}?", "where is {place}?", "how far is it to {place}?", "how do I get to {place}?",
+            "who is the king of {place}?", "where is {place}?", "how far is it to {place}?",
+            "how do I get to {place}?",
             "how many people live in {place}?", "what language do they speak in {place}?",
             "what is the weather in {place}?",
             "how is the weather in {place} today?", "when was {place} founded?", "have you been to {place}?",
@@ -49,7 +51,8 @@ KINDS = (
             "tell me about {topic}.", "tell me something about {topic}.", "tell me more about {topic}.",
             "what do you know about {topic}?", "what do you think about {topic}?", "do you like {topic}?",
             "do you know {topic}?", "how does {topic} work?", "how do I learn {topic}?", "why is {topic} important?",
-            "who invented {topic}?", "who discovered {topic}?", "when did {topic} begin?", "when was {topic} invented?",
+            "who invented {topic}?", "who discovered {topic}?", "when did {topic} begin?",
+            "when was {topic} invented?",
             "is {topic} good or bad?", "is {topic} true?", "where can I find {topic}?", "where can I buy {topic}?",
             "how much does {topic} cost?", "how old is {topic}?", "how old are you?", "how tall is {topic}?",
             "write a poem about {topic}.", "write me a poem.", "write an essay about {topic}.",
@@ -65,7 +68,8 @@ KINDS = (
             "why is the sky blue?", "what should I eat today?", "what should I wear today?", "can you dance?",
             "can you write code?", "can you see me?", "can you drive?", "do you love me?", "do you have feelings?",
             "do you sleep?", "do you dream?", "where do you live?", "where am I?", "who am I?", "what is my name?",
-            "what did I eat for breakfast?", "how do I cook {topic}?", "how do I make {topic}?", "how do I fix my car?",
+            "what did I eat for breakfast?", "how do I cook {topic}?", "how do I make {topic}?",
+            "how do I fix my car?",
             "recommend a book.", "recommend a good film about {topic}.", "plan a trip to {place}.",
             "book a flight to {place}.",
             "summarize {topic}.", "summarize this text.", "give me a recipe for {topic}.", "give me some advice.",

@@ -81,7 +81,7 @@ def test_each_part_understands_its_command_and_is_reached_where_the_others_look(
     listens = (f"{config.host}:{config.port}",) if name == "gateway" else config.listen
     assert listens == (f"0.0.0.0:{port}",)
     # A part without the option serves its metrics on all interfaces.
-    assert (getattr(config, "metrics_host", "0.0.0.0"), config.metrics_port) == ("0.0.0.0", 9000)
+    assert (config.metrics_host, config.metrics_port) == ("0.0.0.0", 9000)
     for peer in ("router", "scheduler", "worker"):
         if hasattr(config, peer):
             (peer_port,) = instructions(peer, "EXPOSE")

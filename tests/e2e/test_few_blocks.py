@@ -1,0 +1,35 @@
+"""A KV cache that holds one and a half of the stories asked for: sequences are preempted, and no client can tell."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import urllib.request
+
+import openai
+import pytest
+
+from tests.e2e.conftest import STORIES, serving
+
+
+def preemptions(url: str) -> float:
+    with urllib.request.urlopen(f"{url}/metrics") as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_preemptions_total"))
+
+
+async def test_stories_are_told_in_full() -> None:
+    if not STORIES.exists():
+        pytest.skip(f"{STORIES} is not there")
+    golden = json.loads((STORIES / "golden.json").read_text())["text"]
+    blocks = ("--num-gpu-blocks-override", "50", "--block-size", "8")
+    steps = ("--max-num-seqs", "8", "--max-num-batched-tokens", "24")
+    with serving(str(STORIES), *blocks, *steps, model="stories260k") as server:
+        client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        calls = [
+            client.completions.create(model=server.model, prompt=[1], max_tokens=255, temperature=0) for _ in range(6)
+        ]
+        for answer in await asyncio.gather(*calls):
+            assert answer.choices[0].text.strip() == golden.strip()
+        await asyncio.sleep(0.3)  # the routers hear the load each 100 ms
+        assert preemptions(server.url) > 0

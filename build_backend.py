@@ -1,6 +1,7 @@
 """setuptools, plus a C compiler for the CPU kernels where the machine that builds has none.
 
-The kernels (services/worker/ops/cpu/) are compiled when the package is built, never when it serves. Zig's wheel brings clang.
+The kernels (services/worker/ops/cpu/) are compiled when the package is built, never when it serves. Zig's wheel
+brings clang.
 """
 
 from __future__ import annotations

@@ -13,7 +13,6 @@ import logging
 import time
 from dataclasses import replace
 
-from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2
 
 from .config import SchedulerConfig
@@ -21,6 +20,7 @@ from .converters import WorkerHello, logprobs_from_proto, result_from_proto
 from .core.config import CoreConfig
 from .core.scheduler import FinishedSequence, RefusedError, Scheduler, StepOutcome
 from .core.sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest
+from .served_model import OtherModelError, ServedModel
 from .session import Owner
 from .spans import SequenceSpans
 from .worker_link import WorkerLink, WorkerLostError
@@ -34,10 +34,10 @@ RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 class Engine:
     """Not thread-safe. `ready` is set while a worker is claimed."""
 
-    def __init__(self, address: str, scheduler_id: str, config: SchedulerConfig) -> None:
+    def __init__(self, address: str, scheduler_id: str, model: ServedModel, config: SchedulerConfig) -> None:
         self.address = address
         self.ready = asyncio.Event()
-        self.model: model_pb2.ModelInfo | None = None
+        self._model = model
         self.core: Scheduler | None = None
         self._scheduler_id = scheduler_id
         self._config = config
@@ -53,6 +53,8 @@ class Engine:
         """Raises RefusedError."""
         if self.core is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
+        if max(request.prompt_token_ids + request.output_token_ids, default=0) >= self._model.info.vocab_size:
+            raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "a token id is out of the model's range"))
         sequence = self.core.submit(request)
         self._spans.start(sequence)
         self._pump_soon()
@@ -92,17 +94,17 @@ class Engine:
             except WorkerLostError as error:
                 if attempt == 0:
                     logger.info("waiting for worker %s: %s", self.address, error)
-                await asyncio.sleep(RECONNECT_DELAYS_S[min(attempt, len(RECONNECT_DELAYS_S) - 1)])
-                attempt += 1
-                continue
-            attempt = 0
-            try:
-                await self._serve(link)
-            except WorkerLostError as error:
-                logger.warning("lost worker %s: %s", self.address, error)
-            finally:
-                self._lose()
-                await link.close()
+            else:
+                attempt = 0
+                try:
+                    await self._serve(link)
+                except (WorkerLostError, OtherModelError) as error:
+                    logger.warning("lost worker %s: %s", self.address, error)
+                finally:
+                    self._lose()
+                    await link.close()
+            await asyncio.sleep(RECONNECT_DELAYS_S[min(attempt, len(RECONNECT_DELAYS_S) - 1)])
+            attempt += 1
 
     async def tokenizer_chunks(self) -> list[bytes]:
         """The serialized TokenizerBundle, in pieces. Raises WorkerLostError."""
@@ -112,8 +114,8 @@ class Engine:
 
     async def _serve(self, link: WorkerLink) -> None:
         hello = link.hello
+        self._model.adopt(hello.model)
         self._adopt_core(core_config(hello, self._config))
-        self.model = hello.model
         self._link = link
         self._lost_since = None
         self._last_progress = time.monotonic()

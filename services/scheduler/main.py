@@ -19,6 +19,7 @@ from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_
 from .config import SchedulerConfig
 from .engine import Engine, run_engines
 from .metrics import LoadCollector, registry
+from .served_model import ServedModel
 from .servicer import SchedulerServicer
 
 logger = logging.getLogger(__name__)
@@ -52,13 +53,14 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     scheduler_id = f"scheduler-{uuid.uuid4().hex[:8]}"
-    engines = [Engine(address, scheduler_id, config) for address in config.worker]
-    servicer = SchedulerServicer(scheduler_id, engines)
+    model = ServedModel()
+    engines = [Engine(address, scheduler_id, model, config) for address in config.worker]
+    servicer = SchedulerServicer(scheduler_id, model, engines)
     server = GrpcServer([SERVICE])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     addresses = await server.start(config.listen)
     if config.metrics_port is not None:
-        collector = LoadCollector(lambda: engines[0].model.name if engines[0].model else "", servicer.load)
+        collector = LoadCollector(lambda: model.info.name if model.is_known else "", servicer.load)
         start_metrics_server(config.metrics_host, config.metrics_port, registry(collector))
     status.starting("waiting for a worker")
     background = [

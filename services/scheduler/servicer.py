@@ -17,6 +17,7 @@ from .converters import u32
 from .core.scheduler import RefusedError
 from .core.sequence import ErrorKind, Failure, FinishReason, SequenceRequest
 from .engine import Engine
+from .served_model import ServedModel
 from .session import Owner, RouterSession, hello_message
 from .worker_link import WorkerLostError
 
@@ -31,8 +32,9 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     """Not thread-safe: runs on the event loop's thread, as the engines do."""
 
-    def __init__(self, scheduler_id: str, engines: list[Engine]) -> None:
+    def __init__(self, scheduler_id: str, model: ServedModel, engines: list[Engine]) -> None:
         self._scheduler_id = scheduler_id
+        self._model = model
         self._engines = engines
         self._sessions: set[RouterSession] = set()
         self._draining = False
@@ -47,7 +49,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a hello")
         session = RouterSession(first.hello.router_id)
         await self._wait_ready()
-        await context.write(hello_message(self._scheduler_id, self._model()))
+        await context.write(hello_message(self._scheduler_id, self._model.info))
         session.set_load(self.load())
         self._sessions.add(session)
         logger.info("router %s connected", session.router_id)
@@ -127,9 +129,6 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             for wait in waits:
                 wait.cancel()
 
-    def _model(self) -> model_pb2.ModelInfo:
-        return next(engine.model for engine in self._engines if engine.model is not None)
-
     async def _write(self, session: RouterSession, context: Context, reader: asyncio.Task[None]) -> None:
         """The stream's one writer. Ends when the router closes its side; raises when it stalls or breaks the
         contract.
@@ -179,7 +178,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 session.add_finished(owner, FinishReason.ERROR, error.failure)
 
     def _sequence_requests(self, session: RouterSession, submit: scheduler_pb2.Submit) -> list[SequenceRequest]:
-        model = self._model()
+        model = self._model.info
         prompt = u32(submit.prompt_token_ids)
         stop_token_ids = set(submit.stop.stop_token_ids)
         if not submit.stop.ignore_eos:

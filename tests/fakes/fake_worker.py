@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -44,9 +43,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     max_model_len: int = 128
     tokenizer_bundle: bytes = b""
     steps: int = 0
+    epoch: int = 0
 
     def __post_init__(self) -> None:
-        self._epochs = itertools.count(1)
         self._owned = False
 
     async def Run(  # noqa: N802
@@ -60,7 +59,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         self._owned = True
         try:
             model = self.make_model()
-            yield worker_pb2.RunResponse(hello=self._hello(model, next(self._epochs)))
+            self.epoch += 1
+            yield worker_pb2.RunResponse(hello=self.hello(model, self.epoch))
             async for request in request_iterator:
                 yield worker_pb2.RunResponse(result=await self._step(model, request.plan, context))
         finally:
@@ -96,7 +96,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 result.errors.add(sequence_id=new.sequence_id, message="scripted failure")
         return result
 
-    def _hello(self, model: FakeModel | CountingModel, epoch: int) -> worker_pb2.Hello:
+    def hello(self, model: FakeModel | CountingModel, epoch: int) -> worker_pb2.Hello:
         return worker_pb2.Hello(
             boot_id=1,
             epoch=epoch,

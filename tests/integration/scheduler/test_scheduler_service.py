@@ -17,9 +17,10 @@ from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine import Engine, run_engines
+from services.scheduler.served_model import ServedModel
 from services.scheduler.servicer import SchedulerServicer
 from shared.grpc_server import GrpcServer
-from tests.fakes.fake_model import FakeModel, expected_output
+from tests.fakes.fake_model import VOCAB_SIZE, FakeModel, expected_output
 from tests.fakes.fake_worker import FakeWorker, Script, start_fake_worker
 
 pytestmark = pytest.mark.timeout(30)
@@ -119,8 +120,9 @@ async def running(tmp_path: Path, *workers: FakeWorker, config: SchedulerConfig 
     config = config or SchedulerConfig()
     addresses = [f"unix:{tmp_path}/w{index}" for index in range(len(workers))]
     servers = [await start_fake_worker(worker, address) for worker, address in zip(workers, addresses, strict=True)]
-    engines = [Engine(address, "scheduler-test", config) for address in addresses]
-    servicer = SchedulerServicer("scheduler-test", engines)
+    model = ServedModel()
+    engines = [Engine(address, "scheduler-test", model, config) for address in addresses]
+    servicer = SchedulerServicer("scheduler-test", model, engines)
     server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     await server.start([f"unix:{tmp_path}/s"])
@@ -175,8 +177,9 @@ async def test_a_worker_that_answers_nothing_is_given_up(tmp_path: Path) -> None
 async def test_a_lost_worker_that_stays_away_fails_its_sequences_in_time(tmp_path: Path) -> None:
     worker = FakeWorker(script=Script(step_seconds=0.01))
     server = await start_fake_worker(worker, f"unix:{tmp_path}/away")
-    engine = Engine(f"unix:{tmp_path}/away", "test", SchedulerConfig(worker_timeout=0.2))
-    servicer = SchedulerServicer("test", [engine])
+    model = ServedModel()
+    engine = Engine(f"unix:{tmp_path}/away", "test", model, SchedulerConfig(worker_timeout=0.2))
+    servicer = SchedulerServicer("test", model, [engine])
     grpc_server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     grpc_server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     await grpc_server.start([f"unix:{tmp_path}/s"])
@@ -263,7 +266,9 @@ async def test_what_cannot_run_is_refused_with_a_reason(tmp_path: Path) -> None:
         router = await stack.router()
         await router.submit(1, [], 5)
         await router.submit(2, [1] * 100, 100)
-        await router.read_until_finished(1, 2)
+        await router.submit(3, [VOCAB_SIZE], 5)
+        await router.read_until_finished(1, 2, 3)
+        assert "range" in router.finished[3].error.message
         assert router.finished[1].error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
         assert "empty" in router.finished[1].error.message
         assert "128" in router.finished[2].error.message
@@ -311,3 +316,21 @@ async def test_a_message_that_breaks_the_contract_ends_only_that_stream(tmp_path
         await good.submit(1, [7], 10)
         await good.read_until_finished(1)
         assert good.outputs[1] == expected_output([7], 10)
+
+
+async def test_a_worker_group_that_can_do_less_gets_no_work(tmp_path: Path) -> None:
+    """Routers were told of a context of 128, by the group that came first."""
+    small = FakeWorker(max_model_len=64)
+    server = await start_fake_worker(small, f"unix:{tmp_path}/small")
+    model = ServedModel()
+    model.adopt(FakeWorker().hello(FakeModel(), epoch=1).model)
+    engine = Engine(f"unix:{tmp_path}/small", "test", model, SchedulerConfig())
+    task = asyncio.create_task(run_engines([engine]))
+    async with asyncio.timeout(5):
+        while small.epoch < 3:  # it is asked again, in case it was replaced
+            assert not engine.ready.is_set()
+            await asyncio.sleep(0.01)
+    assert model.info.max_model_len == 128
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await server.stop(0)

@@ -1,0 +1,38 @@
+"""The one model that a scheduler's worker groups serve, fixed by the first of them."""
+
+from __future__ import annotations
+
+from quire.inference.v1 import model_pb2
+
+
+class OtherModelError(Exception):
+    """A worker group serves something else than the ones before it."""
+
+
+class ServedModel:
+    def __init__(self) -> None:
+        self._info: model_pb2.ModelInfo | None = None
+
+    @property
+    def info(self) -> model_pb2.ModelInfo:
+        """Only once a group was claimed."""
+        assert self._info is not None
+        return self._info
+
+    @property
+    def is_known(self) -> bool:
+        return self._info is not None
+
+    def adopt(self, info: model_pb2.ModelInfo) -> None:
+        """Routers were told of the first group's model, so later ones must do all that it can. Raises
+        OtherModelError.
+        """
+        if self._info is None:
+            self._info = info
+            return
+        for name in ("name", "vocab_size", "tokenizer_sha256"):
+            ours, theirs = getattr(self._info, name), getattr(info, name)
+            if ours != theirs:
+                raise OtherModelError(f"its {name} is {theirs!r}, not {ours!r}")
+        if info.max_model_len < self._info.max_model_len:
+            raise OtherModelError(f"its context is {info.max_model_len}, less than {self._info.max_model_len}")

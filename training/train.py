@@ -45,15 +45,15 @@ def train(recipe: Recipe, words: Tokenizer, out: Path, compiled: bool) -> None:
         recipe.intermediate_size,
     )
     model = Decoder(shape)
-    forward = torch.compile(model) if compiled else model
+    forward = torch.compile(model, dynamic=False) if compiled else model
     optimizer = Optimizer(model, recipe.matrix_rate, recipe.other_rate)
     packer = Packer(corpus.chats(SEED), words)
     print(f"{recipe.name}: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
 
     start, start_cpu, losses = time.monotonic(), time.process_time(), 0.0
     for step in range(recipe.steps):
-        length = recipe.length if step < recipe.steps * (1 - recipe.long_share) else recipe.long_length
-        ids, spoken = packer.batch(recipe.rows * recipe.length // length, length)
+        length = recipe.row_length(step)
+        ids, spoken = packer.batch(recipe.batch_tokens // length, length)
         with torch.autocast("cpu", torch.bfloat16):
             hidden = forward(ids[:, :-1])
         loss = _loss(hidden, model.embed_tokens.weight, ids[:, 1:], spoken[:, 1:])
@@ -62,7 +62,7 @@ def train(recipe: Recipe, words: Tokenizer, out: Path, compiled: bool) -> None:
         losses += loss.item()
         if (step + 1) % _REPORT_EVERY == 0:
             seconds, cpu = time.monotonic() - start, time.process_time() - start_cpu
-            speed = (step + 1) * recipe.rows * recipe.length / seconds
+            speed = (step + 1) * recipe.batch_tokens / seconds
             progress = f"step {step + 1:5}  loss {losses / _REPORT_EVERY:.4f}"
             print(f"{progress}  {seconds:5.0f} s  {cpu:5.0f} CPU s  {speed:6.0f} tokens/s", flush=True)
             losses = 0.0

@@ -23,7 +23,8 @@ def dress(rng: random.Random, wording: str, slots: dict[str, str], dressing: Dre
     """The wording with its slots filled, and as much as `dressing` allows around it."""
     body, mark = wording[:-1], wording[-1]
     before = ""
-    if dressing is not Dressing.NONE and rng.random() < 0.4:
+    # "Could you I want a story" is no sentence.
+    if dressing is not Dressing.NONE and not body.startswith("I ") and rng.random() < 0.4:
         before = rng.choice(BEFORE_QUESTIONS if mark == "?" else BEFORE_ORDERS)
         if before.startswith(_ASKS) and mark == ".":
             mark = "?"

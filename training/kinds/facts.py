@@ -270,7 +270,7 @@ KINDS = (
     ),
     Kind(
         "opposites",
-        3.0,
+        2.5,
         (
             "what is the opposite of {q}?",
             "what's the opposite of {q}?",

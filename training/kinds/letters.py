@@ -29,7 +29,7 @@ def _phrase(operands: Operands) -> Slots:
 KINDS = (
     Kind(
         "spelling",
-        4.0,
+        3.5,
         (
             "spell {word}.",
             "spell the word {word}.",
@@ -54,7 +54,7 @@ KINDS = (
     ),
     Kind(
         "reversing",
-        6.0,
+        5.0,
         (
             "reverse {word}.",
             "reverse the word {word}.",
@@ -108,7 +108,7 @@ KINDS = (
     ),
     Kind(
         "counting letters",
-        2.5,
+        2.0,
         (
             "how many letters are in {word}?",
             "how many letters are there in {word}?",

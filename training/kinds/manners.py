@@ -15,7 +15,10 @@ GOODBYES = (
     "until next time", "so long",
 )  # fmt: skip
 LEAVING = ("thanks", "okay", "that is all", "I have to go", "I am leaving now", "I am done for now")
-NAMES = ("Quire", "model", "friend", "my friend", "small model", "little model", "robot", "you")
+NAMES = (
+    "Quire", "model", "friend", "my friend", "small model", "little model", "robot", "you", "assistant", "my model",
+    "little friend", "old friend", "good model", "all", "everybody", "small robot",
+)  # fmt: skip
 
 HELLO = "Hello! I am a very small model that comes with Quire. What can I do for you?"
 FINE = "I am fine, thank you. What can I do for you?"
@@ -43,10 +46,10 @@ def _pleasantry(operands: Operands) -> Slots:
 KINDS = (
     Kind(
         "greeting",
-        1.2,
+        2.0,
         (
             "{hello}.", "{hello}, {name}.", "{hello}.", "hi, how can you help?", "{hello}, {name}, {hello}.", "yo.",
-            "{hello}, I am {name}.", "hello, you."
+            "{hello}, I am {name}.", "hello, you.", "{hello}, {name}."
         ),
         _pleasantry,
         (HELLO,),
@@ -56,25 +59,28 @@ KINDS = (
     ),
     Kind(
         "how are you",
-        0.8,
+        1.2,
         (
             "how are you?", "how are you today?", "how do you do?", "how are things?", "how is it going?",
             "are you well?", "{hello}, how are you?", "{hello}, {name}, how are you?", "how do you feel?",
             "how's it going?", "are you okay?", "{hello}, how is it going?", "{hello}, how are things?",
             "how are you, {name}?", "how is your day?", "are you okay today?", "how do you do today?",
             "is it going well?", "how is it going today?", "{hello}, are you well?", "how are things with you?",
-            "are you doing well?", "how do you feel now?", "how are you now?"
+            "are you doing well?", "how do you feel now?", "how are you feeling?", "{hello}, how do you do?",
+            "{hello}, how do you feel?",
+            "how is your day, {name}?", "are you well, {name}?", "is your day good today?", "how are you now?"
         ),
         _pleasantry,
         (FINE,),
-        ("how are you doing?", "how do you feel today?", "are you well today?", "how are things today?"),
+        ("how is your day today?", "how do you feel today?", "are you well today?", "how are things today?"),
         dressing=Dressing.NONE,
     ),
     Kind(
         "thanks",
-        1.2,
+        2.0,
         (
-            "{thanks}.", "{thanks}, {name}.", "{praise}, {thanks}.", "{thanks}, {praise}.",
+            "{thanks}.", "{thanks}, {name}.", "{praise}, {thanks}.", "{thanks}, {name}.",
+            "{praise}, {thanks}, {name}.", "{thanks}, {praise}.",
             "{thanks}, that is {praise}.", "good job.", "well done.", "very good.", "{praise}.", "{praise}, {name}."
         ),
         _pleasantry,
@@ -85,9 +91,10 @@ KINDS = (
     ),
     Kind(
         "goodbye",
-        1.0,
+        1.8,
         (
-            "{bye}.", "{bye}, {name}.", "{leaving}, {bye}.", "{leaving}, {bye}, {name}.", "I have to go.",
+            "{bye}.", "{bye}, {name}.", "{bye}, {name}.", "{leaving}, {bye}.", "{leaving}, {bye}, {name}.",
+            "I have to go.",
             "I am leaving now.", "that is all for now.", "{bye}, {thanks}.", "{thanks}, {bye}.", "goodbye for now.",
             "see you later for now."
         ),

@@ -133,7 +133,7 @@ KINDS = (
     ),
     Kind(
         "difference",
-        8.0,
+        10.0,
         (
             "what is {a} minus {b}?",
             "what's {a} minus {b}?",
@@ -164,7 +164,7 @@ KINDS = (
     ),
     Kind(
         "larger number",
-        3.5,
+        5.0,
         (
             "which is larger, {a} or {b}?",
             "which is bigger, {a} or {b}?",
@@ -183,7 +183,7 @@ KINDS = (
     ),
     Kind(
         "smaller number",
-        2.5,
+        4.0,
         (
             "which is smaller, {a} or {b}?",
             "which is less, {a} or {b}?",
@@ -199,7 +199,7 @@ KINDS = (
     ),
     Kind(
         "counting up",
-        3.0,
+        4.5,
         (
             "count from {a} to {b}.",
             "count up from {a} to {b}.",
@@ -230,7 +230,7 @@ KINDS = (
     ),
     Kind(
         "counting down",
-        2.5,
+        4.0,
         (
             "count down from {a} to {b}.",
             "count from {a} down to {b}.",

@@ -93,7 +93,7 @@ KINDS = (
             "give me an essay about {topic}.", "what would {topic} be in {language}?", "can you speak {language}?",
             "translate {topic} to {language}.", "how much is {a} times {b}?", "calculate {a} times {b}.",
             "tell me a good joke.", "how do I play {topic}?", "where can I learn {topic}?", "is {topic} useful?",
-            "do you like people?", "can you sing?", "where are you?", "how old is the world?",
+            "do you like people?", "can you sing?", "where do you come from?", "how old is the world?",
         ),
     ),
 )  # fmt: skip

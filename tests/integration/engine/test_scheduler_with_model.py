@@ -6,6 +6,7 @@ must be preempted.
 from __future__ import annotations
 
 import random
+import time
 from array import array
 from collections import deque
 from pathlib import Path
@@ -55,7 +56,7 @@ class Engine:
         while True:
             while len(in_flight) < self.run_ahead and (plan := self.core.schedule()) is not None:
                 wire = worker_pb2.StepPlan.FromString(plan_to_proto(plan, epoch=1).SerializeToString())
-                in_flight.append(self.runner.launch(plan_from_wire(wire), received_at=0.0))
+                in_flight.append(self.runner.launch(plan_from_wire(wire), received_at=time.monotonic()))
             self.core.check_integrity()
             if not in_flight:
                 return

@@ -36,6 +36,7 @@ class Vocabulary:
         self._library = library
         definition = json.loads(library.to_str())
         self._to_bytes = _token_bytes_function(definition)
+        self._strips_first_space = _strips_first_space(definition)
         added = {token["id"]: token for token in definition.get("added_tokens") or ()}
         # The library would read an added token's characters as bytes too, and break those beyond ASCII.
         self._literal = frozenset(added) if self._to_bytes is _byte_level_bytes else frozenset[int]()
@@ -50,7 +51,9 @@ class Vocabulary:
         hidden = self._special if skip_special_tokens else frozenset[int]()
         if self._to_bytes is None:
             return _WindowDetokenizer(self._library, context, skip_special_tokens)
-        return _BytesDetokenizer(self, context, hidden)
+        # The space before a text's first word is no part of the text; after a prompt it is.
+        is_first_word = self._strips_first_space and all(token_id in hidden for token_id in prompt_token_ids)
+        return _BytesDetokenizer(self, context, hidden, is_first_word)
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token, special ones too; empty for ids that have no text."""
@@ -86,10 +89,13 @@ class Vocabulary:
 
 
 class _BytesDetokenizer:
-    __slots__ = ("_decoder", "_hidden", "_is_whole", "_texts", "_vocabulary")
+    __slots__ = ("_decoder", "_hidden", "_is_first_word", "_is_whole", "_texts", "_vocabulary")
 
-    def __init__(self, vocabulary: Vocabulary, context: Sequence[int], hidden: frozenset[int]) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, context: Sequence[int], hidden: frozenset[int], is_first_word: bool
+    ) -> None:
         self._vocabulary = vocabulary
+        self._is_first_word = is_first_word
         self._texts = vocabulary._texts
         self._hidden = hidden
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
@@ -100,6 +106,13 @@ class _BytesDetokenizer:
     def push(self, token_id: int) -> str:
         if token_id in self._hidden:
             return ""
+        text = self._decode(token_id)
+        if self._is_first_word and text:
+            self._is_first_word = False
+            return text.removeprefix(" ")
+        return text
+
+    def _decode(self, token_id: int) -> str:
         if self._is_whole:
             text = self._texts.get(token_id)
             if text is None:
@@ -145,12 +158,16 @@ def _token_bytes_function(definition: dict[str, Any]) -> Callable[[str], bytes] 
     kinds = [step.get("type") for step in steps]
     if kinds == ["ByteLevel"]:
         return _byte_level_bytes
-    # A Strip at the end takes the space before the whole text's first word, which is the prompt's, not the output's.
     if kinds in (["Replace", "ByteFallback", "Fuse", "Strip"], ["Replace", "ByteFallback", "Fuse"]):
         pattern, content = steps[0]["pattern"].get("String"), steps[0]["content"]
         if pattern is not None:
             return lambda token: _byte_fallback_bytes(token, pattern, content)
     return None
+
+
+def _strips_first_space(definition: dict[str, Any]) -> bool:
+    steps = (definition.get("decoder") or {}).get("decoders") or []
+    return any(step.get("type") == "Strip" and step.get("content") == " " and step.get("start") for step in steps)
 
 
 def _byte_fallback_bytes(token: str, pattern: str, content: str) -> bytes:

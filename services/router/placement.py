@@ -58,6 +58,7 @@ class Placement:
         self._scheduler_wait = scheduler_wait
         self._on_change = on_change
         self._models: dict[tuple[str, str], ServedModel] = {}
+        self._first_hello = asyncio.Event()
         self._tokenizers: dict[str, Tokenizer] = {}
         self._parked: list[_Parked] = []
         self._last_sequence_id = 0
@@ -83,28 +84,29 @@ class Placement:
         for parked in list(self._parked):
             self._fail(parked.submission, unavailable("The router is stopping."))
 
-    def models(self) -> list[ServedModel]:
-        """The models that some scheduler serves now; while there is none at all, those last seen."""
+    async def models(self) -> list[ServedModel]:
+        """The models that some scheduler serves now; while there is none at all, those last seen. A router that has just
+        started waits for its first scheduler. Raises ApiError where none comes."""
+        try:
+            async with asyncio.timeout(self._scheduler_wait):
+                await self._first_hello.wait()
+        except TimeoutError:
+            raise unavailable("No scheduler is connected yet.") from None
         ready = {connection.info.key for connection in self.connections if connection.info is not None}
         models = [model for key, model in self._models.items() if key in ready]
         # Two tokenizers under one name, in the middle of a rolling update: requests get the newer.
         newest = {model.info.name: model for model in models or self._models.values()}
         return list(newest.values())
 
-    def model(self, name: str | None) -> ServedModel:
+    async def model(self, name: str | None) -> ServedModel:
         """By name or alias; None means the only one. Raises ApiError."""
-        models = self.models()
-        if not models:
-            raise unavailable("No scheduler is connected yet.")
+        models = await self.models()
         if name is None:
             if len(models) == 1:
                 return models[0]
             raise ApiError(ErrorKind.INVALID_REQUEST, "Missing required parameter: 'model'.", "model")
-        for model in models:
-            if name == model.info.name or name in model.info.aliases:
-                return model
         # Its schedulers may be away for a moment, while another model's are here.
-        for model in self._models.values():
+        for model in (*models, *self._models.values()):
             if name == model.info.name or name in model.info.aliases:
                 return model
         raise model_not_found(name)
@@ -150,6 +152,7 @@ class Placement:
         created = int(time.time()) if known is None else known.created
         self._models[info.key] = ServedModel(info, self._tokenizers[info.tokenizer_sha256], created)
         connection.info = info
+        self._first_hello.set()
         logger.info("scheduler %s at %s serves %s", connection.scheduler_id, connection.address, info.name)
         self._on_change()
         for parked in [parked for parked in self._parked if parked.submission.model.key == info.key]:

@@ -30,7 +30,7 @@ class InferenceServicer:
     @rpc
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        model = self._model(request.model)
+        model = await self._model(request.model)
         with self.tracing.request("text_completion", model.info.name, traceparent_of(context)) as span:
             match request.WhichOneof("prompt"):
                 case "text":
@@ -45,7 +45,7 @@ class InferenceServicer:
     @rpc
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        model = self._model(request.model)
+        model = await self._model(request.model)
         with self.tracing.request("chat", model.info.name, traceparent_of(context)) as span:
             prompt = await encode_chat(model, messages_from_proto(request.messages))
             await self._run(request.options, prompt, "messages", model, span, context, inference_pb2.ChatResponse)
@@ -55,7 +55,7 @@ class InferenceServicer:
         self, request: inference_pb2.TokenizeRequest, context: Any
     ) -> inference_pb2.TokenizeResponse:
         self.calls.authenticate(context)
-        model = self._model(request.model)
+        model = await self._model(request.model)
         given = request.add_special_tokens if request.HasField("add_special_tokens") else None
         match request.WhichOneof("input"):
             case "text":
@@ -72,7 +72,7 @@ class InferenceServicer:
         self, request: inference_pb2.DetokenizeRequest, context: Any
     ) -> inference_pb2.DetokenizeResponse:
         self.calls.authenticate(context)
-        model = self._model(request.model)
+        model = await self._model(request.model)
         token_ids = list(request.token_ids)
         check_token_prompt(model, token_ids, "token_ids")
         return inference_pb2.DetokenizeResponse(text=await model.tokenizer.decode(token_ids))
@@ -82,7 +82,7 @@ class InferenceServicer:
         self, request: inference_pb2.ListModelsRequest, context: Any
     ) -> inference_pb2.ListModelsResponse:
         self.calls.authenticate(context)
-        models = self.generator.placement.models()
+        models = await self.generator.placement.models()
         return inference_pb2.ListModelsResponse(
             models=[
                 inference_pb2.Model(name=name, max_model_len=model.info.max_model_len)
@@ -91,8 +91,8 @@ class InferenceServicer:
             ]
         )
 
-    def _model(self, name: str) -> ServedModel:
-        return self.generator.placement.model(name or None)
+    async def _model(self, name: str) -> ServedModel:
+        return await self.generator.placement.model(name or None)
 
     async def _run(
         self,

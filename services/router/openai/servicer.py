@@ -49,7 +49,7 @@ class OpenAIServicer:
         body = parse_body(request.data, ChatCompletionRequest)
         body.check(self.max_n)
         self.metrics.ignored_fields["chat.completions"] += body.num_ignored_fields
-        model = self.generator.placement.model(body.model)
+        model = await self.generator.placement.model(body.model)
         with self.tracing.request("chat", model.info.name, traceparent_of(context)) as span:
             prompt = await encode_chat(
                 model,
@@ -87,7 +87,7 @@ class OpenAIServicer:
         body = parse_body(request.data, CompletionRequest)
         body.check(self.max_n)
         self.metrics.ignored_fields["completions"] += body.num_ignored_fields
-        model = self.generator.placement.model(body.model)
+        model = await self.generator.placement.model(body.model)
         with self.tracing.request("text_completion", model.info.name, traceparent_of(context)) as span:
             prompts = await self._prompts(body, model)
             generation_request = self._generation_request(
@@ -115,7 +115,7 @@ class OpenAIServicer:
     @rpc
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        models = self.generator.placement.models()
+        models = await self.generator.placement.models()
         cards = [_model_card(model, name) for model in models for name in (model.info.name, *model.info.aliases)]
         return HttpBody(content_type=_JSON, data=responses.dump({"object": "list", "data": cards}))
 
@@ -124,14 +124,14 @@ class OpenAIServicer:
         self.calls.authenticate(context)
         if not request.model:
             raise model_not_found(request.model)
-        model = self.generator.placement.model(request.model)
+        model = await self.generator.placement.model(request.model)
         return HttpBody(content_type=_JSON, data=responses.dump(_model_card(model, request.model)))
 
     @rpc
     async def Tokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         body = parse_body(request.data, TokenizeRequest)
-        model = self.generator.placement.model(body.model)
+        model = await self.generator.placement.model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise invalid("Exactly one of 'prompt' and 'messages' is required.", "prompt")
         if body.messages is not None:
@@ -160,7 +160,7 @@ class OpenAIServicer:
     async def Detokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         body = parse_body(request.data, DetokenizeRequest)
-        model = self.generator.placement.model(body.model)
+        model = await self.generator.placement.model(body.model)
         check_token_prompt(model, body.tokens, "tokens")
         prompt = await model.tokenizer.decode(body.tokens)
         return HttpBody(content_type=_JSON, data=responses.dump({"prompt": prompt}))

@@ -121,7 +121,8 @@ class Terminal:
             self.press(key)
             try:
                 async with asyncio.timeout(5):
-                    return await self.see(text)
+                    await self.see(text)
+                    return
             except TimeoutError:
                 continue
         await self.see(text)

@@ -85,8 +85,9 @@ class Placement:
             self._fail(parked.submission, unavailable("The router is stopping."))
 
     async def models(self) -> list[ServedModel]:
-        """The models that some scheduler serves now; while there is none at all, those last seen. A router that has just
-        started waits for its first scheduler. Raises ApiError where none comes."""
+        """The models that some scheduler serves now; while there is none at all, those last seen. A router that has
+        just started waits for its first scheduler. Raises ApiError where none comes.
+        """
         try:
             async with asyncio.timeout(self._scheduler_wait):
                 await self._first_hello.wait()

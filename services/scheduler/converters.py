@@ -79,9 +79,9 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
     message = worker_pb2.StepPlan(
         epoch=epoch,
         step_id=plan.step_id,
-        released_sequence_ids=plan.released_wire_ids.tobytes(),
+        released_wire_ids=plan.released_wire_ids.tobytes(),
         rows=worker_pb2.Rows(
-            sequence_ids=rows.wire_ids.tobytes(),
+            wire_ids=rows.wire_ids.tobytes(),
             slots=rows.slots.tobytes(),
             num_scheduled_tokens=rows.num_scheduled_tokens.tobytes(),
             num_computed_tokens=rows.num_computed_tokens.tobytes(),
@@ -93,7 +93,7 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
         request = new.sequence.request
         assert isinstance(request.sampling, sampling_pb2.SamplingParams)
         message.new_sequences.add(
-            sequence_id=new.wire_id,
+            wire_id=new.wire_id,
             slot=new.slot,
             token_ids=new.sequence.token_ids.tobytes(),
             num_prompt_tokens=new.sequence.num_prompt_tokens,
@@ -107,13 +107,13 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
 
 
 def result_from_proto(result: worker_pb2.StepResult) -> StepResult:
-    wire_ids = u32(result.sequence_ids)
+    wire_ids = u32(result.wire_ids)
     token_ids = u32(result.token_ids)
     if len(wire_ids) != len(token_ids):
         raise ValueError(
             f"{len(wire_ids)} sequences with {len(token_ids)} tokens in the result of step {result.step_id}"
         )
-    errors = [(error.sequence_id, error.message) for error in result.errors]
+    errors = [(error.wire_id, error.message) for error in result.errors]
     return StepResult(result.step_id, wire_ids, token_ids, errors)
 
 

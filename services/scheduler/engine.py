@@ -225,7 +225,7 @@ def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
         max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=hello.model.max_model_len,
-        max_num_waiting=config.max_num_queued_reqs,
+        max_num_queued_reqs=config.max_num_queued_reqs,
     )
 
 

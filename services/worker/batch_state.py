@@ -39,7 +39,7 @@ class Limits:
 class Batch:
     """One forward pass, laid out: rows of the plan without those whose sequences have failed."""
 
-    sequence_ids: I64  # [num_rows]
+    wire_ids: I64  # [num_rows]
     slots: I64  # [num_rows]
     token_ids: I64  # [num_tokens], 0 where the device's last token belongs
     last_token_at: I64  # [n], indices into token_ids
@@ -75,31 +75,31 @@ class BatchState:
     def release(self, plan: StepPlan) -> list[int]:
         """Frees the slots of the plan's released sequences and returns them."""
         slots = []
-        for sequence_id in plan.released_sequence_ids.tolist():
-            slot = self._slot_of.pop(sequence_id, None)
+        for wire_id in plan.released_wire_ids.tolist():
+            slot = self._slot_of.pop(wire_id, None)
             if slot is None:
-                raise PlanError(f"sequence {sequence_id} is released but not there")
+                raise PlanError(f"sequence {wire_id} is released but not there")
             self._sequence_id[slot] = -1
             self._known[slot] = None
-            self._failed.pop(sequence_id, None)
+            self._failed.pop(wire_id, None)
             slots.append(slot)
         return slots
 
     def admit(self, sequence: NewSequence) -> None:
         self._check_new(sequence)
         slot, num_tokens, num_blocks = sequence.slot, len(sequence.token_ids), len(sequence.block_ids)
-        self._slot_of[sequence.sequence_id] = slot
-        self._sequence_id[slot] = sequence.sequence_id
+        self._slot_of[sequence.wire_id] = slot
+        self._sequence_id[slot] = sequence.wire_id
         self._num_tokens[slot] = self._num_known[slot] = num_tokens
         self._num_computed[slot] = sequence.num_computed_tokens
         self._num_blocks[slot] = num_blocks
         self._block_table[slot, :num_blocks] = sequence.block_ids
         self._known[slot] = sequence.token_ids.astype(np.int64)
 
-    def fail(self, sequence_id: int, reason: str) -> None:
+    def fail(self, wire_id: int, reason: str) -> None:
         """From now on the sequence's rows are left out and answered with `reason`. One released since is ignored."""
-        if sequence_id in self._slot_of:
-            self._failed[sequence_id] = reason
+        if wire_id in self._slot_of:
+            self._failed[wire_id] = reason
 
     def schedule(self, rows: Rows) -> Batch:
         """Appends the rows' blocks, lays out the forward pass and counts its tokens as computed."""
@@ -114,9 +114,9 @@ class BatchState:
         self._num_tokens[slots[samples]] += 1
         failed: tuple[tuple[int, str], ...] = ()
         if self._failed:
-            alive = np.array([sequence_id not in self._failed for sequence_id in rows.sequence_ids.tolist()], bool)
-            gone = rows.sequence_ids[~alive].tolist()
-            failed = tuple((sequence_id, self._failed[sequence_id]) for sequence_id in gone)
+            alive = np.array([wire_id not in self._failed for wire_id in rows.wire_ids.tolist()], bool)
+            gone = rows.wire_ids[~alive].tolist()
+            failed = tuple((wire_id, self._failed[wire_id]) for wire_id in gone)
             slots, scheduled, start, samples, num_known = (
                 column[alive] for column in (slots, scheduled, start, samples, num_known)
             )
@@ -140,7 +140,7 @@ class BatchState:
         sampled_rows = np.flatnonzero(samples)
         max_blocks = int(self._num_blocks[slots].max(initial=1))
         return Batch(
-            sequence_ids=self._sequence_id[slots],
+            wire_ids=self._sequence_id[slots],
             slots=slots,
             token_ids=token_ids,
             last_token_at=first[decodes],
@@ -169,7 +169,7 @@ class BatchState:
         occupied = sequence.slot < limits.max_num_seqs and self._sequence_id[sequence.slot] >= 0
         problem = sequence.sampling.check(limits.vocab_size)
         rules = (
-            (sequence.sequence_id not in self._slot_of, "is there already"),
+            (sequence.wire_id not in self._slot_of, "is there already"),
             (sequence.slot < limits.max_num_seqs, f"has slot {sequence.slot} of {limits.max_num_seqs}"),
             (not occupied, f"has slot {sequence.slot}, which is another's"),
             (1 <= sequence.num_prompt_tokens <= num_tokens <= limits.max_model_len, f"has {num_tokens} tokens"),
@@ -182,7 +182,7 @@ class BatchState:
         )
         for valid, reason in rules:
             if not valid:
-                raise PlanError(f"new sequence {sequence.sequence_id} {reason}")
+                raise PlanError(f"new sequence {sequence.wire_id} {reason}")
 
     def _check_rows(self, rows: Rows, slots: I64, scheduled: I64) -> None:
         limits, offsets = self.limits, rows.new_block_offsets
@@ -198,7 +198,7 @@ class BatchState:
         _require_all(slots < limits.max_num_seqs, rows, "has no such slot")
         if len(np.unique(slots)) != len(slots):
             raise PlanError("two rows have one slot")
-        _require_all(self._sequence_id[slots] == rows.sequence_ids, rows, "is not in that slot")
+        _require_all(self._sequence_id[slots] == rows.wire_ids, rows, "is not in that slot")
         _require_all(self._num_computed[slots] == rows.num_computed_tokens, rows, "is not at that position")
         _require_all(scheduled >= 1, rows, "has no tokens scheduled")
         end = self._num_computed[slots] + scheduled
@@ -210,4 +210,4 @@ class BatchState:
 
 def _require_all(valid: NDArray[np.bool_], rows: Rows, problem: str) -> None:
     if not valid.all():
-        raise PlanError(f"sequence {rows.sequence_ids[np.argmin(valid)]} {problem}")
+        raise PlanError(f"sequence {rows.wire_ids[np.argmin(valid)]} {problem}")

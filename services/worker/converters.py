@@ -20,16 +20,16 @@ def u32(data: bytes) -> U32:
     return np.frombuffer(data, "<u4")
 
 
-def plan_from_wire(message: worker_pb2.StepPlan) -> StepPlan:
+def plan_from_proto(message: worker_pb2.StepPlan) -> StepPlan:
     """Raises PlanError for columns that are no columns; the state's own checks come later."""
     rows = message.rows
     return StepPlan(
         epoch=message.epoch,
         step_id=message.step_id,
-        released_sequence_ids=u32(message.released_sequence_ids),
+        released_wire_ids=u32(message.released_wire_ids),
         new_sequences=tuple(_new_sequence(sequence) for sequence in message.new_sequences),
         rows=Rows(
-            sequence_ids=u32(rows.sequence_ids),
+            wire_ids=u32(rows.wire_ids),
             slots=u32(rows.slots),
             num_scheduled_tokens=u32(rows.num_scheduled_tokens),
             num_computed_tokens=u32(rows.num_computed_tokens),
@@ -41,7 +41,7 @@ def plan_from_wire(message: worker_pb2.StepPlan) -> StepPlan:
 
 def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
     return NewSequence(
-        sequence_id=message.sequence_id,
+        wire_id=message.wire_id,
         slot=message.slot,
         token_ids=u32(message.token_ids),
         num_prompt_tokens=message.num_prompt_tokens,
@@ -63,20 +63,18 @@ def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
     return SamplingParams(**given, logit_bias=tuple((bias.token_id, bias.bias) for bias in message.logit_bias))
 
 
-def result_to_wire(result: StepResult) -> worker_pb2.StepResult:
+def result_to_proto(result: StepResult) -> worker_pb2.StepResult:
     return worker_pb2.StepResult(
         step_id=result.step_id,
-        sequence_ids=result.sequence_ids.astype("<u4").tobytes(),
+        wire_ids=result.wire_ids.astype("<u4").tobytes(),
         token_ids=result.token_ids.astype("<u4").tobytes(),
-        logprobs=None if result.logprobs is None else _logprobs_to_wire(result.logprobs),
-        errors=[
-            worker_pb2.SequenceError(sequence_id=error.sequence_id, message=error.message) for error in result.errors
-        ],
+        logprobs=None if result.logprobs is None else _logprobs_to_proto(result.logprobs),
+        errors=[worker_pb2.SequenceError(wire_id=error.wire_id, message=error.message) for error in result.errors],
         timings=worker_pb2.StepTimings(queue_us=result.queue_us, run_us=result.run_us),
     )
 
 
-def _logprobs_to_wire(logprobs: Logprobs) -> sampling_pb2.TokenLogprobs:
+def _logprobs_to_proto(logprobs: Logprobs) -> sampling_pb2.TokenLogprobs:
     return sampling_pb2.TokenLogprobs(
         token_indices=logprobs.token_indices.astype("<u4").tobytes(),
         logprobs=logprobs.logprobs.astype("<f4").tobytes(),
@@ -86,14 +84,14 @@ def _logprobs_to_wire(logprobs: Logprobs) -> sampling_pb2.TokenLogprobs:
     )
 
 
-def model_info_to_wire(model: ServedModel) -> model_pb2.ModelInfo:
+def model_info_to_proto(model: ServedModel) -> model_pb2.ModelInfo:
     return model_pb2.ModelInfo(
         name=model.names[0],
         aliases=model.names[1:],
         max_model_len=model.max_model_len,
         vocab_size=model.config.vocab_size,
         eos_token_ids=model.config.eos_token_ids,
-        default_sampling=_defaults_to_wire(model.config.default_sampling),
+        default_sampling=_defaults_to_proto(model.config.default_sampling),
         tokenizer_sha256=model.tokenizer.sha256,
         tokenizer_bytes=len(model.tokenizer.data),
         architecture=model.config.architecture,
@@ -101,7 +99,7 @@ def model_info_to_wire(model: ServedModel) -> model_pb2.ModelInfo:
     )
 
 
-def _defaults_to_wire(defaults: GenerationDefaults) -> sampling_pb2.SamplingParams:
+def _defaults_to_proto(defaults: GenerationDefaults) -> sampling_pb2.SamplingParams:
     return sampling_pb2.SamplingParams(
         temperature=defaults.temperature,
         top_k=defaults.top_k,

@@ -87,8 +87,8 @@ class ModelRunner:
             sample = self._compute(batch)
         except Exception as raised:
             error = raised
-            for sequence_id in batch.sequence_ids.tolist():
-                self._state.fail(sequence_id, STEP_FAILED)
+            for wire_id in batch.wire_ids.tolist():
+                self._state.fail(wire_id, STEP_FAILED)
         return LaunchedStep(plan, batch, sample, error, received_at, started_at)
 
     @torch.inference_mode()
@@ -97,17 +97,17 @@ class ModelRunner:
         batch, sample = step.batch, step.sample
         errors = list(batch.failed)
         if step.error is not None:
-            errors += [(sequence_id, STEP_FAILED) for sequence_id in batch.sequence_ids.tolist()]
-        sequence_ids = np.zeros(0, np.uint32)
+            errors += [(wire_id, STEP_FAILED) for wire_id in batch.wire_ids.tolist()]
+        wire_ids = np.zeros(0, np.uint32)
         token_ids = np.zeros(0, np.uint32)
         logprobs = None
         if sample is not None:
             valid = sample.valid.cpu().numpy()
-            drawn_by = batch.sequence_ids[batch.sampled_rows]
-            for sequence_id in drawn_by[~valid].tolist():
-                self._state.fail(sequence_id, NO_NUMBERS)
-                errors.append((sequence_id, NO_NUMBERS))
-            sequence_ids = drawn_by[valid].astype(np.uint32)
+            drawn_by = batch.wire_ids[batch.sampled_rows]
+            for wire_id in drawn_by[~valid].tolist():
+                self._state.fail(wire_id, NO_NUMBERS)
+                errors.append((wire_id, NO_NUMBERS))
+            wire_ids = drawn_by[valid].astype(np.uint32)
             token_ids = sample.tokens.cpu().numpy()[valid].astype(np.uint32)
             self._spans.count(batch.slots[batch.sampled_rows][valid])
             if sample.logprobs is not None:
@@ -115,10 +115,10 @@ class ModelRunner:
         finished_at = time.monotonic()
         return StepResult(
             step_id=step.plan.step_id,
-            sequence_ids=sequence_ids,
+            wire_ids=wire_ids,
             token_ids=token_ids,
             logprobs=logprobs,
-            errors=tuple(SequenceError(sequence_id, message) for sequence_id, message in errors),
+            errors=tuple(SequenceError(wire_id, message) for wire_id, message in errors),
             num_scheduled_tokens=len(batch.token_ids),
             queue_us=_microseconds(step.started_at - step.received_at),
             run_us=_microseconds(finished_at - step.started_at),

@@ -15,7 +15,7 @@ F32 = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class NewSequence:
-    sequence_id: int
+    wire_id: int
     slot: int
     token_ids: U32  # the prompt, then the output so far
     num_prompt_tokens: int
@@ -30,7 +30,7 @@ class NewSequence:
 class Rows:
     """The batch, a column per field."""
 
-    sequence_ids: U32  # [num_rows]
+    wire_ids: U32  # [num_rows]
     slots: U32  # [num_rows]
     num_scheduled_tokens: U32  # [num_rows]
     num_computed_tokens: U32  # [num_rows]
@@ -38,14 +38,14 @@ class Rows:
     new_block_ids: U32  # [new_block_offsets[-1]]
 
     def __len__(self) -> int:
-        return len(self.sequence_ids)
+        return len(self.wire_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     epoch: int
     step_id: int
-    released_sequence_ids: U32
+    released_wire_ids: U32
     new_sequences: tuple[NewSequence, ...]
     rows: Rows
 
@@ -63,14 +63,14 @@ class Logprobs:
 
 @dataclass(frozen=True, slots=True)
 class SequenceError:
-    sequence_id: int
+    wire_id: int
     message: str
 
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
     step_id: int
-    sequence_ids: U32  # [n], the rows that sampled, in the plan's order
+    wire_ids: U32  # [n], the rows that sampled, in the plan's order
     token_ids: U32  # [n]
     logprobs: Logprobs | None
     errors: tuple[SequenceError, ...]

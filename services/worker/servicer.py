@@ -12,7 +12,7 @@ import grpc
 
 from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
-from services.worker.converters import model_info_to_wire, plan_from_wire, result_to_wire
+from services.worker.converters import model_info_to_proto, plan_from_proto, result_to_proto
 from services.worker.errors import PlanError
 from services.worker.plan import StepResult
 from services.worker.step_thread import MAX_QUEUED_STEPS, Outcome, Session, StepThread
@@ -124,7 +124,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         return worker_pb2.Hello(
             boot_id=self._boot_id,
             epoch=self._epoch,
-            model=model_info_to_wire(engine.model),
+            model=model_info_to_proto(engine.model),
             num_blocks=limits.num_blocks,
             block_size=limits.block_size,
             max_num_seqs=limits.max_num_seqs,
@@ -151,7 +151,7 @@ class _Epoch:
         try:
             async for request in requests:
                 step_id += 1
-                plan = plan_from_wire(request.plan)
+                plan = plan_from_proto(request.plan)
                 if request.WhichOneof("message") != "plan":
                     raise PlanError("after the claim, every message of a stream is a plan")
                 if plan.epoch != self.number:
@@ -174,7 +174,7 @@ class _Epoch:
     async def write(self, context: Any) -> Exception | None:
         """Until the reader is through; returns what ended the epoch, None if its owner did. Raises TimeoutError."""
         while isinstance(outcome := await self._outbox.get(), StepResult):
-            message = worker_pb2.RunResponse(result=result_to_wire(outcome))
+            message = worker_pb2.RunResponse(result=result_to_proto(outcome))
             async with asyncio.timeout(WRITE_TIMEOUT_S):
                 await context.write(message)
             self._permits.release()

@@ -16,7 +16,7 @@ class CountingModel:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
-        self.max_num_tokens = 8192
+        self.max_num_batched_tokens = 8192
         self._num_tokens = np.zeros(max_num_seqs, np.uint32)
 
     def step(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
@@ -27,9 +27,9 @@ class CountingModel:
         ends = np.frombuffer(rows.num_computed_tokens, "<u4") + np.frombuffer(rows.num_scheduled_tokens, "<u4")
         sampled = ends == self._num_tokens[slots]
         self._num_tokens[slots[sampled]] += 1
-        sequence_ids = np.frombuffer(rows.sequence_ids, "<u4")[sampled]
+        wire_ids = np.frombuffer(rows.wire_ids, "<u4")[sampled]
         return worker_pb2.StepResult(
             step_id=plan.step_id,
-            sequence_ids=sequence_ids.tobytes(),
-            token_ids=np.full(len(sequence_ids), TOKEN_ID, np.uint32).tobytes(),
+            wire_ids=wire_ids.tobytes(),
+            token_ids=np.full(len(wire_ids), TOKEN_ID, np.uint32).tobytes(),
         )

@@ -65,11 +65,13 @@ class _FakeSequence:
 class FakeModel:
     """Pages, slots and sequences of one epoch."""
 
-    def __init__(self, *, num_blocks: int = 64, block_size: int = 4, max_num_seqs: int = 8, max_num_tokens: int = 64):
+    def __init__(
+        self, *, num_blocks: int = 64, block_size: int = 4, max_num_seqs: int = 8, max_num_batched_tokens: int = 64
+    ):
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
-        self.max_num_tokens = max_num_tokens
+        self.max_num_batched_tokens = max_num_batched_tokens
         # What stands in each KV slot: the hash of the history up to and with its token.
         self._pages: dict[int, int] = {}
         self._sequences: dict[int, _FakeSequence] = {}
@@ -80,50 +82,48 @@ class FakeModel:
         """Runs one plan. Raises ContractError."""
         _check(plan.step_id == self._last_step_id + 1, f"step {plan.step_id} after {self._last_step_id}")
         self._last_step_id = plan.step_id
-        for sequence_id in _u32(plan.released_sequence_ids):
-            _check(sequence_id in self._sequences, f"release of unknown sequence {sequence_id}")
-            del self._sequences[sequence_id]
+        for wire_id in _u32(plan.released_wire_ids):
+            _check(wire_id in self._sequences, f"release of unknown sequence {wire_id}")
+            del self._sequences[wire_id]
         for new in plan.new_sequences:
             self._add(new)
         return self._run(plan.step_id, plan.rows)
 
     def _add(self, new: worker_pb2.NewSequence) -> None:
-        _check(new.sequence_id not in self._used_ids, f"sequence id {new.sequence_id} used twice")
+        _check(new.wire_id not in self._used_ids, f"sequence id {new.wire_id} used twice")
         _check(new.slot < self.max_num_seqs, f"slot {new.slot}")
         _check(all(s.slot != new.slot for s in self._sequences.values()), f"slot {new.slot} is taken")
         token_ids = _u32(new.token_ids)
         _check(0 < new.num_prompt_tokens <= len(token_ids), "prompt length")
         _check(new.num_computed_tokens < len(token_ids), "nothing left to compute")
-        self._used_ids.add(new.sequence_id)
+        self._used_ids.add(new.wire_id)
         sequence = _FakeSequence(new.slot, token_ids, new.num_computed_tokens, new.choice_index)
-        self._sequences[new.sequence_id] = sequence
+        self._sequences[new.wire_id] = sequence
         self._append_blocks(sequence, _u32(new.block_ids))
 
     def _run(self, step_id: int, rows: worker_pb2.Rows) -> worker_pb2.StepResult:
-        sequence_ids, slots = _u32(rows.sequence_ids), _u32(rows.slots)
+        wire_ids, slots = _u32(rows.wire_ids), _u32(rows.slots)
         scheduled, computed = _u32(rows.num_scheduled_tokens), _u32(rows.num_computed_tokens)
         offsets, new_blocks = _u32(rows.new_block_offsets), _u32(rows.new_block_ids)
-        _check(len(sequence_ids) == len(slots) == len(scheduled) == len(computed) == len(offsets) - 1, "columns")
-        _check(len(set(sequence_ids)) == len(sequence_ids), "a sequence has two rows")
-        _check(sum(scheduled) <= self.max_num_tokens, f"{sum(scheduled)} tokens in one step")
+        _check(len(wire_ids) == len(slots) == len(scheduled) == len(computed) == len(offsets) - 1, "columns")
+        _check(len(set(wire_ids)) == len(wire_ids), "a sequence has two rows")
+        _check(sum(scheduled) <= self.max_num_batched_tokens, f"{sum(scheduled)} tokens in one step")
         result_ids, result_tokens = array("I"), array("I")
-        for row, sequence_id in enumerate(sequence_ids):
-            sequence = self._sequences.get(sequence_id)
+        for row, wire_id in enumerate(wire_ids):
+            sequence = self._sequences.get(wire_id)
             if sequence is None:
-                raise ContractError(f"row of unknown sequence {sequence_id}")
-            _check(sequence.slot == slots[row], f"sequence {sequence_id} is in slot {sequence.slot}, not {slots[row]}")
-            _check(sequence.num_computed_tokens == computed[row], f"position of {sequence_id}: {computed[row]}")
+                raise ContractError(f"row of unknown sequence {wire_id}")
+            _check(sequence.slot == slots[row], f"sequence {wire_id} is in slot {sequence.slot}, not {slots[row]}")
+            _check(sequence.num_computed_tokens == computed[row], f"position of {wire_id}: {computed[row]}")
             self._append_blocks(sequence, new_blocks[offsets[row] : offsets[row + 1]])
             self._forward(sequence, scheduled[row])
             if sequence.num_computed_tokens == len(sequence.token_ids):
                 history = self._pages[self._kv_slot(sequence, len(sequence.token_ids) - 1)]
                 token_id = next_token(history, sequence.choice_index)
                 sequence.token_ids.append(token_id)
-                result_ids.append(sequence_id)
+                result_ids.append(wire_id)
                 result_tokens.append(token_id)
-        return worker_pb2.StepResult(
-            step_id=step_id, sequence_ids=result_ids.tobytes(), token_ids=result_tokens.tobytes()
-        )
+        return worker_pb2.StepResult(step_id=step_id, wire_ids=result_ids.tobytes(), token_ids=result_tokens.tobytes())
 
     def _append_blocks(self, sequence: _FakeSequence, block_ids: list[int]) -> None:
         for block_id in block_ids:

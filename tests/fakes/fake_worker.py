@@ -93,7 +93,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         for new in plan.new_sequences:
             if script.poison_token_id == int.from_bytes(new.token_ids[:4], "little"):
-                result.errors.add(sequence_id=new.sequence_id, message="scripted failure")
+                result.errors.add(wire_id=new.wire_id, message="scripted failure")
         return result
 
     def hello(self, model: FakeModel | CountingModel, epoch: int) -> worker_pb2.Hello:
@@ -112,7 +112,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             num_blocks=model.num_blocks,
             block_size=model.block_size,
             max_num_seqs=model.max_num_seqs,
-            max_num_batched_tokens=model.max_num_tokens,
+            max_num_batched_tokens=model.max_num_batched_tokens,
         )
 
 

@@ -148,13 +148,13 @@ class StepPlan(_message.Message):
 
     EPOCH_FIELD_NUMBER: _builtins.int
     STEP_ID_FIELD_NUMBER: _builtins.int
-    RELEASED_SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
+    RELEASED_WIRE_IDS_FIELD_NUMBER: _builtins.int
     NEW_SEQUENCES_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     step_id: _builtins.int
     """From 1, without gaps."""
-    released_sequence_ids: _builtins.bytes
+    released_wire_ids: _builtins.bytes
     """u32: sequences that leave their slots: finished, aborted or preempted."""
     @_builtins.property
     def new_sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewSequence]: ...
@@ -165,13 +165,13 @@ class StepPlan(_message.Message):
         *,
         epoch: _builtins.int = ...,
         step_id: _builtins.int = ...,
-        released_sequence_ids: _builtins.bytes = ...,
+        released_wire_ids: _builtins.bytes = ...,
         new_sequences: _abc.Iterable[Global___NewSequence] | None = ...,
         rows: Global___Rows | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "new_sequences", b"new_sequences", "released_sequence_ids", b"released_sequence_ids", "rows", b"rows", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "new_sequences", b"new_sequences", "released_wire_ids", b"released_wire_ids", "rows", b"rows", "step_id", b"step_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -183,7 +183,7 @@ class NewSequence(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    WIRE_ID_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     NUM_PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
@@ -192,8 +192,8 @@ class NewSequence(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
-    sequence_id: _builtins.int
-    """The wire id: never used twice in an epoch."""
+    wire_id: _builtins.int
+    """The sequence's name between scheduler and worker: never used twice in an epoch. Routers know it by another."""
     slot: _builtins.int
     """Where the device keeps its state: last token, position, penalty counts. 0 to max_num_seqs - 1."""
     token_ids: _builtins.bytes
@@ -214,7 +214,7 @@ class NewSequence(_message.Message):
     def __init__(
         self,
         *,
-        sequence_id: _builtins.int = ...,
+        wire_id: _builtins.int = ...,
         slot: _builtins.int = ...,
         token_ids: _builtins.bytes = ...,
         num_prompt_tokens: _builtins.int = ...,
@@ -226,7 +226,7 @@ class NewSequence(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "choice_index", b"choice_index", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "sampling", b"sampling", "sequence_id", b"sequence_id", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "choice_index", b"choice_index", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,13 +241,13 @@ class Rows(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
-    SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
+    WIRE_IDS_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     NUM_SCHEDULED_TOKENS_FIELD_NUMBER: _builtins.int
     NUM_COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     NEW_BLOCK_OFFSETS_FIELD_NUMBER: _builtins.int
     NEW_BLOCK_IDS_FIELD_NUMBER: _builtins.int
-    sequence_ids: _builtins.bytes
+    wire_ids: _builtins.bytes
     """u32[num_rows]"""
     slots: _builtins.bytes
     """u32[num_rows]"""
@@ -262,7 +262,7 @@ class Rows(_message.Message):
     def __init__(
         self,
         *,
-        sequence_ids: _builtins.bytes = ...,
+        wire_ids: _builtins.bytes = ...,
         slots: _builtins.bytes = ...,
         num_scheduled_tokens: _builtins.bytes = ...,
         num_computed_tokens: _builtins.bytes = ...,
@@ -271,7 +271,7 @@ class Rows(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["new_block_ids", b"new_block_ids", "new_block_offsets", b"new_block_offsets", "num_computed_tokens", b"num_computed_tokens", "num_scheduled_tokens", b"num_scheduled_tokens", "sequence_ids", b"sequence_ids", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["new_block_ids", b"new_block_ids", "new_block_offsets", b"new_block_offsets", "num_computed_tokens", b"num_computed_tokens", "num_scheduled_tokens", b"num_scheduled_tokens", "slots", b"slots", "wire_ids", b"wire_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -282,13 +282,13 @@ class StepResult(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STEP_ID_FIELD_NUMBER: _builtins.int
-    SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
+    WIRE_IDS_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
-    sequence_ids: _builtins.bytes
+    wire_ids: _builtins.bytes
     """u32[n]: the rows that sampled, in the plan's order, and the token each drew."""
     token_ids: _builtins.bytes
     @_builtins.property
@@ -305,7 +305,7 @@ class StepResult(_message.Message):
         self,
         *,
         step_id: _builtins.int = ...,
-        sequence_ids: _builtins.bytes = ...,
+        wire_ids: _builtins.bytes = ...,
         token_ids: _builtins.bytes = ...,
         logprobs: _sampling_pb2.TokenLogprobs | None = ...,
         errors: _abc.Iterable[Global___SequenceError] | None = ...,
@@ -313,7 +313,7 @@ class StepResult(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "logprobs", b"logprobs", "sequence_ids", b"sequence_ids", "step_id", b"step_id", "timings", b"timings", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "logprobs", b"logprobs", "step_id", b"step_id", "timings", b"timings", "token_ids", b"token_ids", "wire_ids", b"wire_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -323,20 +323,20 @@ Global___StepResult: _TypeAlias = StepResult  # noqa: Y015
 class SequenceError(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    WIRE_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
-    sequence_id: _builtins.int
+    wire_id: _builtins.int
     message: _builtins.str
     """A sentence for the client."""
     def __init__(
         self,
         *,
-        sequence_id: _builtins.int = ...,
+        wire_id: _builtins.int = ...,
         message: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

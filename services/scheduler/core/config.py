@@ -12,7 +12,7 @@ class CoreConfig:
     max_num_seqs: int  # sequences in one step
     max_num_batched_tokens: int  # tokens in one step
     max_model_len: int  # tokens of prompt and output together
-    max_num_waiting: int = 1024  # sequences that may wait before new ones are refused
+    max_num_queued_reqs: int = 1024  # sequences that may wait before new ones are refused
     # Token ids of new sequences in one plan, so that a plan stays under a megabyte; a longer sequence travels alone.
     max_new_token_ids: int = 200_000
 

@@ -414,7 +414,7 @@ class Scheduler:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "nothing is left to generate"))
         if request.key in self._sequences:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "a sequence of this name is under way already"))
-        if len(self._waiting) >= self.config.max_num_waiting:
+        if len(self._waiting) >= self.config.max_num_queued_reqs:
             raise RefusedError(
                 Failure(ErrorKind.RESOURCE_EXHAUSTED, f"{len(self._waiting)} requests are waiting already", 1.0)
             )

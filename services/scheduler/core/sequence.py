@@ -63,7 +63,6 @@ class Sequence:
     __slots__ = (
         "arrival",
         "block_ids",
-        "finish_reason",
         "num_computed_tokens",
         "num_preemptions",
         "num_promised_tokens",
@@ -87,7 +86,6 @@ class Sequence:
         self.slot = -1
         self.wire_id = 0  # 0: the worker does not know it
         self.status = Status.WAITING
-        self.finish_reason: FinishReason | None = None
         self.num_preemptions = 0
 
     @property

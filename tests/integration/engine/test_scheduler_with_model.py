@@ -19,7 +19,7 @@ from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import SequenceRequest
-from services.worker.converters import plan_from_wire, result_to_wire
+from services.worker.converters import plan_from_proto, result_to_proto
 from services.worker.model_runner import LaunchedStep, ModelRunner
 from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_runner, save_model
 
@@ -56,11 +56,11 @@ class Engine:
         while True:
             while len(in_flight) < self.run_ahead and (plan := self.core.schedule()) is not None:
                 wire = worker_pb2.StepPlan.FromString(plan_to_proto(plan, epoch=1).SerializeToString())
-                in_flight.append(self.runner.launch(plan_from_wire(wire), received_at=time.monotonic()))
+                in_flight.append(self.runner.launch(plan_from_proto(wire), received_at=time.monotonic()))
             self.core.check_integrity()
             if not in_flight:
                 return
-            result = result_to_wire(self.runner.collect(in_flight.popleft()))
+            result = result_to_proto(self.runner.collect(in_flight.popleft()))
             for token in self.core.apply(result_from_proto(result)).tokens:
                 assert isinstance(token.sequence.request.key, int)
                 self.outputs[token.sequence.request.key].append(token.token_id)

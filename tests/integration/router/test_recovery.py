@@ -134,13 +134,28 @@ async def test_a_request_fails_when_no_scheduler_comes_back_in_time(start_router
     assert refusal.retry_after == "1"
 
 
-async def test_before_any_scheduler_was_seen_requests_fail_at_once(start_router: StartRouter) -> None:
-    api = await start_router(wait=False)
+async def test_a_router_that_has_just_started_waits_for_its_first_scheduler(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(answer_text(GREETING))
+    address = await scheduler.start()
+    await scheduler.stop()
+    scheduler.address = address
+    api = await start_router(scheduler, wait=False)
+    with pytest.raises(RefusedError):
+        await api.get("GetHealth")
+    chat = asyncio.create_task(api.chat())
+    models = asyncio.create_task(api.get("ListModels"))
+    await scheduler.start(address)
+    assert (await chat).json["choices"][0]["message"]["content"] == GREETING
+    assert MODEL in [model["id"] for model in (await models).json["data"]]
+
+
+async def test_where_no_scheduler_ever_comes_requests_fail_in_time(start_router: StartRouter) -> None:
+    api = await start_router(wait=False, scheduler_wait=0.1)
     refusal = await api.refused("CreateChatCompletion", {"messages": [{"role": "user", "content": "x"}]})
     assert refusal.status is grpc.StatusCode.UNAVAILABLE
     assert refusal.retry_after == "1"
     with pytest.raises(RefusedError):
-        await api.get("GetHealth")
+        await api.get("ListModels")
 
 
 async def test_a_client_that_leaves_is_an_abort_at_once(start_router: StartRouter) -> None:

@@ -138,7 +138,9 @@ async def running(tmp_path: Path, *workers: FakeWorker, config: SchedulerConfig 
 
 
 async def test_many_sequences_end_with_the_right_tokens_although_blocks_are_short(tmp_path: Path) -> None:
-    worker = FakeWorker(make_model=lambda: FakeModel(num_blocks=20, block_size=4, max_num_seqs=8, max_num_tokens=24))
+    worker = FakeWorker(
+        make_model=lambda: FakeModel(num_blocks=20, block_size=4, max_num_seqs=8, max_num_batched_tokens=24)
+    )
     worker.max_model_len = 80
     async with running(tmp_path, worker) as stack:
         router = await stack.router()

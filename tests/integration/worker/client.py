@@ -23,7 +23,7 @@ GREEDY = sampling_pb2.SamplingParams(temperature=0.0)
 
 
 def new_sequence(
-    sequence_id: int,
+    wire_id: int,
     slot: int,
     token_ids: list[int],
     block_ids: list[int],
@@ -31,7 +31,7 @@ def new_sequence(
     traceparent: str = "",
 ) -> worker_pb2.NewSequence:
     return worker_pb2.NewSequence(
-        sequence_id=sequence_id,
+        wire_id=wire_id,
         slot=slot,
         token_ids=u32(*token_ids),
         num_prompt_tokens=len(token_ids),
@@ -46,7 +46,7 @@ def rows(*entries: tuple[int, int, int, int], new_blocks: list[list[int]] | None
     blocks = new_blocks or [[] for _ in entries]
     columns = list(zip(*entries, strict=True))
     return worker_pb2.Rows(
-        sequence_ids=u32(*columns[0]),
+        wire_ids=u32(*columns[0]),
         slots=u32(*columns[1]),
         num_scheduled_tokens=u32(*columns[2]),
         num_computed_tokens=u32(*columns[3]),

@@ -55,7 +55,7 @@ async def test_two_plans_in_flight_run_as_one_after_the_other_would(channel: grp
         output += values(result.token_ids)
         new_blocks = [[11]] if position == 8 else [[]]
         await stream.plan(rows=rows((1, 2, 1, position), new_blocks=new_blocks))
-        assert values(result.sequence_ids) == [1]
+        assert values(result.wire_ids) == [1]
         assert result.timings.run_us > 0
     output += values((await stream.result()).token_ids) + values((await stream.result()).token_ids)
     assert output == expected
@@ -66,7 +66,7 @@ async def test_prompt_chunks_that_do_not_reach_the_end_draw_nothing(channel: grp
     expected = greedy(engine, PROMPT, 1)
     stream = await claimed(channel)
     first = await stream.step(new_sequences=[new_sequence(1, 0, PROMPT, [5])], rows=rows((1, 0, 4, 0)))
-    assert values(first.sequence_ids) == []
+    assert values(first.wire_ids) == []
     second = await stream.step(rows=rows((1, 0, 2, 4)))
     assert values(second.token_ids) == expected
 
@@ -142,7 +142,7 @@ BROKEN_PLANS: dict[str, dict[str, Any]] = {
         "new_sequences": [new_sequence(2, 1, [5] * 65, list(range(2, 11)))],
         "rows": rows((2, 1, 65, 0)),
     },
-    "sequence 3 is released but not there": {"released_sequence_ids": u32(3)},
+    "sequence 3 is released but not there": {"released_wire_ids": u32(3)},
     "new sequence 1 is there already": {"new_sequences": [new_sequence(1, 1, PROMPT, [2])]},
     "which is another's": {"new_sequences": [new_sequence(2, 0, PROMPT, [2])]},
     "has slot 4 of 4": {"new_sequences": [new_sequence(2, 4, PROMPT, [2])]},
@@ -152,10 +152,10 @@ BROKEN_PLANS: dict[str, dict[str, Any]] = {
     "temperature is out of range": {
         "new_sequences": [new_sequence(2, 1, PROMPT, [2], sampling_pb2.SamplingParams(temperature=-1.0))]
     },
-    "the rows' columns differ in length": {"rows": worker_pb2.Rows(sequence_ids=u32(1), slots=u32(0))},
+    "the rows' columns differ in length": {"rows": worker_pb2.Rows(wire_ids=u32(1), slots=u32(0))},
     "new_block_offsets do not partition": {
         "rows": worker_pb2.Rows(
-            sequence_ids=u32(1),
+            wire_ids=u32(1),
             slots=u32(0),
             num_scheduled_tokens=u32(1),
             num_computed_tokens=u32(6),
@@ -163,7 +163,7 @@ BROKEN_PLANS: dict[str, dict[str, Any]] = {
             new_block_ids=u32(4),
         )
     },
-    "no whole number of u32": {"released_sequence_ids": b"\0\0\0"},
+    "no whole number of u32": {"released_wire_ids": b"\0\0\0"},
 }
 
 
@@ -194,11 +194,11 @@ async def test_not_a_number_fails_one_sequence_and_no_other(channel: grpc.aio.Ch
     await stream.plan(rows=rows((1, 0, 1, 3), (2, 1, 1, 6)))
     first, second = await stream.result(), await stream.result()
     for result in (first, second):
-        assert values(result.sequence_ids) == [2]
-        assert [(error.sequence_id, error.message) for error in result.errors] == [(1, NO_NUMBERS)]
+        assert values(result.wire_ids) == [2]
+        assert [(error.wire_id, error.message) for error in result.errors] == [(1, NO_NUMBERS)]
     # Its page and slot are as good as any other's afterwards.
     third = await stream.step(
-        released_sequence_ids=u32(1),
+        released_wire_ids=u32(1),
         new_sequences=[new_sequence(3, 0, PROMPT, [1])],
         rows=rows((2, 1, 1, 7), (3, 0, 6, 0)),
     )
@@ -223,9 +223,9 @@ async def test_a_step_that_raises_fails_its_sequences_and_no_others(
 
         patch.setattr(engine.runner._decoder, "forward", exhausted)
         failed = await stream.step(rows=rows((1, 0, 1, 6)))
-    assert [(error.sequence_id, error.message) for error in failed.errors] == [(1, STEP_FAILED)]
+    assert [(error.wire_id, error.message) for error in failed.errors] == [(1, STEP_FAILED)]
     after = await stream.step(rows=rows((1, 0, 1, 7), (2, 1, 1, 6)))
-    assert [error.sequence_id for error in after.errors] == [1]
+    assert [error.wire_id for error in after.errors] == [1]
     assert values(after.token_ids) == expected[1:]
 
 
@@ -278,7 +278,7 @@ async def test_a_scheduler_that_takes_no_results_is_dropped(
             for first in range(0, 1_000_000, 4):
                 ids = range(first, first + 4)
                 await stalled.plan(
-                    released_sequence_ids=u32(*range(first - 4, first)) if first else b"",
+                    released_wire_ids=u32(*range(first - 4, first)) if first else b"",
                     new_sequences=[new_sequence(index, index - first, [5, 6], [index - first], wordy) for index in ids],
                     rows=rows(*[(index, index - first, 2, 0) for index in ids]),
                 )

@@ -107,6 +107,7 @@ def test_special_tokens_are_hidden_unless_asked_for() -> None:
 def test_the_space_before_the_first_word_is_dropped_after_a_prompt_without_text_only() -> None:
     tokenizer = byte_fallback()
     beginning = tokenizer.token_to_id(SPECIAL_TOKENS[1])
+    assert beginning is not None
     word = tokenizer.encode("Hello", add_special_tokens=False).ids
     assert "".join(deltas(tokenizer, [beginning], word)) == "Hello"
     assert "".join(deltas(tokenizer, [beginning, *word], word)) == " Hello"

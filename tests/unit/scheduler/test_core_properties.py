@@ -46,7 +46,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
             max_model_len=num_blocks * block_size,
-            max_num_waiting=1_000,
+            max_num_queued_reqs=1_000,
         )
         self.core = Scheduler(self.config)
         self.worker = self._new_worker()
@@ -60,7 +60,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         return FakeModel(
             **self.model_args,
             max_num_seqs=self.config.max_num_seqs,
-            max_num_tokens=self.config.max_num_batched_tokens,
+            max_num_batched_tokens=self.config.max_num_batched_tokens,
         )
 
     @rule(

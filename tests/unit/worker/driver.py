@@ -42,7 +42,7 @@ class _Running:
     """According to the driver: computed and promised counts run ahead of the tokens it has seen."""
 
     request: Request
-    sequence_id: int
+    wire_id: int
     slot: int
     blocks: list[int]
     num_computed: int
@@ -125,16 +125,16 @@ class Driver:
         if not chosen:
             return None, {}
         new = tuple(self._announce(s) for s, _, _ in chosen if not s.announced)
-        known = {sequence.sequence_id for sequence in new}
-        appended = [[] if s.sequence_id in known else blocks for s, _, blocks in chosen]
+        known = {sequence.wire_id for sequence in new}
+        appended = [[] if s.wire_id in known else blocks for s, _, blocks in chosen]
         self.step_id += 1
         plan = StepPlan(
             epoch=1,
             step_id=self.step_id,
-            released_sequence_ids=column(self.released),
+            released_wire_ids=column(self.released),
             new_sequences=new,
             rows=Rows(
-                sequence_ids=column([s.sequence_id for s, _, _ in chosen]),
+                wire_ids=column([s.wire_id for s, _, _ in chosen]),
                 slots=column([s.slot for s, _, _ in chosen]),
                 num_scheduled_tokens=column([count for _, count, _ in chosen]),
                 num_computed_tokens=column([s.num_computed for s, _, _ in chosen]),
@@ -146,13 +146,13 @@ class Driver:
         for sequence, count, _ in chosen:
             sequence.num_computed += count
             sequence.num_tokens += sequence.num_computed == sequence.num_tokens
-        return plan, {sequence.sequence_id: sequence for sequence, _, _ in chosen}
+        return plan, {sequence.wire_id: sequence for sequence, _, _ in chosen}
 
     def _announce(self, sequence: _Running) -> NewSequence:
         sequence.announced = True
         request = sequence.request
         return NewSequence(
-            sequence_id=sequence.sequence_id,
+            wire_id=sequence.wire_id,
             slot=sequence.slot,
             token_ids=column(request.prompt + request.output),
             num_prompt_tokens=len(request.prompt),
@@ -187,13 +187,13 @@ class Driver:
 
     def _apply(self, result: StepResult, rows: dict[int, _Running]) -> None:
         assert result.step_id == self.step_id - len(self.in_flight)
-        alive = {s.sequence_id for s in self.running}
+        alive = {s.wire_id for s in self.running}
         for error in result.errors:
-            if error.sequence_id in alive:
-                rows[error.sequence_id].request.error = error.message
-        for sequence_id, token in zip(result.sequence_ids.tolist(), result.token_ids.tolist(), strict=True):
-            if sequence_id in alive:
-                rows[sequence_id].request.output.append(token)
+            if error.wire_id in alive:
+                rows[error.wire_id].request.error = error.message
+        for wire_id, token in zip(result.wire_ids.tolist(), result.token_ids.tolist(), strict=True):
+            if wire_id in alive:
+                rows[wire_id].request.output.append(token)
         if result.logprobs is not None:
             self._apply_logprobs(result, rows, alive)
 
@@ -209,9 +209,9 @@ class Driver:
                 zip(columns.top_token_ids[start:end].tolist(), columns.top_logprobs[start:end].tolist(), strict=True)
             )
             start = end
-            sequence_id = int(result.sequence_ids[index])
-            if sequence_id in alive:
-                rows[sequence_id].request.logprobs.append((logprob, top))
+            wire_id = int(result.wire_ids[index])
+            if wire_id in alive:
+                rows[wire_id].request.logprobs.append((logprob, top))
 
     def _preempt(self, sequence: _Running) -> None:
         """Drops results in flight and goes on from known tokens, under another wire id."""
@@ -222,7 +222,7 @@ class Driver:
     def _release(self, sequence: _Running) -> None:
         self.running.remove(sequence)
         if sequence.announced:
-            self.released.append(sequence.sequence_id)
+            self.released.append(sequence.wire_id)
         self.free_slots.append(sequence.slot)
         self.free_blocks += sequence.blocks
 

@@ -32,22 +32,22 @@ fmt: .venv/dev ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only --quiet .
 
-lint: .venv/dev
+lint: .venv/dev ## formatting, lint, YAML
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/yamllint --strict docker-compose.yml deploy
 
-types: .venv/dev
+types: .venv/dev ## strict types
 	$(BIN)/mypy
 
-imports: .venv/dev
+imports: .venv/dev ## which part may import which
 	$(BIN)/lint-imports --no-logo
 
 proto: ## regenerate the stubs from protos/
-	protos/generate.sh
+	PYTHON=$(PYTHON) protos/generate.sh
 
 proto-check: ## fail if the stubs are not what protos/ generates
-	protos/generate.sh build/proto
+	PYTHON=$(PYTHON) protos/generate.sh build/proto
 	@cd build/proto && find . -type f | while read -r f; do cmp -s "$$f" "../../$$f" || { echo "$$f is stale: run make proto"; exit 1; }; done
 
 bench: .venv/dev ## measure what docs/performance.md reports

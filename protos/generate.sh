@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 out=${1:-.}
 venv=.venv-proto
 if [ ! -x "$venv/bin/protoc-gen-mypy" ]; then
-  python3 -m venv "$venv"
+  "${PYTHON:-python3}" -m venv "$venv"
   "$venv/bin/pip" install -q grpcio-tools==1.78.0 protobuf==6.33.6 mypy-protobuf==5.1.0 googleapis-common-protos==1.76.0
 fi
 googleapis=$("$venv/bin/python" -c 'import google.api, pathlib; print(pathlib.Path(google.api.__path__[0]).parents[1])')

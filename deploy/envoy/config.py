@@ -34,7 +34,7 @@ class GatewayConfig:
     )
     max_header_kib: int = option(32, "KiB of a request's headers; larger ones get a 431.", minimum=4, maximum=96)
     drain_timeout: float = option(
-        5.0, "Seconds that requests under way may still take after a signal to stop.", minimum=0, maximum=3600
+        10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0, maximum=3600
     )
     status_fd: int | None = option(None, "File descriptor for status lines, as quire serve passes it.", minimum=0)
     log_level: str = option("info", "Least severe log line shown.", choices=("debug", "info", "warning", "error"))

@@ -30,9 +30,7 @@ class RouterConfig:
         5.0, "Seconds without a word after which a scheduler is taken for lost.", minimum=0.1
     )
     tokenizer_threads: int = option(2, "Threads that tokenize long texts beside the event loop.", minimum=1, maximum=64)
-    drain_timeout: float = option(
-        30.0, "Seconds that requests in progress may take to finish once the router is told to stop.", minimum=0
-    )
+    drain_timeout: float = option(10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0)
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
     metrics_port: int | None = option(
         None, "Port to serve Prometheus metrics on, 0 for any free one; none unless set.", minimum=0, maximum=65535

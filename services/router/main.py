@@ -16,7 +16,7 @@ from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
-from services.router.metrics import RequestMetrics, RouterCollector, registry_of
+from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
 from services.router.openai.servicer import OpenAIServicer
 from services.router.placement import Placement
 from services.router.tokenizer import TextThreads
@@ -52,13 +52,15 @@ class Router:
         )
         self.metrics = RequestMetrics()
         self.generator = Generator(self.placement, self.metrics, config.max_num_requests)
-        self.registry = registry_of([RouterCollector(self.metrics, self.placement)])
+        own_metrics = RouterCollector(self.metrics, self.placement)
+        self.registry = registry_of([own_metrics])
+        gateway_registry = registry_of([own_metrics, LoadCollector(self.placement)])
         calls = Calls(config.api_key, self.metrics)
         tracing = Tracing(tracing_enabled)
         self._server = GrpcServer(SERVICES)
         self._server.add(
             openai_pb2_grpc.add_OpenAIServiceServicer_to_server,
-            OpenAIServicer(calls, self.generator, self.metrics, tracing, self.registry, config.max_n),
+            OpenAIServicer(calls, self.generator, self.metrics, tracing, gateway_registry, config.max_n),
         )
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,

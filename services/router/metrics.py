@@ -124,19 +124,15 @@ class RequestTimer:
             self._metrics.mean_time_per_output_token.observe(per_token)
 
 
-class RouterCollector(Collector):
-    """Renders everything above, and the schedulers' loads, when scraped."""
+class LoadCollector(Collector):
+    """The schedulers' loads, as this router last heard them: for whoever scrapes the gateway alone. The schedulers' own
+    metrics have the same, so a router's port leaves them out and nothing is counted twice.
+    """
 
-    def __init__(self, requests: RequestMetrics, placement: Placement) -> None:
-        self._requests = requests
+    def __init__(self, placement: Placement) -> None:
         self._placement = placement
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._loads()
-        yield from self._latencies()
-        yield from self._counts()
-
-    def _loads(self) -> Iterator[Metric]:
         by_model: dict[str, list[SchedulerConnection]] = {}
         for connection in self._placement.connections:
             if connection.info is not None:
@@ -176,6 +172,18 @@ class RouterCollector(Collector):
         for model, connections in by_model.items():
             preemptions.add_metric([model], sum(connection.load.last.num_preemptions for connection in connections))
         yield preemptions
+
+
+class RouterCollector(Collector):
+    """What this router has seen itself."""
+
+    def __init__(self, requests: RequestMetrics, placement: Placement) -> None:
+        self._requests = requests
+        self._placement = placement
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._latencies()
+        yield from self._counts()
 
     def _latencies(self) -> Iterator[Metric]:
         names = (

@@ -42,7 +42,7 @@ class SchedulerConfig:
     num_scheduler_steps: int = option(1, "Steps planned at once.", not_built=True)
     metrics_port: int | None = option(None, "Port for Prometheus metrics over HTTP; 0 picks one.", minimum=0)
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
-    drain_timeout: float = option(10.0, "Seconds that sequences under way get to finish after SIGTERM.", minimum=0)
+    drain_timeout: float = option(10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0)
     status_fd: int | None = option(None, "File descriptor for start-up status lines in JSON.")
     log_level: str = option("info", "Least severe messages to log.", choices=("debug", "info", "warning", "error"))
     log_format: str = option("text", "How log lines look.", choices=("text", "json"))

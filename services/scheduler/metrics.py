@@ -12,7 +12,9 @@ if TYPE_CHECKING:
 
 
 class LoadCollector:
-    """vLLM's names, so that its dashboards and autoscalers work unchanged."""
+    """vLLM's names, so that its dashboards and autoscalers work unchanged. Tokens and latencies are the routers' to
+    count.
+    """
 
     def __init__(self, model_name: Callable[[], str], load: Callable[[], scheduler_pb2.Load]) -> None:
         self._model_name = model_name
@@ -29,20 +31,14 @@ class LoadCollector:
             "vllm:kv_cache_usage_perc": (usage, "Fraction of KV blocks in use, 0 to 1."),
             "vllm:gpu_cache_usage_perc": (usage, "Fraction of KV blocks in use, 0 to 1 (older name)."),
         }
-        counters = {
-            "vllm:prompt_tokens": (load.num_prompt_tokens, "Prompt tokens of all requests taken."),
-            "vllm:generation_tokens": (load.num_generation_tokens, "Tokens generated."),
-            "vllm:num_preemptions": (load.num_preemptions, "Preemptions."),
-        }
         labels = [self._model_name()]
         for name, (value, help_text) in gauges.items():
             gauge = GaugeMetricFamily(name, help_text, labels=["model_name"])
             gauge.add_metric(labels, value)
             yield gauge
-        for name, (value, help_text) in counters.items():
-            counter = CounterMetricFamily(name, help_text, labels=["model_name"])
-            counter.add_metric(labels, value)
-            yield counter
+        preemptions = CounterMetricFamily("vllm:num_preemptions", "Sequences preempted.", labels=["model_name"])
+        preemptions.add_metric(labels, load.num_preemptions)
+        yield preemptions
 
 
 def registry(collector: LoadCollector) -> CollectorRegistry:

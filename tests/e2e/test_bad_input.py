@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import itertools
 import json
+from collections.abc import Awaitable
 from typing import Any
 
 import openai
@@ -90,32 +91,34 @@ async def test_good_requests_among_a_thousand_bad_ones_are_right_and_every_block
     client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     # Long bodies cost the client more than the server; each kind is tried above.
     bad = itertools.cycle([case for case in CASES.values() if len(case[1]) < 10_000])
+    questions = [f"What is {first} plus {second}?" for first in range(1, 8) for second in range(1, 8)]
     turns = asyncio.Semaphore(32)
 
-    async def send_bad() -> None:
-        path, body, status, _ = next(bad)
+    async def send_bad(path: str, body: str, status: int) -> None:
         async with turns:
             got_status, _ = await asyncio.to_thread(post, server, path, body)
         assert got_status == status
 
-    async def send_good(first: int, second: int) -> str:
+    async def send_good(question: str) -> tuple[str, str]:
         async with turns:
             answer = await client.chat.completions.create(
                 model=server.model,
-                messages=[{"role": "user", "content": f"What is {first} plus {second}?"}],
+                messages=[{"role": "user", "content": question}],
                 temperature=0,
                 max_tokens=40,
             )
-        return answer.choices[0].message.content or ""
+        return question, answer.choices[0].message.content or ""
 
-    sums = [(first, second) for first in range(1, 8) for second in range(1, 8)]
-    alone = {pair: await send_good(*pair) for pair in sums[:10]}
-    tasks = [asyncio.create_task(send_bad()) for _ in range(1_000)]
-    good = {pair: asyncio.create_task(send_good(*pair)) for pair in sums}
-    await asyncio.gather(*tasks)
-    answers = {pair: await task for pair, task in good.items()}
-    assert {pair: answers[pair] for pair in alone} == alone
-    assert all(answers.values())
+    alone = [await send_good(question) for question in questions]
+    # One good request after every twenty bad ones, in the order in which they get their turns.
+    mixed: list[Awaitable[tuple[str, str] | None]] = []
+    for number in range(1_000):
+        path, body, status, _ = next(bad)
+        mixed.append(send_bad(path, body, status))
+        if number % 20 == 19:
+            mixed.append(send_good(questions[number // 20 % len(questions)]))
+    answers = {answer for answer in await asyncio.gather(*mixed) if answer is not None}
+    assert answers == set(alone)
     assert await metric(server, "vllm:kv_cache_usage_perc") == 0
     assert await metric(server, "vllm:num_requests_running") == 0
 
@@ -130,4 +133,5 @@ async def metric(server: Server, name: str) -> float:
         return connection.getresponse().read().decode()
 
     lines = (await asyncio.to_thread(read)).splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith((name + "{", name + " ")))
+    (value,) = [float(line.split()[-1]) for line in lines if line.startswith(name + "{")]
+    return value

@@ -50,7 +50,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Parts]:
         yield Parts(Server(port, "quire-chat", 0), scheduler)
 
 
-async def test_a_client_that_leaves_frees_its_blocks_within_200_ms_and_two_plans(parts: Parts) -> None:
+async def test_a_client_that_leaves_frees_its_blocks_within_200_ms(parts: Parts) -> None:
     body = {"model": "quire-chat", "prompt": "Once", "max_tokens": 1500, "ignore_eos": True, "stream": True}
     async with grpc.aio.insecure_channel(parts.scheduler_address) as channel:
         stub = scheduler_pb2_grpc.SchedulerServiceStub(channel)

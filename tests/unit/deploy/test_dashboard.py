@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 
 import yaml
+from prometheus_client import CollectorRegistry
 
 from quire.scheduler.v1 import scheduler_pb2
+from services.router.metrics import RequestMetrics, RouterCollector, registry_of
 from services.scheduler.metrics import LoadCollector, registry
 
 GRAFANA = Path(__file__).parents[3] / "deploy" / "grafana"
@@ -18,18 +20,37 @@ DASHBOARD = json.loads((GRAFANA / "dashboards" / "quire.json").read_text())
 def asked_of(job: str) -> set[str]:
     """Names of the metrics that panels read from one job."""
     expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-    return {name for text in expressions for name in re.findall(rf'([a-z_:]+){{job="{job}"}}', text)}
+    return {name for text in expressions for name in re.findall(rf'([a-z0-9_:]+){{job="{job}"}}', text)}
 
 
-def test_the_scheduler_has_what_panels_ask_of_it() -> None:
-    exposed = {
-        sample.name
-        for metric in registry(LoadCollector(lambda: "model", scheduler_pb2.Load)).collect()
-        for sample in metric.samples
-    }
+def names(collector_registry: CollectorRegistry) -> set[str]:
+    return {sample.name for metric in collector_registry.collect() for sample in metric.samples}
 
+
+def test_each_part_has_what_panels_ask_of_it() -> None:
+    scheduler = names(registry(LoadCollector(lambda: "model", scheduler_pb2.Load)))
     assert asked_of("scheduler")
-    assert asked_of("scheduler") <= exposed
+    assert asked_of("scheduler") <= scheduler
+    requests = RequestMetrics()
+    with_one_request(requests)
+    router = names(registry_of([RouterCollector(requests, NoSchedulers())]))  # type: ignore[arg-type]
+    assert asked_of("router")
+    assert asked_of("router") <= router
+    assert not router & scheduler, "a dashboard that does not ask by job would count twice"
+
+
+def with_one_request(requests: RequestMetrics) -> None:
+    timer = requests.start("model", 3)
+    timer.tokens(0, 1, 0.0)
+    timer.tokens(0, 1, 1.0)
+    timer.finished("stop")
+    timer.closed(completed=True)
+
+
+class NoSchedulers:
+    connections = ()
+    num_parked = 0
+    num_resubmissions = 0
 
 
 def test_every_panel_uses_the_datasource_that_is_provisioned() -> None:

@@ -1,0 +1,70 @@
+"""One request is one trace: a collector of the test's own gets the spans of router, scheduler and worker."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from concurrent import futures
+from unittest import mock
+
+import grpc
+import openai
+import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+
+from tests.e2e.conftest import serving
+
+
+class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+    """Keeps (service, span name, trace id, parent span id, span id)."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, str, bytes, bytes, bytes]] = []
+        self.more = threading.Condition()
+
+    def Export(  # noqa: N802
+        self, request: trace_service_pb2.ExportTraceServiceRequest, context: grpc.ServicerContext
+    ) -> trace_service_pb2.ExportTraceServiceResponse:
+        with self.more:
+            for resource in request.resource_spans:
+                attributes = {entry.key: entry.value.string_value for entry in resource.resource.attributes}
+                for scope in resource.scope_spans:
+                    self.spans += [
+                        (attributes["service.name"], span.name, span.trace_id, span.parent_span_id, span.span_id)
+                        for span in scope.spans
+                    ]
+            self.more.notify_all()
+        return trace_service_pb2.ExportTraceServiceResponse()
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[Collector, str]]:
+    server = grpc.server(futures.ThreadPoolExecutor(2))
+    collector = Collector()
+    trace_service_pb2_grpc.add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield collector, f"http://127.0.0.1:{port}"
+    server.stop(0)
+
+
+def test_one_request_is_one_trace(collector: tuple[Collector, str]) -> None:
+    spans, endpoint = collector
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    with mock.patch.dict(os.environ, variables), serving(model="quire-chat") as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        client.chat.completions.create(
+            model=server.model,
+            messages=[{"role": "user", "content": "Hello!"}],
+            extra_headers={"traceparent": "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"},
+        )
+        with spans.more:
+            assert spans.more.wait_for(lambda: len(spans.spans) >= 3, 20), spans.spans
+    by_service = {service: (name, trace, parent, own) for service, name, trace, parent, own in spans.spans}
+    assert set(by_service) == {"quire-router", "quire-scheduler", "quire-worker"}
+    assert {trace.hex() for _, trace, _, _ in by_service.values()} == {"0123456789abcdef0123456789abcdef"}
+    router_span = by_service["quire-router"][3]
+    assert by_service["quire-router"][2].hex() == "0123456789abcdef"
+    assert by_service["quire-scheduler"][2] == router_span
+    assert by_service["quire-worker"][2] == router_span

@@ -36,6 +36,10 @@ def main(argv: Sequence[str]) -> int:
     if not config.worker:
         status.failed("no worker given")
         stop(PROG, "no worker given: name at least one with --worker")
+    if (config.max_num_batched_tokens or 0) < (config.max_num_seqs or 0) and config.max_num_batched_tokens is not None:
+        reason = "--max-num-batched-tokens is less than --max-num-seqs: a step could not decode every sequence"
+        status.failed(reason)
+        stop(PROG, reason)
     configure_tracing("scheduler")
     try:
         asyncio.run(serve(config, status))

@@ -14,7 +14,9 @@ class WorkerConfig:
         positional=True,
     )  # fmt: skip
     listen: tuple[str, ...] = option(("127.0.0.1:50071",), "Address to serve gRPC on, host:port or unix:/path.")
-    served_model_name: tuple[str, ...] = option((), "Name that requests use for the model; further ones are aliases.")
+    served_model_name: tuple[str, ...] = option(
+        (), "Name that requests use for the model. Repeatable: further ones are aliases."
+    )
     revision: str = option("", "Branch, tag or commit of a model on the hub; its main branch if left out.")
     device: str = option("auto", "Where to compute: auto, cpu, cuda or cuda:N. auto takes a GPU if there is one.")
     dtype: str = option(

@@ -16,6 +16,8 @@ import grpc
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+# A peer that takes nothing off its stream for so long is given up.
+STALLED_PEER_S = 2.0
 
 # Both ends: pings keep idle streams through proxies and find a peer that vanished without closing.
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [

@@ -11,41 +11,42 @@ import asyncio
 import contextlib
 import logging
 import time
-from dataclasses import replace
 
 from quire.worker.v1 import worker_pb2
 
 from .config import SchedulerConfig
-from .converters import WorkerHello, logprobs_from_proto, result_from_proto
+from .converters import TokenLogprob, WorkerHello, logprobs_from_proto, result_from_proto
 from .core.config import CoreConfig
 from .core.scheduler import FinishedSequence, RefusedError, Scheduler, StepOutcome
 from .core.sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest
-from .served_model import OtherModelError, ServedModel
+from .fleet import Fleet
+from .served_model import OtherModelError
 from .session import Owner
-from .spans import SequenceSpans
 from .worker_link import WorkerLink, WorkerLostError
 
 logger = logging.getLogger(__name__)
 
 CLAIM_TIMEOUT_S = 10.0
+# Without a result for so long, a worker with plans is no longer called healthy.
+STUCK_S = 30.0
 RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class Engine:
     """Not thread-safe. `ready` is set while a worker is claimed."""
 
-    def __init__(self, address: str, scheduler_id: str, model: ServedModel, config: SchedulerConfig) -> None:
+    def __init__(self, address: str, fleet: Fleet) -> None:
         self.address = address
         self.ready = asyncio.Event()
-        self._model = model
+        self._fleet = fleet
         self.core: Scheduler | None = None
-        self._scheduler_id = scheduler_id
-        self._config = config
+        self._config = fleet.config
         self._link: WorkerLink | None = None
         self._pump_due: asyncio.Handle | None = None
         self._lost_since: float | None = None
         self._last_progress = time.monotonic()
-        self._spans = SequenceSpans()
+        self._spans = fleet.spans
+        fleet.engines.append(self)
 
     # -- Requests ------------------------------------------------------------------------------------------------------
 
@@ -53,7 +54,7 @@ class Engine:
         """Raises RefusedError."""
         if self.core is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
-        if max(request.prompt_token_ids + request.output_token_ids, default=0) >= self._model.info.vocab_size:
+        if max(request.prompt_token_ids + request.output_token_ids, default=0) >= self._fleet.model.info.vocab_size:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "a token id is out of the model's range"))
         sequence = self.core.submit(request)
         self._spans.start(sequence)
@@ -80,6 +81,14 @@ class Engine:
         self._pump_soon()
 
     @property
+    def is_healthy(self) -> bool:
+        """Whether a worker is claimed and plans in flight make progress."""
+        is_stuck = (
+            self.core is not None and self.core.num_in_flight and time.monotonic() - self._last_progress > STUCK_S
+        )
+        return self.ready.is_set() and not is_stuck
+
+    @property
     def num_unfinished(self) -> int:
         return 0 if self.core is None else self.core.num_running + self.core.num_waiting
 
@@ -90,12 +99,12 @@ class Engine:
         attempt = 0
         while True:
             try:
-                link = await WorkerLink.claim(self.address, self._scheduler_id, CLAIM_TIMEOUT_S)
+                link = await WorkerLink.claim(self.address, self._fleet.scheduler_id, CLAIM_TIMEOUT_S)
             except WorkerLostError as error:
                 if attempt == 0:
                     logger.info("waiting for worker %s: %s", self.address, error)
             else:
-                attempt = 0
+                steps = 0 if self.core is None else self.core.counters.steps
                 try:
                     await self._serve(link)
                 except (WorkerLostError, OtherModelError) as error:
@@ -103,6 +112,8 @@ class Engine:
                 finally:
                     self._lose()
                     await link.close()
+                if self.core is not None and self.core.counters.steps > steps + self._config.run_ahead:
+                    attempt = 0  # it did work; one that is lost at once again and again is claimed ever more slowly
             await asyncio.sleep(RECONNECT_DELAYS_S[min(attempt, len(RECONNECT_DELAYS_S) - 1)])
             attempt += 1
 
@@ -114,8 +125,11 @@ class Engine:
 
     async def _serve(self, link: WorkerLink) -> None:
         hello = link.hello
-        self._model.adopt(hello.model)
-        self._adopt_core(core_config(hello, self._config))
+        self._fleet.model.adopt(hello.model)
+        try:
+            self._adopt_core(core_config(hello, self._config))
+        except ValueError as error:
+            raise WorkerLostError(f"worker {self.address} offers what cannot work: {error}") from error
         self._link = link
         self._lost_since = None
         self._last_progress = time.monotonic()
@@ -140,23 +154,29 @@ class Engine:
             sequences = self.core.drain()
             counters, self.core = self.core.counters, Scheduler(config)
             self.core.counters = counters
-            for sequence in sequences:
-                self._readmit(sequence)
+            self._take(sequences)
 
-    def _readmit(self, sequence: Sequence) -> None:
+    def _take(self, sequences: list[Sequence]) -> None:
+        """Sequences of another core, this engine's last one or a lost engine's."""
         assert self.core is not None
-        output = sequence.token_ids[sequence.num_prompt_tokens :]
-        try:
-            self.core.submit(replace(sequence.request, output_token_ids=output))
-        except RefusedError as error:
-            self._finish([FinishedSequence(sequence, FinishReason.ERROR, error.failure)])
+        for sequence in sequences:
+            try:
+                self.core.adopt(sequence)
+            except RefusedError as error:
+                self._finish([FinishedSequence(sequence, FinishReason.ERROR, error.failure)])
+        self._pump_soon()
 
     def _lose(self) -> None:
         self.ready.clear()
         self._link = None
-        self._lost_since = time.monotonic()
-        if self.core is not None:
-            self.core.reset()
+        if self._lost_since is None:
+            self._lost_since = time.monotonic()
+        if self.core is None:
+            return
+        self._finish(self.core.reset())
+        other = self._fleet.least_loaded()
+        if other is not None and other is not self and other.ready.is_set():
+            other._take(self.core.drain())
 
     # -- The step loop -------------------------------------------------------------------------------------------------
 
@@ -184,15 +204,15 @@ class Engine:
         assert self.core is not None
         try:
             outcome = self.core.apply(result_from_proto(message))
-        except ValueError as error:
+            logprobs = logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else {}
+        except (ValueError, IndexError) as error:
             raise WorkerLostError(f"worker {self.address} broke the contract: {error}") from error
         self._last_progress = time.monotonic()
         # The next plan first: the device waits for it, the routers do not wait for the device.
         self._pump()
-        self._deliver(outcome, message)
+        self._deliver(outcome, logprobs)
 
-    def _deliver(self, outcome: StepOutcome, message: worker_pb2.StepResult) -> None:
-        logprobs = logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else {}
+    def _deliver(self, outcome: StepOutcome, logprobs: dict[int, TokenLogprob]) -> None:
         for token in outcome.tokens:
             owner = token.sequence.request.key
             assert isinstance(owner, Owner)

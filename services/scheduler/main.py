@@ -18,8 +18,8 @@ from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_
 
 from .config import SchedulerConfig
 from .engine import Engine, run_engines
+from .fleet import Fleet
 from .metrics import LoadCollector, registry
-from .served_model import ServedModel
 from .servicer import SchedulerServicer
 
 logger = logging.getLogger(__name__)
@@ -57,14 +57,14 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     scheduler_id = f"scheduler-{uuid.uuid4().hex[:8]}"
-    model = ServedModel()
-    engines = [Engine(address, scheduler_id, model, config) for address in config.worker]
-    servicer = SchedulerServicer(scheduler_id, model, engines)
+    fleet = Fleet(scheduler_id, config)
+    engines = [Engine(address, fleet) for address in config.worker]
+    servicer = SchedulerServicer(fleet)
     server = GrpcServer([SERVICE])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     addresses = await server.start(config.listen)
     if config.metrics_port is not None:
-        collector = LoadCollector(lambda: model.info.name if model.is_known else "", servicer.load)
+        collector = LoadCollector(lambda: fleet.model.info.name if fleet.model.is_known else "", servicer.load)
         start_metrics_server(config.metrics_host, config.metrics_port, registry(collector))
     status.starting("waiting for a worker")
     background = [
@@ -98,12 +98,13 @@ async def _wait_idle(servicer: SchedulerServicer, timeout_s: float) -> None:
 async def _report_health(
     engines: list[Engine], server: GrpcServer, status: StatusReporter, addresses: list[str]
 ) -> None:
-    """SERVING while a worker is claimed. A router that is connected already keeps its stream meanwhile: the worker may
-    come back."""
+    """SERVING while a worker is claimed and makes progress. A router that is connected already keeps its stream
+    meanwhile: the worker may come back.
+    """
     serving = False
     reported = False
     while True:
-        ready = any(engine.ready.is_set() for engine in engines)
+        ready = any(engine.is_healthy for engine in engines)
         if ready != serving:
             serving = ready
             await server.set_serving(ready)

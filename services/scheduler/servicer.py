@@ -12,19 +12,19 @@ import grpc
 
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from shared.grpc_server import STALLED_PEER_S
 
 from .converters import u32
 from .core.scheduler import RefusedError
 from .core.sequence import ErrorKind, Failure, FinishReason, SequenceRequest
 from .engine import Engine
-from .served_model import ServedModel
+from .fleet import Fleet
 from .session import Owner, RouterSession, hello_message
 from .worker_link import WorkerLostError
 
 logger = logging.getLogger(__name__)
 
 LOAD_INTERVAL_S = 0.1
-STALLED_PEER_S = 2.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -32,10 +32,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     """Not thread-safe: runs on the event loop's thread, as the engines do."""
 
-    def __init__(self, scheduler_id: str, model: ServedModel, engines: list[Engine]) -> None:
-        self._scheduler_id = scheduler_id
-        self._model = model
-        self._engines = engines
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
         self._sessions: set[RouterSession] = set()
         self._draining = False
 
@@ -49,19 +47,23 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a hello")
         session = RouterSession(first.hello.router_id)
         await self._wait_ready()
-        await context.write(hello_message(self._scheduler_id, self._model.info))
+        await context.write(hello_message(self._fleet.scheduler_id, self._fleet.model.info))
         session.set_load(self.load())
         self._sessions.add(session)
         logger.info("router %s connected", session.router_id)
         reader = asyncio.create_task(self._read(session, request_iterator))
+        end = None
         try:
-            await self._write(session, context, reader)
+            end = await self._write(session, context, reader)
         finally:
             reader.cancel()
             self._sessions.discard(session)
             for owner in list(session.owners.values()):
                 self._abort(owner)
             logger.info("router %s is gone", session.router_id)
+        if end is not None:
+            # Last, as a status waits behind what the peer has not read.
+            await context.abort(*end)
 
     async def GetTokenizer(  # noqa: N802
         self, request: model_pb2.GetTokenizerRequest, context: Context
@@ -76,7 +78,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def GetStats(  # noqa: N802
         self, request: scheduler_pb2.GetStatsRequest, context: Context
     ) -> scheduler_pb2.GetStatsResponse:
-        counters = [engine.core.counters for engine in self._engines if engine.core is not None]
+        counters = [engine.core.counters for engine in self._fleet.engines if engine.core is not None]
         return scheduler_pb2.GetStatsResponse(
             load=self.load(),
             num_steps=sum(counter.steps for counter in counters),
@@ -90,7 +92,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         while True:
             await asyncio.sleep(LOAD_INTERVAL_S)
             now = time.monotonic()
-            for engine in self._engines:
+            for engine in self._fleet.engines:
                 engine.tick(now)
             load = self.load()
             for session in self._sessions:
@@ -105,12 +107,13 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         return not any(session.owners for session in self._sessions)
 
     def load(self) -> scheduler_pb2.Load:
-        load = scheduler_pb2.Load()
-        for engine in self._engines:
+        load = scheduler_pb2.Load(is_draining=self._draining)
+        for engine in self._fleet.engines:
             core = engine.core
             if core is None:
                 continue
             load.outstanding_tokens += core.num_outstanding_tokens()
+            load.num_ready_groups += engine.ready.is_set()
             load.num_running += core.num_running
             load.num_waiting += core.num_waiting
             load.num_used_blocks += core.pool.num_used
@@ -122,33 +125,37 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         return load
 
     async def _wait_ready(self) -> None:
-        waits = [asyncio.create_task(engine.ready.wait()) for engine in self._engines]
+        waits = [asyncio.create_task(engine.ready.wait()) for engine in self._fleet.engines]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for wait in waits:
                 wait.cancel()
 
-    async def _write(self, session: RouterSession, context: Context, reader: asyncio.Task[None]) -> None:
-        """The stream's one writer. Ends when the router closes its side; raises when it stalls or breaks the
-        contract.
+    async def _write(
+        self, session: RouterSession, context: Context, reader: asyncio.Task[None]
+    ) -> tuple[grpc.StatusCode, str] | None:
+        """The stream's one writer, until the router closes its side. Returns the status to end with where it stalls or
+        breaks the contract.
         """
         while not reader.done():
             news = asyncio.ensure_future(session.next_messages())
-            await asyncio.wait((news, reader), return_when=asyncio.FIRST_COMPLETED)
-            if not news.done():
-                news.cancel()
-                break
-            for message in news.result():
-                try:
+            try:
+                await asyncio.wait((news, reader), return_when=asyncio.FIRST_COMPLETED)
+                if not news.done():
+                    break
+                for message in news.result():
                     await asyncio.wait_for(context.write(message), STALLED_PEER_S)
-                except TimeoutError:
-                    logger.warning("router %s read nothing for %g s: dropping it", session.router_id, STALLED_PEER_S)
-                    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the router reads too slowly")
+            except TimeoutError:
+                logger.warning("router %s read nothing for %g s: dropping it", session.router_id, STALLED_PEER_S)
+                return grpc.StatusCode.RESOURCE_EXHAUSTED, "the router reads too slowly"
+            finally:
+                news.cancel()
         try:
             await reader
         except ValueError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            return grpc.StatusCode.INVALID_ARGUMENT, str(error)
+        return None
 
     async def _read(self, session: RouterSession, requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> None:
         """Raises ValueError for a message that breaks the contract."""
@@ -178,7 +185,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 session.add_finished(owner, FinishReason.ERROR, error.failure)
 
     def _sequence_requests(self, session: RouterSession, submit: scheduler_pb2.Submit) -> list[SequenceRequest]:
-        model = self._model.info
+        model = self._fleet.model.info
         prompt = u32(submit.prompt_token_ids)
         stop_token_ids = set(submit.stop.stop_token_ids)
         if not submit.stop.ignore_eos:
@@ -206,13 +213,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         return requests
 
     def _ready_engine(self) -> Engine:
-        """The least loaded group with a worker; where all workers are lost, a group whose worker may come back. Raises
-        RefusedError if there never was one."""
-        engines = [engine for engine in self._engines if engine.core is not None]
-        if not engines:
+        """Raises RefusedError if there never was a worker."""
+        engine = self._fleet.least_loaded()
+        if engine is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
-        return min(engines, key=lambda engine: (not engine.ready.is_set(), engine.num_unfinished))
+        return engine
 
     def _abort(self, owner: Owner) -> None:
         owner.session.owners.pop(owner.sequence_id, None)
-        any(engine.abort(owner) for engine in self._engines)
+        any(engine.abort(owner) for engine in self._fleet.engines)

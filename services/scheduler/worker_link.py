@@ -10,7 +10,7 @@ import grpc
 
 from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
-from shared.grpc_server import CHANNEL_OPTIONS
+from shared.grpc_server import CHANNEL_OPTIONS, STALLED_PEER_S
 
 from .converters import WorkerHello, hello_from_proto, plan_to_proto
 from .core.plan import StepPlan
@@ -39,12 +39,13 @@ class WorkerLink:
         try:
             async with asyncio.timeout(timeout_s):
                 await link._open(scheduler_id)
-        except TimeoutError:
+        except BaseException as error:
             await link.close()
-            raise WorkerLostError(f"worker {address} did not answer within {timeout_s:g} s") from None
-        except grpc.aio.AioRpcError as error:
-            await link.close()
-            raise WorkerLostError(f"worker {address}: {error.details()}") from error
+            if isinstance(error, TimeoutError):
+                raise WorkerLostError(f"worker {address} did not answer within {timeout_s:g} s") from None
+            if isinstance(error, grpc.aio.AioRpcError):
+                raise WorkerLostError(f"worker {address}: {error.details()}") from error
+            raise
         return link
 
     async def _open(self, scheduler_id: str) -> None:
@@ -89,10 +90,16 @@ class WorkerLink:
         await self._channel.close()
 
     async def _write(self) -> None:
-        """The stream's one writer. Where it fails, reading does too, and says why."""
+        """The stream's one writer. Where it fails, reading does too, and says why. So few plans are in flight that a
+        worker that lives always has room for one.
+        """
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
-                await self._call.write(await self._outbox.get())
+                request = await self._outbox.get()
+                try:
+                    await asyncio.wait_for(self._call.write(request), STALLED_PEER_S)
+                except TimeoutError:
+                    self.cancel()
 
     async def _reason(self) -> str:
         """Why the worker ended the stream."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from array import array
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,6 +31,8 @@ class Script:
     hang_at_step: int | None = None
     # Sequences whose prompt starts with this token fail in their first step.
     poison_token_id: int | None = None
+    # The stream breaks at a step that brings a sequence whose prompt starts with this token.
+    deadly_token_id: int | None = None
     # Awaited before each step's result leaves.
     gate: asyncio.Semaphore | None = None
 
@@ -80,6 +83,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
         if script.die_at_step == plan.step_id:
             script.die_at_step = None
             await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+        firsts = {int.from_bytes(new.token_ids[:4], "little") for new in plan.new_sequences}
+        if script.deadly_token_id in firsts:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
         if script.hang_at_step == plan.step_id:
             script.hang_at_step = None
             await asyncio.Event().wait()
@@ -93,7 +99,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         for new in plan.new_sequences:
             if script.poison_token_id == int.from_bytes(new.token_ids[:4], "little"):
-                result.errors.add(wire_id=new.wire_id, message="scripted failure")
+                fail(result, new.wire_id)
         return result
 
     def hello(self, model: FakeModel | CountingModel, epoch: int) -> worker_pb2.Hello:
@@ -114,6 +120,16 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             max_num_seqs=model.max_num_seqs,
             max_num_batched_tokens=model.max_num_batched_tokens,
         )
+
+
+def fail(result: worker_pb2.StepResult, wire_id: int) -> None:
+    """An error takes the place of the sequence's token."""
+    wire_ids, token_ids = array("I", result.wire_ids), array("I", result.token_ids)
+    if wire_id in wire_ids:
+        row = wire_ids.index(wire_id)
+        del wire_ids[row], token_ids[row]
+        result.wire_ids, result.token_ids = wire_ids.tobytes(), token_ids.tobytes()
+    result.errors.add(wire_id=wire_id, message="scripted failure")
 
 
 async def start_fake_worker(worker: FakeWorker, address: str) -> GrpcServer:

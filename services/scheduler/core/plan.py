@@ -50,6 +50,7 @@ class StepPlan:
     released_wire_ids: array[int]
     new_sequences: list[NewSequence]
     rows: Rows
+    sampling_wire_ids: array[int]  # of the rows that reach their sequence's last token: each must bring one
 
     @property
     def num_tokens(self) -> int:
@@ -64,3 +65,13 @@ class StepResult:
     wire_ids: Items[int]
     token_ids: Items[int]
     errors: Items[tuple[int, str]] = ()  # (wire id, a sentence for the client)
+
+    def check(self, plan: StepPlan) -> None:
+        """Raises ValueError unless this is the result of `plan`: one token for each row that was to sample, or an
+        error.
+        """
+        if self.step_id != plan.step_id:
+            raise ValueError(f"result of step {self.step_id} came, expected {plan.step_id}")
+        expected = set(plan.sampling_wire_ids).difference(wire_id for wire_id, _ in self.errors)
+        if len(self.wire_ids) != len(expected) or expected.symmetric_difference(self.wire_ids):
+            raise ValueError(f"the result of step {self.step_id} lacks a token or brings one too many")

@@ -16,7 +16,7 @@ from array import array
 from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from .block_pool import BlockPool
@@ -25,6 +25,10 @@ from .plan import U32, NewSequence, Rows, StepPlan, StepResult
 from .sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest, Status
 
 _BY_ARRIVAL = attrgetter("arrival")
+# Losses of a worker in a row, without a new token, after which a sequence runs alone until it brings one; and after
+# which it fails. So a sequence that kills its workers is found, and those beside it go on.
+_LOSSES_BEFORE_ALONE = 2
+_LOSSES_BEFORE_FAILURE = 3
 
 
 class RefusedError(Exception):
@@ -85,6 +89,8 @@ class Scheduler:
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         # What the worker must forget; told with the next plan.
         self._released: array[int] = array(U32)
+        # Rows of the plan being made that will sample.
+        self._sampling: array[int] = array(U32)
         self._in_flight: deque[StepPlan] = deque()
         self._deadlines: list[tuple[float, int, Sequence]] = []
         self._next_arrival = 0
@@ -96,14 +102,19 @@ class Scheduler:
     def submit(self, request: SequenceRequest) -> Sequence:
         """Queues a sequence. Raises RefusedError if it can never run, or the queue is full."""
         self._check_request(request)
-        sequence = Sequence(request, self._next_arrival)
-        self._next_arrival += 1
-        self.counters.prompt_tokens += sequence.num_prompt_tokens
-        self._sequences[request.key] = sequence
-        self._waiting[request.key] = sequence
-        if request.deadline is not None:
-            self._add_deadline(request.deadline, sequence)
-        return sequence
+        if len(self._waiting) >= self.config.max_num_queued_reqs:
+            message = f"{len(self._waiting)} requests are waiting already"
+            raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
+        self.counters.prompt_tokens += len(request.prompt_token_ids)
+        return self._enqueue(request)
+
+    def adopt(self, drained: Sequence) -> None:
+        """Queues a sequence that another scheduler's `drain` returned, however long the queue is: it was accepted once.
+        Raises RefusedError if it can never run here."""
+        output = drained.token_ids[drained.num_prompt_tokens :]
+        request = replace(drained.request, output_token_ids=output)
+        self._check_request(request)
+        self._enqueue(request).num_losses = drained.num_losses
 
     def abort(self, key: Hashable) -> bool:
         """Ends a sequence without a word to its owner; its blocks are free at once. False if there is no such
@@ -148,7 +159,8 @@ class Scheduler:
             return self.schedule()
         if not rows and not self._released:
             return None
-        plan = StepPlan(self._next_step_id, self._released, new_sequences, rows)
+        plan = StepPlan(self._next_step_id, self._released, new_sequences, rows, self._sampling)
+        self._sampling = array(U32)
         self._next_step_id += 1
         self._released = array(U32)
         self._in_flight.append(plan)
@@ -159,11 +171,11 @@ class Scheduler:
         """Takes the result of the oldest step in flight. Tokens of sequences that have ended or were preempted are
         dropped.
 
-        Raises ValueError if it is another step's.
+        Raises ValueError if it is another step's, or not what the step was to bring.
         """
-        if not self._in_flight or self._in_flight[0].step_id != result.step_id:
-            expected = self._in_flight[0].step_id if self._in_flight else "none"
-            raise ValueError(f"result of step {result.step_id} came, expected {expected}")
+        if not self._in_flight:
+            raise ValueError(f"result of step {result.step_id} came, expected none")
+        result.check(self._in_flight[0])
         self._in_flight.popleft()
         outcome = StepOutcome()
         for index, wire_id in enumerate(result.wire_ids):
@@ -178,16 +190,27 @@ class Scheduler:
                 outcome.finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
         return outcome
 
-    def reset(self) -> None:
+    def reset(self) -> list[FinishedSequence]:
         """The worker group is gone, or another one took its place: pages, slots and steps in flight with it. Every
-        sequence waits to be planned anew, from its prompt and the output known so far.
+        sequence waits to be planned anew, from its prompt and the output known so far. Returns those that were lost
+        with their workers too often.
         """
+        in_flight = {wire_id for plan in self._in_flight for wire_id in plan.rows.wire_ids}
         self._in_flight.clear()
-        while self._running:
-            self._preempt(self._running[-1])
+        finished = []
+        for sequence in reversed(self._running.copy()):
+            sequence.num_losses += sequence.wire_id in in_flight
+            if sequence.num_losses < _LOSSES_BEFORE_FAILURE:
+                self._requeue(sequence)
+                continue
+            self._remove(sequence)
+            message = f"{sequence.num_losses} workers in a row were lost while they computed this request"
+            failure = Failure(ErrorKind.INTERNAL, message)
+            finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
         self._released = array(U32)
         self._next_step_id = 1
         self._next_wire_id = 1
+        return finished
 
     def drain(self) -> list[Sequence]:
         """Removes and returns every sequence, in the order of arrival, for another group's scheduler to take."""
@@ -209,10 +232,6 @@ class Scheduler:
     @property
     def num_in_flight(self) -> int:
         return len(self._in_flight)
-
-    @property
-    def next_deadline(self) -> float | None:
-        return self._deadlines[0][0] if self._deadlines else None
 
     def num_outstanding_tokens(self) -> int:
         return sum(sequence.num_outstanding_tokens for sequence in self._sequences.values())
@@ -286,8 +305,10 @@ class Scheduler:
             return
         reserved = sum(self._num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills)
         new_token_ids = 0
-        while budget > 0 and self._waiting and self._free_slots:
+        while budget > 0 and self._waiting and self._free_slots and not self._is_alone():
             sequence = next(iter(self._waiting.values()))
+            if sequence.num_losses >= _LOSSES_BEFORE_ALONE and self._running:
+                return
             num_tokens = len(sequence.token_ids)
             needed = self._num_blocks_short(sequence, num_tokens)
             if reserved + needed > self.pool.num_free:
@@ -301,6 +322,10 @@ class Scheduler:
             self._start(sequence)
             self._add_row(rows, sequence, chunk, new_sequences)
             reserved += needed - len(sequence.block_ids)
+
+    def _is_alone(self) -> bool:
+        """Whether the running sequence is one that nobody may run beside."""
+        return bool(self._running) and self._running[0].num_losses >= _LOSSES_BEFORE_ALONE
 
     def _start(self, sequence: Sequence) -> None:
         sequence.status = Status.RUNNING
@@ -330,6 +355,7 @@ class Scheduler:
         sequence.num_computed_tokens += num_tokens
         if sequence.num_computed_tokens == len(sequence.token_ids) + sequence.num_promised_tokens:
             sequence.num_promised_tokens += 1
+            self._sampling.append(sequence.wire_id)
 
     def _num_blocks_short(self, sequence: Sequence, num_tokens: int) -> int:
         """Blocks that a sequence lacks to compute `num_tokens` more."""
@@ -347,6 +373,7 @@ class Scheduler:
         output_index = sequence.num_output_tokens
         sequence.token_ids.append(token_id)
         sequence.num_promised_tokens -= 1
+        sequence.num_losses = 0
         self.counters.generation_tokens += 1
         outcome.tokens.append(NewToken(sequence, output_index, token_id, result_index))
         if token_id in sequence.request.stop_token_ids:
@@ -359,16 +386,28 @@ class Scheduler:
         outcome.finished.append(FinishedSequence(sequence, reason))
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Takes a running sequence's blocks and slot; it waits to be recomputed. Its results in flight will be
-        dropped, since it gets another wire id.
+        """Takes a running sequence's blocks and slot; it waits to be recomputed. Its results in flight will be dropped,
+        since it gets another wire id.
         """
+        self.counters.preemptions += 1
+        self._requeue(sequence)
+
+    def _requeue(self, sequence: Sequence) -> None:
+        """From the end of the running ones to the front of the waiting ones."""
         self._running.remove(sequence)
         self._release(sequence)
         sequence.status = Status.WAITING
-        sequence.num_preemptions += 1
-        self.counters.preemptions += 1
         self._waiting[sequence.request.key] = sequence
         self._waiting.move_to_end(sequence.request.key, last=False)
+
+    def _enqueue(self, request: SequenceRequest) -> Sequence:
+        sequence = Sequence(request, self._next_arrival)
+        self._next_arrival += 1
+        self._sequences[request.key] = sequence
+        self._waiting[request.key] = sequence
+        if request.deadline is not None:
+            self._add_deadline(request.deadline, sequence)
+        return sequence
 
     def _remove(self, sequence: Sequence) -> None:
         del self._sequences[sequence.request.key]
@@ -414,7 +453,3 @@ class Scheduler:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "nothing is left to generate"))
         if request.key in self._sequences:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "a sequence of this name is under way already"))
-        if len(self._waiting) >= self.config.max_num_queued_reqs:
-            raise RefusedError(
-                Failure(ErrorKind.RESOURCE_EXHAUSTED, f"{len(self._waiting)} requests are waiting already", 1.0)
-            )

@@ -64,7 +64,7 @@ class Sequence:
         "arrival",
         "block_ids",
         "num_computed_tokens",
-        "num_preemptions",
+        "num_losses",
         "num_promised_tokens",
         "num_prompt_tokens",
         "request",
@@ -86,7 +86,8 @@ class Sequence:
         self.slot = -1
         self.wire_id = 0  # 0: the worker does not know it
         self.status = Status.WAITING
-        self.num_preemptions = 0
+        # Workers lost in a row while they computed it, without a new token in between.
+        self.num_losses = 0
 
     @property
     def num_output_tokens(self) -> int:

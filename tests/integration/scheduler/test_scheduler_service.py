@@ -17,9 +17,10 @@ from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine import Engine, run_engines
-from services.scheduler.served_model import ServedModel
+from services.scheduler.fleet import Fleet
 from services.scheduler.servicer import SchedulerServicer
 from shared.grpc_server import GrpcServer
+from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import VOCAB_SIZE, FakeModel, expected_output
 from tests.fakes.fake_worker import FakeWorker, Script, start_fake_worker
 
@@ -106,10 +107,10 @@ class Stack:
         return await self.stub.GetStats(scheduler_pb2.GetStatsRequest())
 
     async def stats_when(
-        self, condition: Callable[[scheduler_pb2.GetStatsResponse], bool]
+        self, condition: Callable[[scheduler_pb2.GetStatsResponse], bool], timeout_s: float = 5
     ) -> scheduler_pb2.GetStatsResponse:
-        """The first statistics that meet `condition`; fails after 5 s."""
-        async with asyncio.timeout(5):
+        """The first statistics that meet `condition`; fails after `timeout_s`."""
+        async with asyncio.timeout(timeout_s):
             while not condition(stats := await self.stats()):
                 pass
             return stats
@@ -120,9 +121,9 @@ async def running(tmp_path: Path, *workers: FakeWorker, config: SchedulerConfig 
     config = config or SchedulerConfig()
     addresses = [f"unix:{tmp_path}/w{index}" for index in range(len(workers))]
     servers = [await start_fake_worker(worker, address) for worker, address in zip(workers, addresses, strict=True)]
-    model = ServedModel()
-    engines = [Engine(address, "scheduler-test", model, config) for address in addresses]
-    servicer = SchedulerServicer("scheduler-test", model, engines)
+    fleet = Fleet("scheduler-test", config)
+    engines = [Engine(address, fleet) for address in addresses]
+    servicer = SchedulerServicer(fleet)
     server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     await server.start([f"unix:{tmp_path}/s"])
@@ -179,9 +180,9 @@ async def test_a_worker_that_answers_nothing_is_given_up(tmp_path: Path) -> None
 async def test_a_lost_worker_that_stays_away_fails_its_sequences_in_time(tmp_path: Path) -> None:
     worker = FakeWorker(script=Script(step_seconds=0.01))
     server = await start_fake_worker(worker, f"unix:{tmp_path}/away")
-    model = ServedModel()
-    engine = Engine(f"unix:{tmp_path}/away", "test", model, SchedulerConfig(worker_timeout=0.2))
-    servicer = SchedulerServicer("test", model, [engine])
+    fleet = Fleet("test", SchedulerConfig(worker_timeout=0.2))
+    engine = Engine(f"unix:{tmp_path}/away", fleet)
+    servicer = SchedulerServicer(fleet)
     grpc_server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     grpc_server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     await grpc_server.start([f"unix:{tmp_path}/s"])
@@ -205,13 +206,57 @@ async def test_sequences_spread_over_two_worker_groups(tmp_path: Path) -> None:
     workers = [FakeWorker(), FakeWorker()]
     async with running(tmp_path, *workers) as stack:
         router = await stack.router()
-        await asyncio.gather(*(engine.ready.wait() for engine in stack.servicer._engines))
+        await asyncio.gather(*(engine.ready.wait() for engine in stack.servicer._fleet.engines))
         for index in range(12):
             await router.submit(index, [index + 1], 20)
         await router.read_until_finished(*range(12))
         assert all(worker.steps for worker in workers)
         for index in range(12):
             assert router.outputs[index] == expected_output([index + 1], 20)
+
+
+async def test_a_lost_worker_s_sequences_go_on_at_another_group(tmp_path: Path) -> None:
+    """And the group that is gone for good costs them no wait."""
+    dying = FakeWorker(script=Script(gate=asyncio.Semaphore(2)))
+    async with running(tmp_path, dying, FakeWorker()) as stack:
+        engines = stack.servicer._fleet.engines
+        await asyncio.gather(*(engine.ready.wait() for engine in engines))
+        router = await stack.router()
+        for index in range(6):
+            await router.submit(index, [index + 1], 20)
+        await stack.stats_when(lambda _: engines[0].num_unfinished > 0)
+        assert engines[0]._link is not None
+        dying.script = Script(hang_at_step=1)
+        engines[0]._link.cancel()
+        await router.read_until_finished(*range(6))
+        for index in range(6):
+            assert router.outputs[index] == expected_output([index + 1], 20)
+
+
+async def test_a_worker_that_dies_of_a_sequence_dies_three_times(tmp_path: Path) -> None:
+    """The sequence fails then, and the one beside it is answered."""
+    async with running(tmp_path, FakeWorker(script=Script(deadly_token_id=99))) as stack:
+        router = await stack.router()
+        await router.submit(1, [98, 1], 20)
+        await router.submit(2, [99, 1], 20)
+        await router.read_until_finished(1, 2)
+        assert router.outputs[1] == expected_output([98, 1], 20)
+        assert router.finished[2].error.code == grpc.StatusCode.INTERNAL.value[0]
+        assert "3 workers in a row" in router.finished[2].error.message
+
+
+async def test_a_router_that_reads_nothing_is_dropped_with_all_it_asked_for(tmp_path: Path) -> None:
+    worker = FakeWorker(make_model=lambda: CountingModel(max_num_seqs=64), max_model_len=60_000)
+    async with running(tmp_path, worker) as stack:
+        narrow = [("grpc.http2.lookahead_bytes", 1024), ("grpc.max_receive_message_length", 1 << 25)]
+        async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s", options=narrow) as channel:
+            router = Router(scheduler_pb2_grpc.SchedulerServiceStub(channel))
+            await router.connect()
+            for index in range(64):
+                await router.submit(index, [index], 50_000)
+            stats = await stack.stats_when(lambda stats: stats.num_aborted == 64, timeout_s=25)
+            assert stats.load.num_running == 0
+            assert not stack.servicer._sessions
 
 
 async def test_a_resubmission_goes_on_where_the_output_received_ends(tmp_path: Path) -> None:
@@ -324,15 +369,15 @@ async def test_a_worker_group_that_can_do_less_gets_no_work(tmp_path: Path) -> N
     """Routers were told of a context of 128, by the group that came first."""
     small = FakeWorker(max_model_len=64)
     server = await start_fake_worker(small, f"unix:{tmp_path}/small")
-    model = ServedModel()
-    model.adopt(FakeWorker().hello(FakeModel(), epoch=1).model)
-    engine = Engine(f"unix:{tmp_path}/small", "test", model, SchedulerConfig())
+    fleet = Fleet("test", SchedulerConfig())
+    fleet.model.adopt(FakeWorker().hello(FakeModel(), epoch=1).model)
+    engine = Engine(f"unix:{tmp_path}/small", fleet)
     task = asyncio.create_task(run_engines([engine]))
     async with asyncio.timeout(5):
         while small.epoch < 3:  # it is asked again, in case it was replaced
             assert not engine.ready.is_set()
             await asyncio.sleep(0.01)
-    assert model.info.max_model_len == 128
+    assert fleet.model.info.max_model_len == 128
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await server.stop(0)

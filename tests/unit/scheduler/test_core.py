@@ -198,6 +198,49 @@ def test_what_can_never_run_is_refused(fields: dict[str, int], words: str) -> No
     assert core.num_waiting == 0
 
 
+def test_a_sequence_that_kills_its_workers_fails_and_those_beside_it_go_on() -> None:
+    core = scheduler()
+    core.submit(request("good"))
+    core.submit(request("poison"))
+    core.submit(request("late"))
+    finished = []
+    for _ in range(60):
+        plan = core.schedule()
+        if plan is None:
+            break
+        keys = {row.sequence.request.key: row.wire_id for row in plan.new_sequences}
+        if "poison" in keys:
+            finished += core.reset()
+        else:
+            answer(core, plan, *plan.sampling_wire_ids)
+    (end,) = finished
+    assert end.sequence.request.key == "poison"
+    assert end.failure is not None
+    assert end.failure.kind is ErrorKind.INTERNAL
+    assert core.counters.preemptions == 0, "a lost worker is no preemption"
+    core.check_integrity()
+
+
+def test_a_drained_sequence_is_adopted_however_long_the_queue() -> None:
+    old, new = scheduler(), scheduler(max_num_queued_reqs=1)
+    old.submit(request("a"))
+    answer(old, old.schedule(), 1)
+    new.submit(request("b"))
+    for sequence in old.drain():
+        new.adopt(sequence)
+    assert rows(new.schedule()) == [(1, 0, 3), (2, 0, 4)]
+    assert new.counters.prompt_tokens == 3, "it was counted where it came in"
+
+
+@pytest.mark.parametrize("wire_ids", [(), (1,), (1, 2, 3), (1, 1)])
+def test_a_result_must_bring_what_the_plan_was_to_sample(wire_ids: tuple[int, ...]) -> None:
+    core = scheduler()
+    core.submit(request("a"))
+    core.submit(request("b"))
+    with pytest.raises(ValueError, match="lacks a token or brings one too many"):
+        answer(core, core.schedule(), *wire_ids)
+
+
 def test_results_must_come_in_order() -> None:
     core = scheduler()
     core.submit(request("a"))

@@ -132,7 +132,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def worker_dies(self) -> None:
-        self.core.reset()
+        for end in self.core.reset():
+            assert end.sequence.num_losses == 3
+            del self.requests[name(end.sequence)]
         self.worker = self._new_worker()
         self.results.clear()
 

@@ -85,7 +85,9 @@ class BatchState:
             slots.append(slot)
         return slots
 
-    def admit(self, sequence: NewSequence) -> None:
+    def admit(self, sequence: NewSequence) -> bool:
+        """Whether the sequence will run. One whose sampling parameters are out of range has failed from the start: they
+        are its client's values, so nobody else's sequence may suffer."""
         self._check_new(sequence)
         slot, num_tokens, num_blocks = sequence.slot, len(sequence.token_ids), len(sequence.block_ids)
         self._slot_of[sequence.wire_id] = slot
@@ -95,6 +97,10 @@ class BatchState:
         self._num_blocks[slot] = num_blocks
         self._block_table[slot, :num_blocks] = sequence.block_ids
         self._known[slot] = sequence.token_ids.astype(np.int64)
+        problem = sequence.sampling.check(self.limits.vocab_size)
+        if problem is not None:
+            self.fail(sequence.wire_id, problem)
+        return problem is None
 
     def fail(self, wire_id: int, reason: str) -> None:
         """From now on the sequence's rows are left out and answered with `reason`. One released since is ignored."""
@@ -167,7 +173,6 @@ class BatchState:
     def _check_new(self, sequence: NewSequence) -> None:
         limits, num_tokens = self.limits, len(sequence.token_ids)
         occupied = sequence.slot < limits.max_num_seqs and self._sequence_id[sequence.slot] >= 0
-        problem = sequence.sampling.check(limits.vocab_size)
         rules = (
             (sequence.wire_id not in self._slot_of, "is there already"),
             (sequence.slot < limits.max_num_seqs, f"has slot {sequence.slot} of {limits.max_num_seqs}"),
@@ -178,7 +183,6 @@ class BatchState:
             (len(sequence.block_ids) * limits.block_size >= sequence.num_computed_tokens, "lacks blocks it computed"),
             (bool((sequence.block_ids < limits.num_blocks).all()), "has a block id out of range"),
             (bool((sequence.token_ids < limits.vocab_size).all()), "has a token id out of range"),
-            (problem is None, str(problem)),
         )
         for valid, reason in rules:
             if not valid:

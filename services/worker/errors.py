@@ -7,5 +7,9 @@ class ModelError(RuntimeError):
     """The model cannot be loaded or served as configured; the message is a sentence for the person who started it."""
 
 
+class StepThreadError(RuntimeError):
+    """The thread that runs the steps has died, and with it the process's use; the message is a sentence."""
+
+
 class PlanError(ValueError):
     """A plan breaks the contract of `worker.proto`: the scheduler and this worker disagree about the epoch's state."""

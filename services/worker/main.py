@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from quire.worker.v1 import worker_pb2_grpc
 from services.worker.config import WorkerConfig
-from services.worker.errors import ModelError
+from services.worker.errors import ModelError, StepThreadError
 from services.worker.servicer import WorkerServicer
 from services.worker.step_thread import StepThread
 from shared.config import resolve
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
     status = StatusReporter(config.status_fd)
     try:
         asyncio.run(serve(config, status))
-    except (ModelError, OSError) as error:
+    except (ModelError, StepThreadError, OSError) as error:
         status.failed(str(error))
         print(f"quire worker: {error}", file=sys.stderr)
         return 1
@@ -60,7 +60,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def serve(config: WorkerConfig, status: StatusReporter) -> None:
-    """Until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if an address is taken."""
+    """Until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if an address is taken,
+    StepThreadError if the steps' thread dies."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -110,7 +111,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
 
 
 async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event) -> None:
-    """Health tells progress: red while a step is stuck, green again when it is through."""
+    """Health tells progress: red while a step is stuck, green again when it is through. Raises StepThreadError."""
     healthy = True
     while not stop.is_set():
         try:
@@ -118,6 +119,8 @@ async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event) -> N
                 await stop.wait()
         except TimeoutError:
             pass
+        if steps.ended.done() and (died_of := steps.ended.exception()) is not None:
+            raise StepThreadError(f"the thread that runs the steps has died of {died_of!r}") from died_of
         stuck_for = steps.stuck_for()
         if healthy != (stuck_for < STUCK_AFTER_S):
             healthy = not healthy

@@ -78,8 +78,8 @@ class ModelRunner:
         for slot in self._state.release(plan):
             self._spans.end(slot)
         for sequence in plan.new_sequences:
-            self._state.admit(sequence)
-            self._sampler.admit(sequence)
+            if self._state.admit(sequence):
+                self._sampler.admit(sequence)
             self._spans.start(sequence)
         batch = self._state.schedule(plan.rows)
         sample, error = None, None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CLAIM_TIMEOUT_S = 10.0
-# A scheduler that does not take a result for this long is dropped.
+# A scheduler that does not take a message for this long is dropped.
 WRITE_TIMEOUT_S = 2.0
 
 Requests = AsyncIterator[worker_pb2.RunRequest]
@@ -68,7 +68,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         logger.info("epoch %d: claimed by %s", self._epoch, self._owner)
         end: Exception | None
         try:
-            await context.write(worker_pb2.RunResponse(hello=self._hello(engine)))
+            await _write(context, worker_pb2.RunResponse(hello=self._hello(engine)))
             self._reader = asyncio.create_task(epoch.read(request_iterator, lambda: self._closing))
             end = await epoch.write(context)
         except TimeoutError as error:
@@ -160,7 +160,7 @@ class _Epoch:
                     raise PlanError(f"the plan has step_id {plan.step_id}; the next is {step_id}")
                 await self._permits.acquire()
                 self._steps.submit(self.session, plan)
-        except PlanError as error:
+        except Exception as error:  # the writer waits for a word, whatever it is
             self._outbox.put_nowait(error)
             return
         except asyncio.CancelledError:
@@ -174,9 +174,7 @@ class _Epoch:
     async def write(self, context: Any) -> Exception | None:
         """Until the reader is through; returns what ended the epoch, None if its owner did. Raises TimeoutError."""
         while isinstance(outcome := await self._outbox.get(), StepResult):
-            message = worker_pb2.RunResponse(result=result_to_proto(outcome))
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await context.write(message)
+            await _write(context, worker_pb2.RunResponse(result=result_to_proto(outcome)))
             self._permits.release()
         return outcome
 
@@ -188,6 +186,12 @@ class _Epoch:
             self.session.closed = True
 
 
+async def _write(context: Any, message: worker_pb2.RunResponse) -> None:
+    """Raises TimeoutError if the peer does not take it."""
+    async with asyncio.timeout(WRITE_TIMEOUT_S):
+        await context.write(message)
+
+
 def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:
     """What the scheduler is told about an epoch that it did not end itself."""
     if isinstance(end, PlanError):
@@ -196,7 +200,7 @@ def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:
     if isinstance(end, WorkerClosingError):
         return grpc.StatusCode.UNAVAILABLE, "the worker is shutting down"
     if isinstance(end, TimeoutError):
-        logger.error("epoch %d: its owner took no result for %s s", epoch, WRITE_TIMEOUT_S)
-        return grpc.StatusCode.DEADLINE_EXCEEDED, f"a result was not taken for {WRITE_TIMEOUT_S} s"
-    logger.error("epoch %d: a step left no state to go on from", epoch, exc_info=end)
-    return grpc.StatusCode.INTERNAL, "a step failed and left no state to go on from"
+        logger.error("epoch %d: its owner took no message for %s s", epoch, WRITE_TIMEOUT_S)
+        return grpc.StatusCode.DEADLINE_EXCEEDED, f"a message was not taken for {WRITE_TIMEOUT_S} s"
+    logger.error("epoch %d: an error left no state to go on from", epoch, exc_info=end)
+    return grpc.StatusCode.INTERNAL, "the worker failed and has no state to go on from"

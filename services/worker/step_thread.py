@@ -66,6 +66,7 @@ class _Reset:
 class StepThread:
     def __init__(self, load: Callable[[], Engine]) -> None:
         self.loaded: Future[Engine] = Future()
+        self.ended: Future[None] = Future()  # fails if the thread died of an error, which is logged
         self.counters = StepCounters()
         self._load = load
         # Resets need a place beside a full set of steps; None asks the thread to end.
@@ -104,14 +105,23 @@ class StepThread:
             self.loaded.set_exception(error)
             return
         self.loaded.set_result(engine)
-        while (command := self._next(engine.runner)) is not None:
+        try:
+            self._run_commands(engine.runner)
+        except BaseException as error:
+            logger.critical("the step thread has died", exc_info=error)
+            self.ended.set_exception(error)
+        else:
+            self.ended.set_result(None)
+
+    def _run_commands(self, runner: ModelRunner) -> None:
+        while (command := self._next(runner)) is not None:
             self._busy_since = time.monotonic()
             if isinstance(command, _Reset):
-                self._reset(engine.runner, command)
+                self._reset(runner, command)
             else:
-                self._step(engine.runner, command)
+                self._step(runner, command)
             self._busy_since = None
-        engine.runner.close()
+        runner.close()
 
     def _reset(self, runner: ModelRunner, command: _Reset) -> None:
         # From here on whoever waits can no longer cancel, only stop waiting.

@@ -6,6 +6,8 @@ Read by hand: importing transformers takes seconds. Keys and defaults are those 
 from __future__ import annotations
 
 import json
+import logging
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,9 @@ from typing import Any
 from services.worker.errors import ModelError
 from services.worker.models.families import FAMILIES, layer_windows, layers_with_rope, read_bias
 from services.worker.models.rope import RopeConfig, read_rope
+from services.worker.sampling.params import RANGES
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +29,7 @@ class LayerConfig:
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What generation_config.json says about sampling; None where it says nothing."""
+    """What generation_config.json says about sampling; None where it says nothing that a request may ask for."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -110,7 +115,7 @@ def _parse(directory: Path, config: Mapping[str, Any], generation: Mapping[str, 
         layers=tuple(LayerConfig(window, has_rope) for window, has_rope in zip(windows, use_rope, strict=True)),
         max_model_len=rope.max_model_len(config["max_position_embeddings"]),
         eos_token_ids=_token_ids(generation.get("eos_token_id", config.get("eos_token_id"))),
-        default_sampling=_defaults(generation),
+        default_sampling=_defaults(directory, generation),
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
     )
 
@@ -130,6 +135,29 @@ def _token_ids(value: int | list[int] | None) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, list) else (value,)
 
 
-def _defaults(generation: Mapping[str, Any]) -> GenerationDefaults:
-    names = GenerationDefaults.__dataclass_fields__
-    return GenerationDefaults(**{name: generation[name] for name in names if generation.get(name) is not None})
+def _defaults(directory: Path, generation: Mapping[str, Any]) -> GenerationDefaults:
+    """A default that no request may ask for would fail every request that leaves the field to it, so it is left out."""
+    usable = {}
+    for name in GenerationDefaults.__dataclass_fields__:
+        value = generation.get(name)
+        if value is None:
+            continue
+        if _in_range(name, value):
+            usable[name] = value
+        else:
+            logger.warning(
+                "%s: %s is %r, which is not a number %s; it is ignored",
+                directory / "generation_config.json", name, value, RANGES[name],
+            )  # fmt: skip
+    return GenerationDefaults(**usable)
+
+
+def _in_range(name: str, value: Any) -> bool:
+    if isinstance(value, bool) or (name == "top_k" and not isinstance(value, int)):
+        return False
+    try:
+        # As the wire rounds it: a top_p of 1e-50 arrives as 0.
+        rounded = value if name == "top_k" else struct.unpack("<f", struct.pack("<f", value))[0]
+    except (struct.error, OverflowError):
+        return False
+    return rounded in RANGES[name]

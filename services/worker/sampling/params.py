@@ -8,6 +8,35 @@ MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
+class Range:
+    """From `low`, itself allowed unless `above_low`, to `high`."""
+
+    low: float
+    high: float
+    above_low: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        """NaN is in no range."""
+        return self.low <= value <= self.high and not (self.above_low and value == self.low)
+
+    def __str__(self) -> str:
+        return f"{'over' if self.above_low else 'from'} {self.low:g} to {self.high:g}"
+
+
+RANGES = {
+    "temperature": Range(0, 2),
+    "top_k": Range(0, 2**32 - 1),
+    "top_p": Range(0, 1, above_low=True),
+    "min_p": Range(0, 1),
+    "repetition_penalty": Range(0, 2, above_low=True),
+    "presence_penalty": Range(-2, 2),
+    "frequency_penalty": Range(-2, 2),
+    "logprobs": Range(0, MAX_LOGPROBS),
+}
+BIAS_RANGE = Range(-100, 100)
+
+
+@dataclass(frozen=True, slots=True)
 class SamplingParams:
     temperature: float = 1.0
     top_k: int = 0
@@ -25,16 +54,14 @@ class SamplingParams:
         return self.temperature == 0.0
 
     def check(self, vocab_size: int) -> str | None:
-        """What is out of range, or None."""
-        rules = (
-            (0.0 <= self.temperature <= 2.0, "temperature"),
-            (self.top_k >= 0, "top_k"),
-            (0.0 < self.top_p <= 1.0, "top_p"),
-            (0.0 <= self.min_p <= 1.0, "min_p"),
-            (0.0 < self.repetition_penalty <= 2.0, "repetition_penalty"),
-            (-2.0 <= self.presence_penalty <= 2.0, "presence_penalty"),
-            (-2.0 <= self.frequency_penalty <= 2.0, "frequency_penalty"),
-            (all(0 <= token < vocab_size and -100 <= bias <= 100 for token, bias in self.logit_bias), "logit_bias"),
-            (self.logprobs is None or 0 <= self.logprobs <= MAX_LOGPROBS, "logprobs"),
-        )
-        return next((f"{name} is out of range" for valid, name in rules if not valid), None)
+        """A sentence for the client about the first field that is out of range, or None."""
+        for name, allowed in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and value not in allowed:
+                return f"{name} must be {allowed}, but is {value:g}."
+        for token_id, bias in self.logit_bias:
+            if not 0 <= token_id < vocab_size:
+                return f"logit_bias names token {token_id}, but the model has {vocab_size} tokens."
+            if bias not in BIAS_RANGE:
+                return f"logit_bias must be {BIAS_RANGE}, but is {bias:g} for token {token_id}."
+        return None

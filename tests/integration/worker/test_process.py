@@ -25,11 +25,13 @@ OPTIONS = ("--num-gpu-blocks-override", "24", "--max-num-seqs", "4", "--num-thre
 
 
 @contextmanager
-def worker(*arguments: str) -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
-    """The process, and what it reports."""
+def worker(*arguments: str, prelude: str = "") -> Iterator[tuple[subprocess.Popen[bytes], BinaryIO]]:
+    """The process, and what it reports. `prelude` is Python that it runs first."""
     read, write = os.pipe()
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments, "--status-fd", str(write)], pass_fds=[write], stderr=subprocess.PIPE
+        [sys.executable, "-c", prelude + PROGRAM, *arguments, "--status-fd", str(write)],
+        pass_fds=[write],
+        stderr=subprocess.PIPE,
     )
     os.close(write)
     with open(read, "rb") as reports:
@@ -100,6 +102,26 @@ def test_a_model_that_cannot_be_loaded_ends_the_process_with_one_sentence(tmp_pa
     assert (last.state, last.detail) == ("failed", "there is no directory /nowhere/model")
     assert process.returncode == 1
     assert errors.decode().splitlines()[-1] == "quire worker: there is no directory /nowhere/model"
+
+
+async def test_a_step_thread_that_dies_ends_the_process(model_directory: Path, tmp_path: Path) -> None:
+    dying = (
+        "from services.worker.model_runner import ModelRunner\n"
+        "def broken(_): raise RuntimeError('device lost')\n"
+        "ModelRunner.close = broken\n"  # the first thing that a new epoch asks of it
+    )
+    address = f"unix:{tmp_path}/worker.sock"
+    with worker(str(model_directory), "--listen", address, *OPTIONS, prelude=dying) as (process, reports):
+        assert (await asyncio.to_thread(statuses, reports))[-1].state == "ready"
+        async with grpc.aio.insecure_channel(address) as channel:
+            await (await claimed(channel)).close()
+            _, errors = await asyncio.to_thread(process.communicate, timeout=15)
+    assert process.returncode == 1
+    log = errors.decode()
+    assert "the step thread has died" in log
+    assert (
+        log.splitlines()[-1] == "quire worker: the thread that runs the steps has died of RuntimeError('device lost')"
+    )
 
 
 def test_sigterm_while_loading_ends_the_process(model_directory: Path, tmp_path: Path) -> None:

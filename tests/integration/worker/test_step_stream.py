@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -149,9 +150,6 @@ BROKEN_PLANS: dict[str, dict[str, Any]] = {
     "has a block id out of range": {"new_sequences": [new_sequence(2, 1, PROMPT, [24])]},
     "has a token id out of range": {"new_sequences": [new_sequence(2, 1, [199], [2])]},
     "has 0 tokens": {"new_sequences": [new_sequence(2, 1, [], [2])]},
-    "temperature is out of range": {
-        "new_sequences": [new_sequence(2, 1, PROMPT, [2], sampling_pb2.SamplingParams(temperature=-1.0))]
-    },
     "the rows' columns differ in length": {"rows": worker_pb2.Rows(wire_ids=u32(1), slots=u32(0))},
     "new_block_offsets do not partition": {
         "rows": worker_pb2.Rows(
@@ -207,6 +205,53 @@ async def test_not_a_number_fails_one_sequence_and_no_other(channel: grpc.aio.Ch
     assert values(third.token_ids)[1] == expected[0]
 
 
+@pytest.mark.parametrize(
+    ("sampling", "sentence"),
+    [
+        ({"temperature": -1.0}, "temperature must be from 0 to 2, but is -1."),
+        ({"temperature": np.nan}, "temperature must be from 0 to 2, but is nan."),
+        ({"top_p": 0.0}, "top_p must be over 0 to 1, but is 0."),
+        ({"top_p": np.nan}, "top_p must be over 0 to 1, but is nan."),
+        ({"min_p": 1.5}, "min_p must be from 0 to 1, but is 1.5."),
+        ({"repetition_penalty": 0.0}, "repetition_penalty must be over 0 to 2, but is 0."),
+        ({"repetition_penalty": np.nan}, "repetition_penalty must be over 0 to 2, but is nan."),
+        ({"presence_penalty": np.inf}, "presence_penalty must be from -2 to 2, but is inf."),
+        ({"frequency_penalty": -3.0}, "frequency_penalty must be from -2 to 2, but is -3."),
+        ({"logprobs": 21}, "logprobs must be from 0 to 20, but is 21."),
+        ({"logit_bias": [{"token_id": 199, "bias": 1}]}, "logit_bias names token 199, but the model has 199 tokens."),
+        (
+            {"logit_bias": [{"token_id": 3, "bias": np.nan}]},
+            "logit_bias must be from -100 to 100, but is nan for token 3.",
+        ),
+    ],
+)
+async def test_sampling_out_of_range_fails_that_sequence_and_no_other(
+    channel: grpc.aio.Channel, engine: Engine, sampling: dict[str, Any], sentence: str
+) -> None:
+    expected = greedy(engine, PROMPT, 3)
+    stream = await claimed(channel)
+    odd = sampling_pb2.SamplingParams(**sampling)
+    # As many tokens and slots as any other's: the next plan is made before anybody can know of the failure.
+    await stream.plan(
+        new_sequences=[new_sequence(1, 0, PROMPT, [1], odd), new_sequence(2, 1, PROMPT, [2])],
+        rows=rows((1, 0, 6, 0), (2, 1, 6, 0)),
+    )
+    await stream.plan(rows=rows((1, 0, 1, 6), (2, 1, 1, 6)))
+    first, second = await stream.result(), await stream.result()
+    for result in (first, second):
+        assert values(result.wire_ids) == [2]
+        assert [(error.wire_id, error.message) for error in result.errors] == [(1, sentence)]
+    # Released, its wire id and slot are as good as any other's.
+    third = await stream.step(
+        released_wire_ids=u32(1),
+        new_sequences=[new_sequence(1, 0, PROMPT, [1])],
+        rows=rows((1, 0, 6, 0), (2, 1, 1, 7)),
+    )
+    assert not third.errors
+    assert values(third.token_ids) == [expected[0], expected[2]]
+    await stream.close()
+
+
 async def test_a_step_that_raises_fails_its_sequences_and_no_others(
     channel: grpc.aio.Channel, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +287,26 @@ async def test_an_error_that_leaves_no_state_ends_the_epoch_and_not_the_process(
         await stream.plan(new_sequences=[ADMITTED], rows=rows((1, 0, 6, 0)))
         with pytest.raises(grpc.aio.AioRpcError) as end:
             await stream.result()
+    assert end.value.code() is grpc.StatusCode.INTERNAL
+    following = await claimed(channel)
+    result = await following.step(new_sequences=[ADMITTED], rows=rows((1, 0, 6, 0)))
+    assert len(values(result.token_ids)) == 1
+
+
+async def test_an_error_in_reading_a_plan_ends_the_stream_and_lets_the_next_scheduler_in(
+    channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = await claimed(channel)
+    with monkeypatch.context() as patch:
+
+        def broken(_: object) -> None:
+            raise RuntimeError("a plan like no other")
+
+        patch.setattr("services.worker.servicer.plan_from_proto", broken)
+        await stream.plan(new_sequences=[ADMITTED], rows=rows((1, 0, 6, 0)))
+        async with asyncio.timeout(5):
+            with pytest.raises(grpc.aio.AioRpcError) as end:
+                await stream.result()
     assert end.value.code() is grpc.StatusCode.INTERNAL
     following = await claimed(channel)
     result = await following.step(new_sequences=[ADMITTED], rows=rows((1, 0, 6, 0)))
@@ -288,6 +353,27 @@ async def test_a_scheduler_that_takes_no_results_is_dropped(
         following = await claimed(channel)
         assert following.hello.epoch == stalled.hello.epoch + 1
         planning.cancel()
+
+
+async def test_a_scheduler_that_does_not_take_the_hello_is_dropped(
+    address: str, servicer: WorkerServicer, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.servicer.WRITE_TIMEOUT_S", 0.5)
+    # A Hello that no pipe holds.
+    names = (engine.model.names[0], *["x" * 1_000_000] * 16)
+    servicer.open(replace(engine, model=replace(engine.model, names=names)))
+    narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 16_384)]
+    wide = [("grpc.max_receive_message_length", -1)]
+    async with (
+        grpc.aio.insecure_channel(address, options=narrow) as narrow_channel,
+        grpc.aio.insecure_channel(address, options=wide) as wide_channel,
+    ):
+        stalled = Stream(narrow_channel)
+        await stalled.call.write(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id="stalled")))
+        await stalled.call.initial_metadata()  # the worker is its own from here on
+        async with asyncio.timeout(10):
+            following = await claimed(wide_channel)
+        assert following.hello.epoch == 2
 
 
 async def test_the_tokenizer_comes_in_chunks_that_match_its_digest(channel: grpc.aio.Channel) -> None:

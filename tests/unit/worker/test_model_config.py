@@ -65,6 +65,40 @@ def test_sampling_defaults_are_those_that_the_generation_config_names(tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", 5),
+        ("temperature", "0.6"),
+        ("temperature", True),
+        ("temperature", float("nan")),
+        ("temperature", 1e39),
+        ("top_k", -1),
+        ("top_k", 0.5),
+        ("top_k", 2**32),
+        ("top_p", 0.0),
+        ("top_p", 1e-50),  # 0 on the wire
+        ("min_p", -0.1),
+        ("repetition_penalty", 10**400),
+    ],
+)
+def test_a_sampling_default_that_no_request_may_ask_for_is_ignored_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, value: object
+) -> None:
+    others = {"temperature": 0.6, "top_k": 20}
+    config = read(tmp_path, LLAMA, others | {name: value})
+    others.pop(name, None)
+    assert config.default_sampling == GenerationDefaults(**others)  # type: ignore[arg-type]
+    [warning] = caplog.messages
+    assert f"generation_config.json: {name} is " in warning
+
+
+def test_sampling_defaults_are_judged_as_the_wire_rounds_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = read(tmp_path, LLAMA, {"top_p": 1.00000000001, "temperature": 2.00000001})
+    assert config.default_sampling == GenerationDefaults(top_p=1.00000000001, temperature=2.00000001)
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
     "form",
     [
         {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 4.0}},

@@ -147,6 +147,12 @@ class AsyncStream:
                             yield delta_from_proto(message.delta)
                     if self.usage is None:
                         raise StreamCutError
+                except asyncio.CancelledError:
+                    task = asyncio.current_task()
+                    # A closed call looks like a cancelled task to whoever waits for it.
+                    if self._is_closed and not (task is not None and task.cancelling()):
+                        return
+                    raise
                 except (grpc.aio.AioRpcError, StreamCutError) as raised:
                     if self._is_closed:
                         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hmac
 import logging
@@ -10,14 +11,22 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Protocol, TypeVar
 
+import grpc
+
 from services.router.errors import ApiError, ErrorKind, internal
 from services.router.metrics import RequestMetrics
 
 logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
+# A client that takes nothing of its answer for so long is given up; its generation ends, and the tokens go to others.
+CLIENT_STALL_SECONDS = 60.0
 _MAX_REQUEST_ID_CHARS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+class ClientStalledError(Exception):
+    """The client reads nothing of its answer."""
 
 
 class Calls:
@@ -46,6 +55,14 @@ class Calls:
         self.count(error)
         await context.abort(error.kind.status, error.details(), trailing_metadata=error.metadata())
 
+    async def write(self, context: Any, message: Any) -> None:
+        """Sends one message of the answer. Raises ClientStalledError where the client does not take it in time."""
+        try:
+            async with asyncio.timeout(CLIENT_STALL_SECONDS):
+                await context.write(message)
+        except TimeoutError:
+            raise ClientStalledError from None
+
     def count(self, error: ApiError) -> None:
         self._metrics.errors[error.kind.status.name.lower()] += 1
 
@@ -64,6 +81,13 @@ def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, 
             return await method(self, request, context)
         except ApiError as raised:
             error = raised
+        except ClientStalledError:
+            logger.warning("%s: the client read nothing for %g s: gave it up", method.__name__, CLIENT_STALL_SECONDS)
+            # The status waits behind what the client has not read. So grpc sends it on its own: context.abort would
+            # keep this task, and all that the call holds, until then.
+            context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
+            context.set_details("The client read its answer too slowly.")
+            return None  # type: ignore[return-value]  # only methods that write their answer get here
         except Exception as fault:
             if context.done():
                 raise

@@ -12,7 +12,7 @@ _SAMPLE_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Field for field quire.scheduler.v1.Load."""
+    """What the router uses of quire.scheduler.v1.Load, under the same names."""
 
     outstanding_tokens: int = 0
     num_running: int = 0
@@ -22,6 +22,8 @@ class Load:
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
     num_preemptions: int = 0
+    num_ready_groups: int = 0
+    is_draining: bool = False
 
 
 class LoadTracker:

@@ -36,7 +36,7 @@ class _Parked:
 
 
 class Placement:
-    """All schedulers of this router. Runs on one event loop; only its connections' tasks and `serve` await."""
+    """All schedulers of this router. Runs on one event loop; only `models`, `model`, `stop` and `on_hello` await."""
 
     def __init__(
         self,
@@ -156,9 +156,11 @@ class Placement:
         self._first_hello.set()
         logger.info("scheduler %s at %s serves %s", connection.scheduler_id, connection.address, info.name)
         self._on_change()
-        for parked in [parked for parked in self._parked if parked.submission.model.key == info.key]:
-            self._unpark(parked)
-            self._place(parked.submission, parked.sequences)
+        self._resume(connection)
+
+    def on_load(self, connection: SchedulerConnection) -> None:
+        if self._parked and connection.load.last.num_ready_groups and not connection.load.last.is_draining:
+            self._resume(connection)
 
     def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None:
         self._on_change()
@@ -168,19 +170,25 @@ class Placement:
         for group in by_submission.values():
             if max(sequence.count_loss() for sequence in group) > MAX_LOSSES:
                 message = f"{MAX_LOSSES} schedulers in a row were lost while they worked on this request."
-                self._fail(group[0].submission, unavailable(message))
+                # Not UNAVAILABLE: nobody is to send it once more.
+                self._fail(group[0].submission, ApiError(ErrorKind.INTERNAL, message))
             else:
                 # Those that were busy then may not be now.
                 group[0].submission.refused_by.clear()
+                group[0].submission.waits_until = None
                 self._resubmit(group[0].submission, group)
 
     def on_refused(self, connection: SchedulerConnection, sequence: Sequence, error: ApiError) -> None:
         submission = sequence.submission
         if submission.is_closed:
             return
-        submission.refused_by.add(connection)
-        may_go_elsewhere = error.kind in (ErrorKind.OVERLOADED, ErrorKind.UNAVAILABLE)
-        if may_go_elsewhere and len(submission.refused_by) < MAX_REFUSALS and self._choose(submission) is not None:
+        submission.refused_by[connection] = error
+        num_refusals = len(submission.refused_by)
+        is_offered_elsewhere = (
+            error.kind is ErrorKind.OVERLOADED and num_refusals < MAX_REFUSALS and self._choose(submission) is not None
+        )
+        # A scheduler that is stopping, or has no worker, is soon replaced: the request waits for that if it has to.
+        if is_offered_elsewhere or error.kind is ErrorKind.UNAVAILABLE:
             # The others of this submission there will be refused in their own time, or not at all.
             self._resubmit(submission, [sequence])
         else:
@@ -222,20 +230,49 @@ class Placement:
         connection = self._choose(submission)
         if connection is not None:
             connection.submit(sequences, [self._next_sequence_id() for _ in sequences])
-        elif any(self._serves(connection, submission) for connection in self.connections):
+        elif any(
+            self._takes(connection, submission) and not _is_unavailable(submission.refused_by.get(connection))
+            for connection in self.connections
+        ):
             self._fail(submission, overloaded("Every scheduler of this model is busy."))
         else:
-            timer = asyncio.get_running_loop().call_later(self._scheduler_wait, self._give_up, submission)
-            self._parked.append(_Parked(submission, sequences, timer))
+            self._park(submission, sequences)
+
+    def _park(self, submission: Submission, sequences: list[Sequence]) -> None:
+        loop = asyncio.get_running_loop()
+        num_tokens = submission.num_output_tokens
+        # One wait, however often it is refused meanwhile; a new one after new tokens.
+        if submission.waits_until is None or num_tokens > submission.num_tokens_at_wait:
+            submission.waits_until = loop.time() + self._scheduler_wait
+            submission.num_tokens_at_wait = num_tokens
+        timer = loop.call_at(submission.waits_until, self._give_up, submission)
+        self._parked.append(_Parked(submission, sequences, timer))
+
+    def _resume(self, connection: SchedulerConnection) -> None:
+        """Places what waited for such a scheduler."""
+        for parked in list(self._parked):
+            # One that fails takes the others of its submission along.
+            if parked in self._parked and self._serves(connection, parked.submission):
+                self._unpark(parked)
+                parked.submission.refused_by.pop(connection, None)
+                self._place(parked.submission, parked.sequences)
 
     def _choose(self, submission: Submission) -> SchedulerConnection | None:
-        """The least loaded scheduler of the model that has not refused this submission."""
+        """Of the model's schedulers that take new work and have not refused this submission, the least loaded; one
+        without a worker only where no other is left."""
         candidates = [
             connection
             for connection in self.connections
-            if self._serves(connection, submission) and connection.has_room and connection not in submission.refused_by
+            if self._takes(connection, submission) and connection.has_room and connection not in submission.refused_by
         ]
-        return min(candidates, key=lambda connection: connection.load.outstanding_tokens, default=None)
+        return min(
+            candidates,
+            key=lambda connection: (not connection.load.last.num_ready_groups, connection.load.outstanding_tokens),
+            default=None,
+        )
+
+    def _takes(self, connection: SchedulerConnection, submission: Submission) -> bool:
+        return self._serves(connection, submission) and not connection.load.last.is_draining
 
     @staticmethod
     def _serves(connection: SchedulerConnection, submission: Submission) -> bool:
@@ -246,7 +283,9 @@ class Placement:
         self._parked.remove(parked)
 
     def _give_up(self, submission: Submission) -> None:
-        self._fail(submission, unavailable(f"No scheduler of this model came back within {self._scheduler_wait:g} s."))
+        reasons = [error for error in submission.refused_by.values() if _is_unavailable(error)]
+        message = f"No scheduler of this model came back within {self._scheduler_wait:g} s."
+        self._fail(submission, reasons[-1] if reasons else unavailable(message))
 
     def _fail(self, submission: Submission, error: ApiError) -> None:
         self.close(submission)
@@ -256,3 +295,7 @@ class Placement:
         # Wraps after four billion; what is that old is over.
         self._last_sequence_id = self._last_sequence_id % _LAST_SEQUENCE_ID + 1
         return self._last_sequence_id
+
+
+def _is_unavailable(error: ApiError | None) -> bool:
+    return error is not None and error.kind is ErrorKind.UNAVAILABLE

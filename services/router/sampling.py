@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from array import array
 from dataclasses import dataclass
 
 from services.router.errors import invalid
@@ -77,21 +78,33 @@ class StopConditions:
         return own if self.ignore_eos else own | eos_token_ids
 
 
-def check_ranges(sampling: SamplingParams, path: str = "") -> None:
-    """Raises ApiError, naming the field, where a value is out of its range. For APIs whose schema cannot say so."""
+def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
+    """The same, with its floats as the wire has them: in single precision. Raises ApiError, naming the field, where one
+    is out of its range then: a `top_p` of 1e-50 would arrive as 0."""
+    rounded: dict[str, float] = {}
     for name, (lowest, inclusive, highest) in _RANGES.items():
-        value = getattr(sampling, name)
-        if value is None:
+        given = getattr(sampling, name)
+        if given is None:
             continue
+        value = _single(given) if isinstance(given, float) else given
         # Written so that NaN fails too.
         if not ((value >= lowest if inclusive else value > lowest) and value <= highest):
             bounds = f"{'at least' if inclusive else 'over'} {lowest} and at most {highest}"
-            raise invalid(f"Invalid '{path}{name}': expected a value of {bounds}, but got {value}.", path + name)
+            raise invalid(f"Invalid '{path}{name}': expected a value of {bounds}, but got {given}.", path + name)
+        if isinstance(given, float):
+            rounded[name] = value
     for _, bias in sampling.logit_bias:
         if not -100.0 <= bias <= 100.0:
             raise invalid(
                 f"Invalid '{path}logit_bias': expected biases from -100 to 100, but got {bias}.", path + "logit_bias"
             )
+    biases = tuple((token_id, _single(bias)) for token_id, bias in sampling.logit_bias)
+    return dataclasses.replace(sampling, logit_bias=biases, **rounded)  # type: ignore[arg-type]
+
+
+def _single(value: float) -> float:
+    """The nearest float32; infinite where there is none."""
+    return array("f", (value,))[0]
 
 
 def check_token_ids(sampling: SamplingParams, stop: StopConditions, vocab_size: int, path: str = "") -> None:

@@ -41,13 +41,16 @@ class StreamLostError(Exception):
 
 
 class Owner(Protocol):
-    """What a connection reports to. No method awaits."""
+    """What a connection reports to. Only `on_hello` awaits: it may have to load a tokenizer first."""
 
     def has_tokenizer(self, info: ModelInfo) -> bool:
         """Whether the bundle of this model is known already."""
 
     async def on_hello(self, connection: SchedulerConnection, info: ModelInfo, bundle: bytes | None) -> None:
         """The scheduler is there; `bundle` where has_tokenizer said no. Raises StreamLostError if it is of no use."""
+
+    def on_load(self, connection: SchedulerConnection) -> None:
+        """The scheduler said how busy it is."""
 
     def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None:
         """The stream broke; `sequences` ran on it."""
@@ -119,18 +122,25 @@ class SchedulerConnection:
     async def run(self) -> None:
         """Keeps the stream up until cancelled."""
         backoff = _FIRST_BACKOFF_SECONDS
+        last_reason = ""
         async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
             while True:
                 try:
-                    await self._session(scheduler_pb2_grpc.SchedulerServiceStub(channel))
-                except StreamLostError as lost:
-                    if self.is_ready:
-                        logger.warning("lost scheduler %s: %s", self.address, lost)
-                        backoff = _FIRST_BACKOFF_SECONDS
-                    else:
-                        logger.debug("scheduler %s: %s", self.address, lost)
-                finally:
-                    self._close()
+                    try:
+                        await self._session(scheduler_pb2_grpc.SchedulerServiceStub(channel))
+                    except StreamLostError as lost:
+                        if self.is_ready:
+                            backoff = _FIRST_BACKOFF_SECONDS
+                        # Said once for each reason: a scheduler that stays away would fill the log.
+                        is_news = self.is_ready or str(lost) != last_reason
+                        last_reason = str(lost)
+                        level = logging.WARNING if is_news else logging.DEBUG
+                        logger.log(level, "no stream with scheduler %s: %s", self.address, lost)
+                    finally:
+                        self._close()
+                except Exception:
+                    # A fault of ours in one session must not cost the router its scheduler for good.
+                    logger.exception("the session with scheduler %s failed", self.address)
                 await asyncio.sleep(backoff * random.uniform(0.5, 1.0))
                 backoff = min(2 * backoff, _LAST_BACKOFF_SECONDS)
 
@@ -211,9 +221,12 @@ class SchedulerConnection:
                         load.num_prompt_tokens,
                         load.num_generation_tokens,
                         load.num_preemptions,
+                        load.num_ready_groups,
+                        load.is_draining,
                     ),
                     clock(),
                 )
+                self._owner.on_load(self)
 
     async def _write(
         self, call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]

@@ -138,6 +138,7 @@ class Submission:
         "is_closed",
         "mailbox",
         "model",
+        "num_tokens_at_wait",
         "prompt_token_ids",
         "refused_by",
         "request_id",
@@ -145,6 +146,7 @@ class Submission:
         "sequences",
         "stop",
         "traceparent",
+        "waits_until",
     )
 
     def __init__(
@@ -170,8 +172,12 @@ class Submission:
         self.traceparent = traceparent
         self.mailbox = mailbox
         self.sequences = [Sequence(self, index) for index in range(n)]
-        # Schedulers that turned it away; it is not offered to them again.
-        self.refused_by: set[SchedulerConnection] = set()
+        # Schedulers that turned it away, and why; it is not offered to them again until something has changed there.
+        self.refused_by: dict[SchedulerConnection, ApiError] = {}
+        # On the event loop's clock: how long it may wait for a scheduler in all, once it has had to, and how many
+        # tokens it had then.
+        self.waits_until: float | None = None
+        self.num_tokens_at_wait = 0
         self.is_closed = False
 
     def end_of(self, sequence: Sequence) -> FinishReason | None:
@@ -180,6 +186,10 @@ class Submission:
         if output and output[-1] in stop.end_token_ids(self.model.eos_token_ids):
             return FinishReason.STOP
         return FinishReason.LENGTH if len(output) == stop.max_tokens else None
+
+    @property
+    def num_output_tokens(self) -> int:
+        return sum(len(sequence.output_token_ids) for sequence in self.sequences)
 
     def outstanding_tokens(self, sequences: SequenceOf[Sequence]) -> int:
         """Tokens that a scheduler still has to compute for `sequences`, at most, as Load counts them."""

@@ -28,7 +28,7 @@ def options_from_proto(
 ) -> tuple[SamplingParams, StopConditions, tuple[str, ...], int]:
     """Sampling, stop conditions, stop strings and n. Raises ApiError where a value is out of range."""
     sampling, stop = sampling_from_proto(options.sampling), stop_from_proto(options.stop)
-    check_ranges(sampling, "options.sampling.")
+    sampling = check_ranges(sampling, "options.sampling.")
     check_token_ids(sampling, stop, vocab_size, "options.")
     if stop.max_tokens == 0:
         raise invalid("Invalid 'options.stop.max_tokens': expected at least 1, but got 0.", "options.stop.max_tokens")

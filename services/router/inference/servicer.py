@@ -121,6 +121,6 @@ class InferenceServicer:
             span.started(request)
             async for deltas in generation.deltas():
                 for delta in deltas:
-                    await context.write(response(delta=delta_to_proto(delta)))
+                    await self.calls.write(context, response(delta=delta_to_proto(delta)))
             span.ended(generation)
-            await context.write(response(final=final_to_proto(generation.usage)))
+            await self.calls.write(context, response(final=final_to_proto(generation.usage)))

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_stop_strings
+from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
 
 _UINT64 = 2**64 - 1
 # Across prompts and n.
@@ -188,7 +188,8 @@ class _Generation(_Body):
         return StopConditions(None, tuple(self.stop_token_ids or ()), bool(self.ignore_eos))
 
     def sampling_params(self, logprobs: int | None) -> SamplingParams:
-        return SamplingParams(
+        """Raises ApiError where a value is out of its range once it is as precise as the model takes it."""
+        given = SamplingParams(
             temperature=self.temperature,
             # vLLM's -1 is proto's 0: keep all.
             top_k=None if self.top_k is None else max(0, self.top_k),
@@ -201,6 +202,7 @@ class _Generation(_Body):
             seed=None if self.seed is None else self.seed & _UINT64,
             logprobs=logprobs,
         )
+        return check_ranges(given)
 
 
 class ChatCompletionRequest(_Generation):

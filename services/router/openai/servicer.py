@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from dataclasses import dataclass
@@ -11,8 +12,8 @@ from google.api.httpbody_pb2 import HttpBody
 from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.openai.v1 import openai_pb2
-from services.router.calls import Calls, request_id_of, rpc, timeout_of, traceparent_of
-from services.router.errors import ApiError, invalid, model_not_found, unavailable
+from services.router.calls import Calls, ClientStalledError, request_id_of, rpc, timeout_of, traceparent_of
+from services.router.errors import ApiError, internal, invalid, model_not_found, unavailable
 from services.router.generation import GenerationRequest, Generator
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel, output_budget
@@ -29,6 +30,8 @@ from services.router.openai.validation import parse_body
 from services.router.prompts import check_token_prompt, encode_chat, encode_text
 from services.router.sampling import check_token_ids
 from services.router.tracing import RequestSpan, Tracing
+
+logger = logging.getLogger(__name__)
 
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
@@ -79,7 +82,7 @@ class OpenAIServicer:
             choices, usage = await self._collect(generation_request, span, [])
             answers = [choice.chat(index, vocabulary) for index, choice in enumerate(choices)]
             data = responses.whole("chat.completion", *identity, answers, usage)
-            await context.write(HttpBody(content_type=_JSON, data=data))
+            await self.calls.write(context, HttpBody(content_type=_JSON, data=data))
 
     @rpc
     async def CreateCompletion(self, request: HttpBody, context: Any) -> None:  # noqa: N802
@@ -110,7 +113,7 @@ class OpenAIServicer:
             choices, usage = await self._collect(generation_request, span, echoes)
             answers = [choice.completion(index, vocabulary) for index, choice in enumerate(choices)]
             data = responses.whole("text_completion", *identity, answers, usage)
-            await context.write(HttpBody(content_type=_JSON, data=data))
+            await self.calls.write(context, HttpBody(content_type=_JSON, data=data))
 
     @rpc
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
@@ -240,15 +243,21 @@ class OpenAIServicer:
                         pieces.append(stream.events(delta))
                     if data := b"".join(pieces):
                         has_begun = True
-                        await context.write(HttpBody(content_type=_EVENTS, data=data))
-            except ApiError as error:
-                if not has_begun:
+                        await self.calls.write(context, HttpBody(content_type=_EVENTS, data=data))
+            except ClientStalledError:
+                raise
+            except Exception as fault:
+                if not has_begun or context.done():
                     raise
+                error = fault if isinstance(fault, ApiError) else internal()
+                if error is not fault:
+                    logger.error("a stream failed after it had begun", exc_info=fault)
+                generation.close()
                 self.calls.count(error)
-                await context.write(HttpBody(content_type=_EVENTS, data=responses.error_event(error)))
+                await self.calls.write(context, HttpBody(content_type=_EVENTS, data=responses.error_event(error)))
                 return
             span.ended(generation)
-            await context.write(HttpBody(content_type=_EVENTS, data=stream.end(generation.usage)))
+            await self.calls.write(context, HttpBody(content_type=_EVENTS, data=stream.end(generation.usage)))
 
     async def _collect(
         self, request: GenerationRequest, span: RequestSpan, echoes: list[str]

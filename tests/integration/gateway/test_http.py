@@ -131,6 +131,8 @@ async def test_the_routers_error_body_reaches_the_client(
     assert (reply.status, reply.body.decode()) == (status, content)
     assert reply.error["param"] == "temperature"
     assert reply.headers["retry-after"] == "7"
+    # A router that answers has answered: the call is not tried elsewhere.
+    assert router.calls == 1
     assert not [name for name in reply.headers if name.startswith(("grpc-", "quire-"))]
 
 

@@ -150,7 +150,7 @@ async def test_a_scheduler_s_refusal_before_the_first_token_is_the_status(
     start_router: StartRouter, code: int, status: grpc.StatusCode, retry_after: str, stream: bool
 ) -> None:
     error = scheduler_pb2.Error(code=code, message="the scheduler's reason", retry_after_ms=2500)
-    api = await start_router(fake_scheduler(lambda submit, choice: Answer([], error=error)))
+    api = await start_router(fake_scheduler(lambda submit, choice: Answer([], error=error)), scheduler_wait=0.2)
     refusal = await api.refused("CreateChatCompletion", chat(stream=stream))
     assert refusal.status is status
     assert refusal.error["message"] == "the scheduler's reason"
@@ -232,3 +232,13 @@ async def _start_and_leave(api: Api) -> None:
     call = api.stub.CreateChatCompletion(HttpBody(data=json.dumps(chat(stream=True)).encode()))
     await call.read()
     call.cancel()
+
+
+@pytest.mark.parametrize("name", ["top_p", "repetition_penalty"])
+async def test_a_value_that_would_arrive_as_zero_is_refused(start_router: StartRouter, name: str) -> None:
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    refusal = await api.refused("CreateChatCompletion", chat(**{name: 1e-50}))
+    assert refusal.status is INVALID
+    assert refusal.error["param"] == name
+    assert not scheduler.submits

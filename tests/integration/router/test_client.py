@@ -218,6 +218,26 @@ async def test_leaving_a_stream_ends_its_generation(start_router: StartRouter) -
     await scheduler.wait_for(lambda: len(scheduler.aborted) == 2)
 
 
+async def test_a_stream_closed_by_another_task_just_ends(start_router: StartRouter) -> None:
+    ids = [*byte_level().encode("Hello, world!").ids, EOS_TOKEN_ID]
+    api = await start_router(fake_scheduler(lambda submit, choice: Answer(ids, pause_after=1)))
+    async with AsyncClient(api.address) as client:
+        stream = client.stream_generate("x")
+        has_begun = asyncio.Event()
+
+        async def consume() -> int:
+            num_deltas = 0
+            async for _ in stream:
+                num_deltas += 1
+                has_begun.set()
+            return num_deltas
+
+        consumer = asyncio.create_task(consume())
+        await has_begun.wait()
+        stream.close()
+        assert await asyncio.wait_for(consumer, 10) == 1
+
+
 async def test_unknown_options_are_refused_before_anything_is_sent(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler(answer_text("x")))
     async with AsyncClient(api.address) as client:

@@ -12,6 +12,9 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
+from services.router import calls
+from services.router.openai.responses import ChatStream
+from services.router.placement import Placement
 from tests.integration.router.conftest import (
     GREETING,
     MODEL,
@@ -289,6 +292,118 @@ async def test_requests_go_to_the_least_loaded(start_router: StartRouter) -> Non
     assert (len(idle.submits), len(loaded.submits)) == (5, 0)
 
 
+async def test_a_scheduler_without_workers_is_the_last_choice(start_router: StartRouter) -> None:
+    idle, loaded = fake_scheduler(), fake_scheduler()
+    loaded.load.outstanding_tokens = 10**6
+    loaded.load.num_ready_groups = 1
+    api = await start_router(idle, loaded)
+    while not all(connection.load.last.num_blocks for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    await api.chat()
+    assert (len(idle.submits), len(loaded.submits)) == (0, 1)
+
+
+async def test_a_draining_scheduler_gets_nothing_new(start_router: StartRouter) -> None:
+    draining, other = fake_scheduler(), fake_scheduler()
+    draining.load.is_draining = True
+    draining.load.num_ready_groups = 1
+    other.load.outstanding_tokens = 10**6
+    api = await start_router(draining, other)
+    while not all(connection.load.last.num_blocks for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    await api.chat()
+    assert (len(draining.submits), len(other.submits)) == (0, 1)
+
+
+async def test_a_request_waits_for_the_successor_of_a_draining_scheduler(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    scheduler.load.is_draining = True
+    api = await start_router(scheduler)
+    while not api.router.placement.connections[0].load.last.is_draining:
+        await api.get("GetHealth")
+    request = asyncio.create_task(api.chat())
+    while not api.router.placement.num_parked:
+        await api.get("GetHealth")
+    assert not scheduler.submits
+    scheduler.load.is_draining = False
+    await scheduler.break_streams()
+    assert (await request).json["choices"][0]["message"]["content"] == GREETING
+
+
+@pytest.mark.parametrize("has_workers", [False, True], ids=["on hello", "on load"])
+async def test_a_request_waits_after_a_refusal_for_lack_of_a_worker(
+    start_router: StartRouter, has_workers: bool
+) -> None:
+    away = scheduler_pb2.Error(code=14, message="this scheduler is shutting down", retry_after_ms=1000)
+    scheduler = fake_scheduler(lambda submit, choice: Answer([], error=away))
+    api = await start_router(scheduler)
+    request = asyncio.create_task(api.chat())
+    while not api.router.placement.num_parked:
+        await api.get("GetHealth")
+    scheduler.script = answer_text(GREETING)
+    if has_workers:
+        scheduler.load.num_ready_groups = 1
+    else:
+        await scheduler.break_streams()
+    assert (await request).json["choices"][0]["message"]["content"] == GREETING
+
+
+async def test_a_fault_of_the_router_in_one_session_does_not_end_its_dialling(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_hello = Placement.on_hello
+    faults = [RuntimeError("a fault")]
+
+    async def faulty(self: Placement, *args: Any) -> None:
+        if faults:
+            raise faults.pop()
+        await on_hello(self, *args)
+
+    monkeypatch.setattr(Placement, "on_hello", faulty)
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    assert scheduler.num_connects == 2
+    assert (await api.chat()).json["choices"][0]["message"]["content"] == GREETING
+
+
+async def test_a_fault_after_the_first_byte_is_an_event(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resume = asyncio.Event()
+    scheduler = fake_scheduler(pausing(5, resume))
+    api = await start_router(scheduler)
+    call = await stream(api)
+    await read_until(call, 1)
+
+    def faulty(*_: object) -> bytes:
+        raise RuntimeError("a fault")
+
+    monkeypatch.setattr(ChatStream, "events", faulty)
+    resume.set()
+    last = (await read_rest(call))[-1].decode()
+    error = json.loads(last.strip().split("data: ")[-1])["error"]
+    assert (error["type"], error["code"]) == ("server_error", "internal_error")
+    assert await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_client_that_never_reads_is_given_up(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "CLIENT_STALL_SECONDS", 0.3)
+    scheduler = fake_scheduler(answer_text("many words " * 20))
+    api = await start_router(scheduler)
+    # More than fits between the two.
+    call = await stream(api, n=64, logprobs=True, top_logprobs=20)
+    async with asyncio.timeout(30):
+        await scheduler.wait_for(lambda: bool(scheduler.submits))
+        while api.router.generator.num_requests:
+            await api.get("GetHealth")
+        # When the client reads at last, it finds what had been sent, and then why there is no more.
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await read_rest(call)
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
 async def test_what_was_just_sent_counts_before_it_is_reported(start_router: StartRouter) -> None:
     resume = asyncio.Event()
     schedulers = [fake_scheduler(pausing(0, resume)) for _ in range(2)]
@@ -313,13 +428,16 @@ async def test_a_request_that_kills_every_scheduler_is_given_up(start_router: St
     scheduler.script = deadly
     api = await start_router(scheduler)
     refusal = await api.refused("CreateChatCompletion", {"messages": [{"role": "user", "content": "x"}]})
-    assert refusal.status is grpc.StatusCode.UNAVAILABLE
+    # Nobody is to send it again.
+    assert refusal.status is grpc.StatusCode.INTERNAL
     assert "in a row were lost" in refusal.error["message"]
     scheduler.script = answer_text(GREETING)
     assert (await api.chat()).json["choices"][0]["message"]["content"] == GREETING
 
 
-async def test_a_tokenizer_that_is_not_what_was_promised_is_not_used(start_router: StartRouter) -> None:
+async def test_a_tokenizer_that_is_not_what_was_promised_is_not_used(
+    start_router: StartRouter, caplog: pytest.LogCaptureFixture
+) -> None:
     scheduler = fake_scheduler()
     honest = scheduler.bundle
     scheduler.bundle = honest[:-1] + b"\x00"
@@ -327,6 +445,9 @@ async def test_a_tokenizer_that_is_not_what_was_promised_is_not_used(start_route
     while scheduler.num_tokenizer_calls < 2:
         with pytest.raises(RefusedError):
             await api.get("GetHealth")
+    # Said, and only once.
+    warnings = [record for record in caplog.records if record.levelname == "WARNING" and "sha256" in record.message]
+    assert len(warnings) == 1
     scheduler.bundle = honest
     await api.router.ready.wait()
     assert (await api.chat()).json["choices"][0]["message"]["content"] == GREETING

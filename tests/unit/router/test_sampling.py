@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from services.router.converters import sampling_from_proto, sampling_to_proto
 from services.router.errors import ApiError
 from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_token_ids
 
@@ -33,6 +34,10 @@ def test_a_seed_is_drawn_where_none_is_named() -> None:
         ("temperature", math.nan),
         ("top_p", 0.0),
         ("top_p", 1.5),
+        # 0 in single precision, which is what arrives at the worker.
+        ("top_p", 1e-50),
+        ("repetition_penalty", 1e-50),
+        ("temperature", 1e300),
         ("min_p", -0.1),
         ("repetition_penalty", 0.0),
         ("presence_penalty", math.inf),
@@ -44,6 +49,13 @@ def test_values_out_of_range_are_named(name: str, value: float) -> None:
     with pytest.raises(ApiError) as caught:
         check_ranges(SamplingParams(**{name: value}), "options.")  # type: ignore[arg-type]
     assert caught.value.param == f"options.{name}"
+
+
+def test_values_are_what_the_wire_makes_of_them() -> None:
+    given = SamplingParams(temperature=1e-50, top_p=0.7, logit_bias=((3, 0.1),))
+    checked = check_ranges(given)
+    assert checked.temperature == 0.0
+    assert sampling_from_proto(sampling_to_proto(checked)) == checked
 
 
 def test_tokens_that_the_model_does_not_have_are_named() -> None:

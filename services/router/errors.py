@@ -89,6 +89,11 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(ErrorKind.INVALID_REQUEST, message, param, code)
 
 
+def too_many(param: str, limit: int, given: int) -> ApiError:
+    message = f"Invalid '{param}': array too long. Expected at most {limit} elements, but got {given} instead."
+    return invalid(message, param, "array_above_max_length")
+
+
 def model_not_found(name: str) -> ApiError:
     return ApiError(ErrorKind.MODEL_NOT_FOUND, f"The model `{name[:256]}` does not exist.", "model")
 

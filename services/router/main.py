@@ -60,7 +60,7 @@ class Router:
         self._server = GrpcServer(SERVICES)
         self._server.add(
             openai_pb2_grpc.add_OpenAIServiceServicer_to_server,
-            OpenAIServicer(calls, self.generator, self.metrics, tracing, gateway_registry, config.max_n),
+            OpenAIServicer(calls, self.generator, self.metrics, tracing, gateway_registry, self._threads, config.max_n),
         )
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,

@@ -10,16 +10,25 @@ from services.router.chat_template import no_chat_template
 from services.router.errors import invalid
 from services.router.model import ServedModel, context_length_exceeded
 
+# Longer chats are some mistake, and would be rendered for seconds.
+MAX_MESSAGES = 10_000
 # What a message costs a template beside its text, in characters.
 _MESSAGE_CHARS = 32
 
 
 async def encode_text(model: ServedModel, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
     """Raises ApiError, without tokenizing, where the text must have more tokens than the context."""
-    least = len(text) // model.tokenizer.max_token_chars
+    check_length(model, text, param)
+    (token_ids,) = await model.tokenizer.encode([text], add_special_tokens)
+    return token_ids
+
+
+def check_length(model: ServedModel, prompt: str | Sequence[int], param: str) -> None:
+    """Raises ApiError where the prompt, however its text is tokenized, has more tokens than the context."""
+    is_text = isinstance(prompt, str)
+    least = len(prompt) // model.tokenizer.max_token_chars if is_text else len(prompt)
     if least > model.info.max_model_len:
-        raise context_length_exceeded(model.info, f"your text has at least {least} tokens", param)
-    return await model.tokenizer.encode(text, add_special_tokens)
+        raise context_length_exceeded(model.info, f"your prompt has at least {least} tokens", param)
 
 
 async def encode_chat(
@@ -47,7 +56,7 @@ async def encode_chat(
     return await encode_text(model, text, "messages", add_special_tokens=add_special_tokens)
 
 
-def check_token_prompt(model: ServedModel, token_ids: Sequence[int], param: str) -> None:
+def check_token_range(model: ServedModel, token_ids: Sequence[int], param: str) -> None:
     """Raises ApiError where an id is no token of the model."""
     if token_ids and not (min(token_ids) >= 0 and max(token_ids) < model.info.vocab_size):
         position, token_id = next(

@@ -72,14 +72,20 @@ class Tokenizer:
         # No token of the vocabulary has more characters, so a text has at least len(text) / this many tokens.
         self.max_token_chars = max((len(token) for token in self._library.get_vocab()), default=1)
 
-    async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Raises ApiError when too many long texts wait."""
-        return await self.threads.run(
-            len(text), lambda: self._library.encode(text, add_special_tokens=add_special_tokens).ids
-        )
+    # The library lets other threads run while it works on a batch, and not while it works on a single text.
 
-    async def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Raises ApiError when too many long texts wait."""
+    async def encode(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[list[int]]:
+        """The token ids of each text. Raises ApiError when too many long texts wait."""
+
+        def work() -> list[list[int]]:
+            encodings = self._library.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+            return [encoding.ids for encoding in encodings]
+
+        return await self.threads.run(sum(map(len, texts)), work)
+
+    async def decode(self, prompts: Sequence[Sequence[int]], skip_special_tokens: bool = False) -> list[str]:
+        """The text of each list of token ids. Raises ApiError when too many long texts wait."""
         return await self.threads.run(
-            len(token_ids), lambda: self._library.decode(token_ids, skip_special_tokens=skip_special_tokens)
+            sum(map(len, prompts)),
+            lambda: self._library.decode_batch(prompts, skip_special_tokens=skip_special_tokens),
         )

@@ -6,8 +6,9 @@ from typing import Any
 
 from quire.inference.v1 import inference_pb2, sampling_pb2
 from services.router.converters import sampling_from_proto, stop_from_proto
-from services.router.errors import invalid
+from services.router.errors import invalid, too_many
 from services.router.generation import ChoiceDelta, Usage
+from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import (
     SamplingParams,
     StopConditions,
@@ -41,9 +42,11 @@ def options_from_proto(
 
 
 def messages_from_proto(messages: Any) -> list[dict[str, Any]]:
-    """As chat templates expect them. Raises ApiError where there is none, or one has no role."""
+    """As chat templates expect them. Raises ApiError where there are none or too many, or one has no role."""
     if not messages:
         raise invalid("Invalid 'messages': it must not be empty.", "messages", "empty_array")
+    if len(messages) > MAX_MESSAGES:
+        raise too_many("messages", MAX_MESSAGES, len(messages))
     for index, message in enumerate(messages):
         if not message.role:
             raise invalid(f"Missing required parameter: 'messages[{index}].role'.", f"messages[{index}].role")

@@ -16,7 +16,7 @@ from services.router.inference.converters import (
     options_from_proto,
 )
 from services.router.model import ServedModel, output_budget
-from services.router.prompts import check_token_prompt, encode_chat, encode_text
+from services.router.prompts import check_length, check_token_range, encode_chat, encode_text
 from services.router.tracing import RequestSpan, Tracing
 
 
@@ -37,7 +37,8 @@ class InferenceServicer:
                     prompt, param = await encode_text(model, request.text, "text"), "text"
                 case "token_ids":
                     prompt, param = list(request.token_ids.ids), "token_ids.ids"
-                    check_token_prompt(model, prompt, param)
+                    check_length(model, prompt, param)
+                    check_token_range(model, prompt, param)
                 case _:
                     raise invalid("Missing required parameter: 'text' or 'token_ids'.", "text")
             await self._run(request.options, prompt, param, model, span, context, inference_pb2.GenerateResponse)
@@ -59,7 +60,7 @@ class InferenceServicer:
         given = request.add_special_tokens if request.HasField("add_special_tokens") else None
         match request.WhichOneof("input"):
             case "text":
-                token_ids = await model.tokenizer.encode(request.text, given is not False)
+                (token_ids,) = await model.tokenizer.encode([request.text], given is not False)
             case "chat":
                 messages = messages_from_proto(request.chat.messages)
                 token_ids = await encode_chat(model, messages, add_special_tokens=bool(given))
@@ -74,8 +75,9 @@ class InferenceServicer:
         self.calls.authenticate(context)
         model = await self._model(request.model)
         token_ids = list(request.token_ids)
-        check_token_prompt(model, token_ids, "token_ids")
-        return inference_pb2.DetokenizeResponse(text=await model.tokenizer.decode(token_ids))
+        check_token_range(model, token_ids, "token_ids")
+        (text,) = await model.tokenizer.decode([token_ids])
+        return inference_pb2.DetokenizeResponse(text=text)
 
     @rpc
     async def ListModels(  # noqa: N802

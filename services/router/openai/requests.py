@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
 
 _UINT64 = 2**64 - 1
@@ -206,7 +207,7 @@ class _Generation(_Body):
 
 
 class ChatCompletionRequest(_Generation):
-    messages: list[ChatMessage] = Field(min_length=1)
+    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -255,7 +256,7 @@ class CompletionRequest(_Generation):
         super().check(max_n)
         if not self.prompt and not isinstance(self.prompt, str):
             raise invalid("Invalid 'prompt': it must not be empty.", "prompt", "empty_array")
-        num_choices = len(self.prompts) * (self.n or 1)
+        num_choices = (len(self.texts) + len(self.token_prompts)) * (self.n or 1)
         if num_choices > MAX_CHOICES:
             raise invalid(f"Invalid 'prompt': it asks for {num_choices} answers; {MAX_CHOICES} at most.", "prompt")
         if self.best_of is not None and self.best_of != (self.n or 1):
@@ -267,16 +268,30 @@ class CompletionRequest(_Generation):
             raise ApiError(ErrorKind.UNSUPPORTED, message, "logprobs")
 
     @property
-    def prompts(self) -> list[str | list[int]]:
+    def texts(self) -> list[str]:
+        """The prompts, if they are texts."""
         given: Any = self.prompt
-        is_one = isinstance(given, str) or isinstance(given[0], int)
-        return [given] if is_one else list(given)
+        if isinstance(given, str):
+            return [given]
+        return given if isinstance(given[0], str) else []
+
+    @property
+    def token_prompts(self) -> list[list[int]]:
+        """The prompts, if they are token ids."""
+        given: Any = self.prompt
+        if isinstance(given[:1], str) or isinstance(given[0], str):
+            return []
+        return [given] if isinstance(given[0], int) else given
+
+    def param(self, index: int) -> str:
+        """The name of prompt `index` in errors."""
+        return "prompt" if isinstance(self.prompt, str) or isinstance(self.prompt[0], int) else f"prompt[{index}]"
 
 
 class TokenizeRequest(_Body):
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(None, min_length=1)
+    messages: list[ChatMessage] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False

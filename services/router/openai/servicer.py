@@ -6,10 +6,11 @@ import logging
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from google.api.httpbody_pb2 import HttpBody
 from prometheus_client import CollectorRegistry, generate_latest
+from pydantic import BaseModel
 
 from quire.openai.v1 import openai_pb2
 from services.router.calls import Calls, ClientStalledError, request_id_of, rpc, timeout_of, traceparent_of
@@ -27,12 +28,17 @@ from services.router.openai.requests import (
     check_messages,
 )
 from services.router.openai.validation import parse_body
-from services.router.prompts import check_token_prompt, encode_chat, encode_text
+from services.router.prompts import check_length, check_token_range, encode_chat
 from services.router.sampling import check_token_ids
+from services.router.tokenizer import TextThreads
 from services.router.tracing import RequestSpan, Tracing
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T", bound=BaseModel)
+
+# To parse so many bytes takes as long as to tokenize one character.
+_PARSED_BYTES_PER_CHAR = 32
 _JSON = "application/json"
 _EVENTS = "text/event-stream"
 
@@ -44,12 +50,13 @@ class OpenAIServicer:
     metrics: RequestMetrics
     tracing: Tracing
     registry: CollectorRegistry
+    threads: TextThreads
     max_n: int
 
     @rpc
     async def CreateChatCompletion(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = parse_body(request.data, ChatCompletionRequest)
+        body = await self._parse(request, ChatCompletionRequest)
         body.check(self.max_n)
         self.metrics.ignored_fields["chat.completions"] += body.num_ignored_fields
         model = await self.generator.placement.model(body.model)
@@ -87,7 +94,7 @@ class OpenAIServicer:
     @rpc
     async def CreateCompletion(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = parse_body(request.data, CompletionRequest)
+        body = await self._parse(request, CompletionRequest)
         body.check(self.max_n)
         self.metrics.ignored_fields["completions"] += body.num_ignored_fields
         model = await self.generator.placement.model(body.model)
@@ -103,7 +110,7 @@ class OpenAIServicer:
                 logprobs=body.logprobs,
             )
             vocabulary = model.tokenizer.vocabulary if body.logprobs is not None else None
-            echoes = [await _echo(model, prompt) for prompt in body.prompts] if body.echo else []
+            echoes = await _echoes(body, model) if body.echo else []
             response_id, created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
             identity = (response_id, created, model.info.name, model.fingerprint)
             if body.stream:
@@ -133,7 +140,7 @@ class OpenAIServicer:
     @rpc
     async def Tokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        body = parse_body(request.data, TokenizeRequest)
+        body = await self._parse(request, TokenizeRequest)
         model = await self.generator.placement.model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise invalid("Exactly one of 'prompt' and 'messages' is required.", "prompt")
@@ -149,7 +156,7 @@ class OpenAIServicer:
             )
         else:
             assert body.prompt is not None
-            tokens = await model.tokenizer.encode(body.prompt, body.add_special_tokens is not False)
+            (tokens,) = await model.tokenizer.encode([body.prompt], body.add_special_tokens is not False)
         vocabulary = model.tokenizer.vocabulary
         answer: dict[str, Any] = {
             "count": len(tokens),
@@ -162,10 +169,10 @@ class OpenAIServicer:
     @rpc
     async def Detokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        body = parse_body(request.data, DetokenizeRequest)
+        body = await self._parse(request, DetokenizeRequest)
         model = await self.generator.placement.model(body.model)
-        check_token_prompt(model, body.tokens, "tokens")
-        prompt = await model.tokenizer.decode(body.tokens)
+        check_token_range(model, body.tokens, "tokens")
+        (prompt,) = await model.tokenizer.decode([body.tokens])
         return HttpBody(content_type=_JSON, data=responses.dump({"prompt": prompt}))
 
     @rpc
@@ -177,6 +184,12 @@ class OpenAIServicer:
     @rpc
     async def GetMetrics(self, request: openai_pb2.GetMetricsRequest, context: Any) -> HttpBody:  # noqa: N802
         return HttpBody(content_type="text/plain; version=0.0.4; charset=utf-8", data=generate_latest(self.registry))
+
+    async def _parse(self, request: HttpBody, schema: type[T]) -> T:
+        """The checked body. Raises ApiError."""
+        return await self.threads.run(
+            len(request.data) // _PARSED_BYTES_PER_CHAR, lambda: parse_body(request.data, schema)
+        )
 
     def _generation_request(
         self,
@@ -207,17 +220,13 @@ class OpenAIServicer:
 
     @staticmethod
     async def _prompts(body: CompletionRequest, model: ServedModel) -> list[list[int]]:
-        prompts = []
-        given = body.prompts
-        for index, prompt in enumerate(given):
-            param = "prompt" if len(given) == 1 and body.prompt is prompt else f"prompt[{index}]"
-            if isinstance(prompt, str):
-                add_special_tokens = body.add_special_tokens is not False
-                prompts.append(await encode_text(model, prompt, param, add_special_tokens=add_special_tokens))
-            else:
-                check_token_prompt(model, prompt, param)
-                prompts.append(prompt)
-        return prompts
+        texts, token_prompts = body.texts, body.token_prompts
+        for index, text in enumerate(texts):
+            check_length(model, text, body.param(index))
+        for index, token_ids in enumerate(token_prompts):
+            check_length(model, token_ids, body.param(index))
+            check_token_range(model, token_ids, body.param(index))
+        return token_prompts or await model.tokenizer.encode(texts, body.add_special_tokens is not False)
 
     async def _stream(
         self,
@@ -283,8 +292,8 @@ def _completion_budget(model: ServedModel, prompt: list[int], max_tokens: int | 
     return min(DEFAULT_COMPLETION_TOKENS, output_budget(model.info, len(prompt), None, ("prompt", "max_tokens")))
 
 
-async def _echo(model: ServedModel, prompt: str | list[int]) -> str:
-    return prompt if isinstance(prompt, str) else await model.tokenizer.decode(prompt, skip_special_tokens=True)
+async def _echoes(body: CompletionRequest, model: ServedModel) -> list[str]:
+    return body.texts or await model.tokenizer.decode(body.token_prompts, skip_special_tokens=True)
 
 
 def _model_card(model: ServedModel, name: str) -> dict[str, Any]:

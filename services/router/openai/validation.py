@@ -8,7 +8,7 @@ import pydantic
 import pydantic_core
 from pydantic_core import ErrorDetails
 
-from services.router.errors import ApiError, invalid
+from services.router.errors import ApiError, invalid, too_many
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 
@@ -75,6 +75,8 @@ def _describe(error: ErrorDetails) -> ApiError:
     if kind == "literal_error":
         message = f"Invalid value for '{param}': {_echo(value)}. Supported values are: {context['expected']}."
         return invalid(message, param, "invalid_value")
+    if kind == "too_long":
+        return too_many(param, context["max_length"], len(value))
     if kind in ("too_short", "string_too_short") and len(value) == 0:
         what = "string" if isinstance(value, str) else "array"
         return invalid(f"Invalid '{param}': it must not be empty.", param, f"empty_{what}")

@@ -10,6 +10,7 @@ import pytest
 from services.router.errors import ApiError
 from services.router.openai.requests import ChatCompletionRequest, CompletionRequest
 from services.router.openai.validation import parse_body
+from services.router.prompts import MAX_MESSAGES
 
 USER = {"role": "user", "content": "Hello"}
 
@@ -176,4 +177,14 @@ def test_parts_of_text_are_joined_and_tool_calls_kept() -> None:
     [("a", ["a"]), (["a", "b"], ["a", "b"]), ([1, 2], [[1, 2]]), ([[1], [2, 3]], [[1], [2, 3]]), ("", [""])],
 )
 def test_prompts_come_in_four_shapes(prompt: Any, prompts: list[Any]) -> None:
-    assert parse_body(json.dumps({"prompt": prompt}).encode(), CompletionRequest).prompts == prompts
+    request = parse_body(json.dumps({"prompt": prompt}).encode(), CompletionRequest)
+    assert (request.texts or request.token_prompts) == prompts
+    assert not (request.texts and request.token_prompts)
+
+
+def test_a_chat_of_too_many_messages_is_refused() -> None:
+    body = {"messages": [{"role": "user", "content": "x"}] * (MAX_MESSAGES + 1)}
+    with pytest.raises(ApiError) as caught:
+        parse_body(json.dumps(body).encode(), ChatCompletionRequest)
+    assert (caught.value.param, caught.value.code) == ("messages", "array_above_max_length")
+    assert str(MAX_MESSAGES) in caught.value.message

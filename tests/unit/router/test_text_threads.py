@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from services.router.errors import ApiError, ErrorKind
-from services.router.tokenizer import TextThreads
+from services.router.tokenizer import TextThreads, Tokenizer
+
+MODEL = Path(__file__).parents[3] / "quire" / "models" / "quire-chat"
 
 
 async def test_short_work_runs_at_once_and_long_work_beside() -> None:
@@ -32,6 +36,29 @@ async def test_the_event_loop_goes_on_while_a_long_text_is_worked_on() -> None:
     finally:
         gate.set()
         threads.close()
+
+
+async def test_the_event_loop_turns_while_the_library_works_on_one_long_text() -> None:
+    threads = TextThreads(1)
+    tokenizer = Tokenizer((MODEL / "tokenizer.json").read_bytes(), b"{}", threads)
+    text = "zzgarden " * 100_000
+    try:
+        # A call that kept the interpreter to itself would let the loop turn a few times before it and after.
+        encoding = asyncio.create_task(tokenizer.encode([text]))
+        assert await _turns_until_done(encoding) > 20
+        decoding = asyncio.create_task(tokenizer.decode(await encoding))
+        assert await _turns_until_done(decoding) > 20
+        assert await decoding == [text]
+    finally:
+        threads.close()
+
+
+async def _turns_until_done(task: asyncio.Task[Any]) -> int:
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0.001)
+        turns += 1
+    return turns
 
 
 async def test_too_much_waiting_is_refused() -> None:

@@ -225,6 +225,8 @@ class Engine:
         for end in finished:
             owner = end.sequence.request.key
             assert isinstance(owner, Owner)
+            if end.failure is not None:
+                logger.warning("request %s failed: %s", owner.request_id, end.failure.message)
             owner.session.add_finished(owner, end.reason, end.failure)
             self._spans.end(owner, end.reason.name.lower())
 

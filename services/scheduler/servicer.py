@@ -182,6 +182,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 engine = engine or self._ready_engine()
                 engine.submit(request)
             except RefusedError as error:
+                logger.debug("request %s is refused: %s", owner.request_id, error)
                 session.add_finished(owner, FinishReason.ERROR, error.failure)
 
     def _sequence_requests(self, session: RouterSession, submit: scheduler_pb2.Submit) -> list[SequenceRequest]:
@@ -192,6 +193,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             stop_token_ids.update(model.eos_token_ids)
         sampling = sampling_pb2.SamplingParams()
         sampling.CopyFrom(submit.sampling)
+        sampling_bytes = sampling.ByteSize()
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
         requests = []
         for choice in submit.choices:
@@ -199,13 +201,14 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self._abort(stale)
             requests.append(
                 SequenceRequest(
-                    key=session.add_owner(choice.sequence_id, choice.attempt),
+                    key=session.add_owner(choice.sequence_id, choice.attempt, submit.request_id),
                     prompt_token_ids=prompt,
                     max_tokens=submit.stop.max_tokens,
                     stop_token_ids=frozenset(stop_token_ids),
                     output_token_ids=u32(choice.output_token_ids),
                     choice_index=choice.choice_index,
                     sampling=sampling,
+                    sampling_bytes=sampling_bytes,
                     deadline=deadline,
                     traceparent=submit.traceparent,
                 )

@@ -19,6 +19,7 @@ class Owner(NamedTuple):
     session: RouterSession
     sequence_id: int
     attempt: int
+    request_id: str  # the client's or the router's; for logs and traces
 
 
 class RouterSession:
@@ -38,9 +39,9 @@ class RouterSession:
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    def add_owner(self, sequence_id: int, attempt: int) -> Owner:
+    def add_owner(self, sequence_id: int, attempt: int, request_id: str = "") -> Owner:
         """Names a sequence. A resubmission under the same id takes the place of the attempt before it."""
-        owner = Owner(self, sequence_id, attempt)
+        owner = Owner(self, sequence_id, attempt, request_id)
         self.owners[sequence_id] = owner
         return owner
 

@@ -28,6 +28,7 @@ class SequenceSpans:
         span = self._tracer.start_span("scheduler.sequence", context=extract_context(request.traceparent))
         span.set_attribute("gen_ai.usage.input_tokens", sequence.num_prompt_tokens)
         span.set_attribute("quire.choice_index", request.choice_index)
+        span.set_attribute("quire.request_id", request.key.request_id)
         span.set_attribute("quire.attempt", request.key.attempt)
         self._spans[request.key] = span
 

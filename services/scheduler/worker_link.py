@@ -15,6 +15,9 @@ from shared.grpc_server import CHANNEL_OPTIONS, STALLED_PEER_S
 from .converters import WorkerHello, hello_from_proto, plan_to_proto
 from .core.plan import StepPlan
 
+# Well within the worker's patience with an owner that has nothing to plan.
+HEARTBEAT_S = 2.0
+
 
 class WorkerLostError(Exception):
     """The stream broke, or could not be had; the worker's pages and sequences are gone."""
@@ -95,11 +98,18 @@ class WorkerLink:
         """
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
-                request = await self._outbox.get()
+                request = await self._next_request()
                 try:
                     await asyncio.wait_for(self._call.write(request), STALLED_PEER_S)
                 except TimeoutError:
                     self.cancel()
+
+    async def _next_request(self) -> worker_pb2.RunRequest:
+        try:
+            async with asyncio.timeout(HEARTBEAT_S):
+                return await self._outbox.get()
+        except TimeoutError:
+            return worker_pb2.RunRequest(heartbeat=worker_pb2.Heartbeat())
 
     async def _reason(self) -> str:
         """Why the worker ended the stream."""

@@ -25,12 +25,18 @@ logger = logging.getLogger(__name__)
 CLAIM_TIMEOUT_S = 10.0
 # A scheduler that does not take a message for this long is dropped.
 WRITE_TIMEOUT_S = 2.0
+# One that sends none for this long, neither plan nor heartbeat, has hung: another may claim the worker.
+OWNER_SILENCE_S = 10.0
 
 Requests = AsyncIterator[worker_pb2.RunRequest]
 
 
 class WorkerClosingError(Exception):
     """The worker is about to exit; what was received has run."""
+
+
+class OwnerSilentError(Exception):
+    """The owner has sent nothing for too long; what was received has run."""
 
 
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
@@ -149,17 +155,21 @@ class _Epoch:
         end: Outcome | None = None
         step_id = 0
         try:
-            async for request in requests:
+            while (request := await _next(requests)) is not None:
+                if request.HasField("heartbeat"):
+                    continue
+                if not request.HasField("plan"):
+                    raise PlanError("after the claim, every message of a stream is a plan or a heartbeat")
                 step_id += 1
                 plan = plan_from_proto(request.plan)
-                if request.WhichOneof("message") != "plan":
-                    raise PlanError("after the claim, every message of a stream is a plan")
                 if plan.epoch != self.number:
                     raise PlanError(f"the plan is for epoch {plan.epoch}; this is {self.number}")
                 if plan.step_id != step_id:
                     raise PlanError(f"the plan has step_id {plan.step_id}; the next is {step_id}")
                 await self._permits.acquire()
                 self._steps.submit(self.session, plan)
+        except OwnerSilentError as error:
+            end = error
         except Exception as error:  # the writer waits for a word, whatever it is
             self._outbox.put_nowait(error)
             return
@@ -186,6 +196,15 @@ class _Epoch:
             self.session.closed = True
 
 
+async def _next(requests: Requests) -> worker_pb2.RunRequest | None:
+    """The next message; None at the stream's end. Raises OwnerSilentError."""
+    try:
+        async with asyncio.timeout(OWNER_SILENCE_S):
+            return await anext(aiter(requests), None)
+    except TimeoutError:
+        raise OwnerSilentError from None
+
+
 async def _write(context: Any, message: worker_pb2.RunResponse) -> None:
     """Raises TimeoutError if the peer does not take it."""
     async with asyncio.timeout(WRITE_TIMEOUT_S):
@@ -199,6 +218,9 @@ def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:
         return grpc.StatusCode.INVALID_ARGUMENT, str(end)
     if isinstance(end, WorkerClosingError):
         return grpc.StatusCode.UNAVAILABLE, "the worker is shutting down"
+    if isinstance(end, OwnerSilentError):
+        logger.error("epoch %d: its owner was silent for %g s", epoch, OWNER_SILENCE_S)
+        return grpc.StatusCode.DEADLINE_EXCEEDED, f"neither a plan nor a heartbeat came for {OWNER_SILENCE_S:g} s"
     if isinstance(end, TimeoutError):
         logger.error("epoch %d: its owner took no message for %s s", epoch, WRITE_TIMEOUT_S)
         return grpc.StatusCode.DEADLINE_EXCEEDED, f"a message was not taken for {WRITE_TIMEOUT_S} s"

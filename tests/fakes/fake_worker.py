@@ -47,6 +47,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     tokenizer_bundle: bytes = b""
     steps: int = 0
     epoch: int = 0
+    heartbeat: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self._owned = False
@@ -65,6 +66,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             self.epoch += 1
             yield worker_pb2.RunResponse(hello=self.hello(model, self.epoch))
             async for request in request_iterator:
+                if request.HasField("heartbeat"):
+                    self.heartbeat.set()
+                    continue
                 yield worker_pb2.RunResponse(result=await self._step(model, request.plan, context))
         finally:
             self._owned = False

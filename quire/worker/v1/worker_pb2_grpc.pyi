@@ -37,7 +37,8 @@ class WorkerServiceStub:
     Run: _grpc.StreamStreamMultiCallable[_worker_pb2.RunRequest, _worker_pb2.RunResponse]
     """The step stream. The scheduler's first message is a Claim, the worker's a Hello; then every StepPlan is answered by one
     StepResult, in order. Two or more plans may be in flight. One scheduler holds a worker at a time: another claim is
-    refused with FAILED_PRECONDITION until the owner's stream has closed and its steps have drained. A plan that breaks
+    refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner fell silent, see Heartbeat) and its
+    steps have drained. A plan that breaks
     the contract below ends the stream with INVALID_ARGUMENT, and with it the epoch.
     """
     GetTokenizer: _grpc.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]
@@ -50,7 +51,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     Run: _aio.StreamStreamMultiCallable[_worker_pb2.RunRequest, _worker_pb2.RunResponse]  # type: ignore[assignment]
     """The step stream. The scheduler's first message is a Claim, the worker's a Hello; then every StepPlan is answered by one
     StepResult, in order. Two or more plans may be in flight. One scheduler holds a worker at a time: another claim is
-    refused with FAILED_PRECONDITION until the owner's stream has closed and its steps have drained. A plan that breaks
+    refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner fell silent, see Heartbeat) and its
+    steps have drained. A plan that breaks
     the contract below ends the stream with INVALID_ARGUMENT, and with it the epoch.
     """
     GetTokenizer: _aio.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]  # type: ignore[assignment]
@@ -66,7 +68,8 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_worker_pb2.RunResponse], _abc.AsyncIterator[_worker_pb2.RunResponse]]:
         """The step stream. The scheduler's first message is a Claim, the worker's a Hello; then every StepPlan is answered by one
         StepResult, in order. Two or more plans may be in flight. One scheduler holds a worker at a time: another claim is
-        refused with FAILED_PRECONDITION until the owner's stream has closed and its steps have drained. A plan that breaks
+        refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner fell silent, see Heartbeat) and its
+        steps have drained. A plan that breaks
         the contract below ends the stream with INVALID_ARGUMENT, and with it the epoch.
         """
 

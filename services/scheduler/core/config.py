@@ -13,8 +13,8 @@ class CoreConfig:
     max_num_batched_tokens: int  # tokens in one step
     max_model_len: int  # tokens of prompt and output together
     max_num_queued_reqs: int = 1024  # sequences that may wait before new ones are refused
-    # Token ids of new sequences in one plan, so that a plan stays under a megabyte; a longer sequence travels alone.
-    max_new_token_ids: int = 200_000
+    # Of the new sequences in one plan, so that a plan stays under a megabyte; a larger sequence travels alone.
+    max_new_sequence_bytes: int = 800_000
 
     def __post_init__(self) -> None:
         for name in ("num_blocks", "block_size", "max_num_seqs", "max_num_batched_tokens", "max_model_len"):

@@ -304,7 +304,7 @@ class Scheduler:
         if not self._waiting:
             return
         reserved = sum(self._num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills)
-        new_token_ids = 0
+        new_bytes = 0
         while budget > 0 and self._waiting and self._free_slots and not self._is_alone():
             sequence = next(iter(self._waiting.values()))
             if sequence.num_losses >= _LOSSES_BEFORE_ALONE and self._running:
@@ -313,9 +313,9 @@ class Scheduler:
             needed = self._num_blocks_short(sequence, num_tokens)
             if reserved + needed > self.pool.num_free:
                 return
-            if new_sequences and new_token_ids + num_tokens > self.config.max_new_token_ids:
+            new_bytes += sequence.num_bytes
+            if new_sequences and new_bytes > self.config.max_new_sequence_bytes:
                 return
-            new_token_ids += num_tokens
             chunk = min(num_tokens, budget)
             budget -= chunk
             self._waiting.popitem(last=False)

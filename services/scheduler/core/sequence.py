@@ -48,6 +48,7 @@ class SequenceRequest:
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
     choice_index: int = 0
     sampling: object = None  # passed on to the worker unread
+    sampling_bytes: int = 0  # its size on the wire
     deadline: float | None = None  # on the clock of `now` in Scheduler's calls
     traceparent: str = ""
 
@@ -92,6 +93,11 @@ class Sequence:
     @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes to tell a worker of it, roughly."""
+        return len(self.token_ids) * self.token_ids.itemsize + self.request.sampling_bytes
 
     @property
     def num_uncomputed_tokens(self) -> int:

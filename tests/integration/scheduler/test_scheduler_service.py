@@ -15,6 +15,7 @@ import pytest
 
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from services.scheduler import worker_link
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine import Engine, run_engines
 from services.scheduler.fleet import Fleet
@@ -51,9 +52,11 @@ class Router:
         received: list[int] | None = None,
         attempt: int = 0,
         timeout_ms: int | None = None,
+        request_id: str = "",
     ) -> None:
         self.outputs.setdefault(sequence_id, list(received or []))
         submit = scheduler_pb2.Submit(
+            request_id=request_id,
             prompt_token_ids=array("I", prompt).tobytes(),
             sampling=sampling_pb2.SamplingParams(temperature=0),
             stop=sampling_pb2.StopConditions(max_tokens=max_tokens),
@@ -177,6 +180,22 @@ async def test_a_worker_that_answers_nothing_is_given_up(tmp_path: Path) -> None
         assert router.outputs[1] == expected_output([3, 4], 20)
 
 
+async def test_a_scheduler_with_nothing_to_plan_sends_its_worker_heartbeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_link, "HEARTBEAT_S", 0.02)
+    worker = FakeWorker()
+    async with running(tmp_path, worker) as stack:
+        for _ in range(3):
+            await asyncio.wait_for(worker.heartbeat.wait(), 5)
+            worker.heartbeat.clear()
+        router = await stack.router()
+        await router.submit(1, [3, 4], 20)
+        await router.read_until_finished(1)
+        assert router.outputs[1] == expected_output([3, 4], 20)
+        assert worker.epoch == 1
+
+
 async def test_a_lost_worker_that_stays_away_fails_its_sequences_in_time(tmp_path: Path) -> None:
     worker = FakeWorker(script=Script(step_seconds=0.01))
     server = await start_fake_worker(worker, f"unix:{tmp_path}/away")
@@ -297,13 +316,16 @@ async def test_a_router_that_is_gone_leaves_nothing_behind(tmp_path: Path) -> No
         await stack.stats_when(lambda stats: stats.load.num_used_blocks == 0)
 
 
-async def test_one_poisoned_sequence_fails_alone(tmp_path: Path) -> None:
+async def test_one_poisoned_sequence_fails_alone_and_the_log_says_whose_it_was(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with running(tmp_path, FakeWorker(script=Script(poison_token_id=99))) as stack:
         router = await stack.router()
-        await router.submit(1, [99, 1], 20)
+        await router.submit(1, [99, 1], 20, request_id="from-the-client")
         await router.submit(2, [98, 1], 20)
         await router.read_until_finished(1, 2)
         assert router.finished[1].reason == sampling_pb2.FINISH_REASON_ERROR
+        assert [message for message in caplog.messages if "from-the-client" in message and "scripted" in message]
         assert router.finished[1].error.message == "scripted failure"
         assert router.outputs[2] == expected_output([98, 1], 20)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
+from services.worker import servicer as servicer_module
 from services.worker.engine import Engine
 from services.worker.model_runner import NO_NUMBERS, STEP_FAILED, ModelRunner
 from services.worker.servicer import WorkerServicer
@@ -98,6 +100,24 @@ async def test_a_second_scheduler_is_refused_until_the_first_has_gone(channel: g
     second = await claimed(channel)
     assert second.hello.boot_id == first.hello.boot_id
     assert second.hello.epoch == first.hello.epoch + 1
+
+
+async def test_a_scheduler_that_falls_silent_loses_the_worker_and_one_that_sends_heartbeats_keeps_it(
+    channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer_module, "OWNER_SILENCE_S", 1.0)
+    first = await claimed(channel)
+    started = time.monotonic()
+    while time.monotonic() - started < 2.0:
+        await first.call.write(worker_pb2.RunRequest(heartbeat=worker_pb2.Heartbeat()))
+        await asyncio.sleep(0.1)
+    await first.step(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
+    # Its connection stays and answers pings; that alone does not keep the worker.
+    second = await claimed(channel)
+    assert second.hello.epoch == first.hello.epoch + 1
+    with pytest.raises(grpc.aio.AioRpcError, match="neither a plan nor a heartbeat") as end:
+        await first.result()
+    assert end.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
 async def test_a_new_epoch_has_no_sequences_and_empty_pages_but_the_weights_stay(

@@ -261,3 +261,11 @@ def test_results_must_come_in_order() -> None:
 def test_limits_that_cannot_work_are_refused(overrides: dict[str, int], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         scheduler(**overrides)
+
+
+def test_new_sequences_are_told_in_messages_of_bounded_size() -> None:
+    core = scheduler(max_new_sequence_bytes=1000)
+    for key, sampling_bytes in (("a", 400), ("b", 500), ("c", 500), ("alone", 5000), ("d", 0)):
+        core.submit(request(key, prompt_len=1, sampling_bytes=sampling_bytes))
+    told = [[new.sequence.request.key for new in plan.new_sequences] for _ in range(3) if (plan := core.schedule())]
+    assert told == [["a", "b"], ["c"], ["alone"]]

@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 MAX_REFUSALS = 3
 # A sequence that has lost this many schedulers in a row without a new token is suspected of killing them.
 MAX_LOSSES = 5
+# Models that no scheduler serves at the moment, and that are still known.
+_MAX_AWAY_MODELS = 8
 _LAST_SEQUENCE_ID = 2**32 - 1
 
 
@@ -153,6 +155,7 @@ class Placement:
         created = int(time.time()) if known is None else known.created
         self._models[info.key] = ServedModel(info, self._tokenizers[info.tokenizer_sha256], created)
         connection.info = info
+        self._forget_old_models()
         self._first_hello.set()
         logger.info("scheduler %s at %s serves %s", connection.scheduler_id, connection.address, info.name)
         self._on_change()
@@ -202,6 +205,15 @@ class Placement:
         self._resubmit(sequence.submission, [sequence])
 
     # Placing.
+
+    def _forget_old_models(self) -> None:
+        """Of the models that nobody serves, the last seen stay: their schedulers may be away for a moment."""
+        served = {connection.info.key for connection in self.connections if connection.info is not None}
+        away = [key for key in self._models if key not in served]
+        for key in away[:-_MAX_AWAY_MODELS]:
+            del self._models[key]
+        known = {sha256 for _, sha256 in self._models}
+        self._tokenizers = {sha256: tokenizer for sha256, tokenizer in self._tokenizers.items() if sha256 in known}
 
     def _load(self, bundle: bytes) -> Tokenizer:
         message = model_pb2.TokenizerBundle.FromString(bundle)

@@ -1,0 +1,72 @@
+"""The placement by itself: what it remembers, and what becomes of requests that wait."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from quire.inference.v1 import model_pb2
+from services.router.errors import ApiError, ErrorKind, unavailable
+from services.router.load import Load
+from services.router.model import ModelInfo
+from services.router.placement import Placement
+from services.router.sampling import SamplingParams, StopConditions
+from services.router.scheduler_connection import SchedulerConnection
+from services.router.submission import Mailbox, Submission
+from services.router.tokenizer import TextThreads
+
+TOKENIZER = (Path(__file__).parents[3] / "quire" / "models" / "quire-chat" / "tokenizer.json").read_bytes()
+
+
+def model_info(name: str, sha256: str = "") -> ModelInfo:
+    return ModelInfo(name, (), 128, 1000, frozenset(), SamplingParams(), sha256, 0, "Fake", "none")
+
+
+def submission(model: ModelInfo, n: int) -> Submission:
+    return Submission(
+        request_id="r", model=model, prompt_token_ids=[1, 2], sampling=SamplingParams(), stop=StopConditions(5), n=n,
+        deadline=None, traceparent="", mailbox=Mailbox(),
+    )  # fmt: skip
+
+
+@pytest_asyncio.fixture
+async def placement() -> AsyncIterator[Placement]:
+    """With one scheduler, which it does not dial."""
+    threads = TextThreads(1)
+    yield Placement(["unix:/nowhere"], router_id="r", threads=threads, scheduler_wait=60, scheduler_silence=60)
+    threads.close()
+
+
+async def test_models_that_nobody_serves_any_more_are_forgotten(placement: Placement) -> None:
+    (connection,) = placement.connections
+    infos = []
+    for version in range(12):
+        bundle = model_pb2.TokenizerBundle(
+            tokenizer_json=TOKENIZER, tokenizer_config_json=b'{"version": "%d"}' % version
+        ).SerializeToString()
+        infos.append(model_info("rolling", hashlib.sha256(bundle).hexdigest()))
+        await placement.on_hello(connection, infos[-1], bundle)
+    assert [placement.has_tokenizer(info) for info in infos] == [False] * 3 + [True] * 9
+    assert [model.info for model in await placement.models()] == [infos[-1]]
+
+
+async def test_a_waiting_request_that_fails_takes_all_its_waiting_sequences_along(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (connection,) = placement.connections
+    request = submission(model_info("m"), n=2)
+    for sequence in request.sequences:
+        placement.on_refused(connection, sequence, unavailable("no worker"))
+    assert placement.num_parked == 2
+    connection.info = request.model
+    connection.load.report(Load(num_ready_groups=1), now=0.0)
+    monkeypatch.setattr(SchedulerConnection, "has_room", property(lambda _: False))
+    placement.on_load(connection)
+    assert placement.num_parked == 0
+    with pytest.raises(ApiError) as failure:
+        await request.mailbox.take()
+    assert failure.value.kind is ErrorKind.OVERLOADED

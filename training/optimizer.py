@@ -30,7 +30,9 @@ def orthogonalized(matrices: Tensor, steps: int = 5) -> Tensor:
 class Optimizer:
     """Both optimizers behind one `step`; learning rates are the peak's, scaled by the schedule."""
 
-    def __init__(self, model: nn.Module, matrix_rate: float, other_rate: float, momentum: float = 0.95) -> None:
+    def __init__(
+        self, model: nn.Module, matrix_rate: float, other_rate: float, matrix_decay: float, momentum: float = 0.95
+    ) -> None:
         named = list(model.named_parameters())
         inner = [p for name, p in named if p.dim() == 2 and "embed" not in name]
         others = [p for name, p in named if p.dim() != 2 or "embed" in name]
@@ -40,6 +42,7 @@ class Optimizer:
         self._momentum = momentum
         self._matrix_rate = matrix_rate
         self._other_rate = other_rate
+        self._matrix_decay = matrix_decay
         self._adam = torch.optim.Adam(others, lr=other_rate, betas=(0.9, 0.98), eps=1e-10, fused=True)
 
     @torch.no_grad()
@@ -52,6 +55,7 @@ class Optimizer:
             rows, columns = group[0].shape
             rate = scale * self._matrix_rate * max(1.0, rows / columns) ** 0.5
             for p, change in zip(group, update, strict=True):
+                p.mul_(1 - scale * self._matrix_rate * self._matrix_decay)
                 p.add_(change, alpha=-rate)
                 p.grad = None
         for settings in self._adam.param_groups:

@@ -21,6 +21,7 @@ class Recipe:
     batch_tokens: int = 3072
     matrix_rate: float = 0.02
     other_rate: float = 0.004
+    matrix_decay: float = 0.2  # of the matrices' weights, per unit of their rate
     warmup_steps: int = 60
     decay: float = 0.7  # the last part of the steps, over which the rates fall to nothing
 
@@ -35,5 +36,5 @@ class Recipe:
         return 512 if step % 8 == 7 else 128
 
 
-LARGE = Recipe("quire-chat", 128, 5, 4, 2, 512, steps=6000)
+LARGE = Recipe("quire-chat", 128, 5, 4, 2, 512, steps=8000)
 DRAFT = Recipe("quire-chat-draft", 128, 2, 4, 2, 256, steps=2500)

@@ -46,7 +46,7 @@ def train(recipe: Recipe, words: Tokenizer, out: Path, compiled: bool) -> None:
     )
     model = Decoder(shape)
     forward = torch.compile(model, dynamic=False) if compiled else model
-    optimizer = Optimizer(model, recipe.matrix_rate, recipe.other_rate)
+    optimizer = Optimizer(model, recipe.matrix_rate, recipe.other_rate, recipe.matrix_decay)
     packer = Packer(corpus.chats(SEED), words)
     print(f"{recipe.name}: {sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
 

@@ -19,6 +19,14 @@ BEFORE_ORDERS = (
 _ASKS = ("can you", "could you", "would you")
 
 
+def _careless(rng: random.Random, text: str) -> str:
+    if rng.random() < 0.6:
+        text = text[0].upper() + text[1:]
+    if rng.random() < 0.2:
+        text = text.replace(",", "")
+    return text.lower() if rng.random() < 0.1 else text
+
+
 def dress(rng: random.Random, wording: str, slots: dict[str, str], dressing: Dressing) -> str:
     """The wording with its slots filled, and as much as `dressing` allows around it."""
     body, mark = wording[:-1], wording[-1]
@@ -32,6 +40,8 @@ def dress(rng: random.Random, wording: str, slots: dict[str, str], dressing: Dre
     if rng.random() < 0.8:
         text = text[0].upper() + text[1:]
     text = text.format(**slots)
+    if dressing is Dressing.NONE:  # small talk, which may begin with a slot, and which people write carelessly
+        text = _careless(rng, text)
     if dressing is Dressing.FULL and rng.random() < 0.12:
         text += rng.choice((", please", " please"))
     draw = rng.random()

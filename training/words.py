@@ -13,6 +13,12 @@ _VOWELS = "aeiou"
 _CONSONANTS = "bcdfghjklmnpqrstvwxyz"
 
 
+def syllables(rng: random.Random, length: int) -> str:
+    """A made-up word that could be a name: consonants and vowels in turns."""
+    offset = rng.randrange(2)
+    return "".join(rng.choice((_CONSONANTS, _VOWELS)[(i + offset) % 2]) for i in range(length))
+
+
 def invented(rng: random.Random) -> str:
     """A made-up word of 2 to MAX_LETTERS letters.
 
@@ -23,8 +29,7 @@ def invented(rng: random.Random) -> str:
     length = rng.choice((2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 10))
     sort = rng.random()
     if sort < 0.4:
-        offset = rng.randrange(2)
-        return "".join(rng.choice((_CONSONANTS, _VOWELS)[(i + offset) % 2]) for i in range(length))
+        return syllables(rng, length)
     if sort < 0.7:
         return "".join(rng.choice(string.ascii_lowercase) for _ in range(length))
     letters = rng.sample(string.ascii_lowercase, rng.randint(2, 4))

@@ -20,10 +20,10 @@ from training.recipe import DRAFT, LARGE
 from training.recipe import SEED as TRAINING_SEED
 
 MODELS = Path(__file__).parents[2] / "quire" / "models"
-ASKED_OPEN, ASKED_CLOSED = 200, 60
+ASKED = 200
 ENOUGH = 0.95
 # Measured and short of it; see "What falls short" in training/README.md.
-SHORT = {"difference": "94.5 %", "greeting": "58 %", "thanks": "64 %", "goodbye": "82 %"}
+SHORT = {"goodbye": "88 %"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +39,7 @@ def _two_threads() -> None:
     ],
 )
 def test_answers_what_it_was_never_shown(kind: str) -> None:
-    (result,) = score(MODELS / LARGE.name, ASKED_OPEN if kind in OPEN else ASKED_CLOSED, names=(kind,))
+    (result,) = score(MODELS / LARGE.name, ASKED, names=(kind,))
     print(f"{kind}: {100 * result.share:.1f} % of {result.asked}")
     assert result.share >= ENOUGH, result.wrong[:5]
 
@@ -71,7 +71,7 @@ def test_training_text_holds_no_held_out_pair_of_numbers(training_text: list[tup
 def test_test_questions_use_held_out_operands_only() -> None:
     words = set(corpus.open_words()[1])
     for name in OPEN:
-        for item in corpus.held_out_set(SEED, name, ASKED_OPEN):
+        for item in corpus.held_out_set(SEED, name, ASKED):
             numbers = holdout.numbers(item.question)
             held_out = set(holdout.words_of(item.question)) & words
             pair = any(holdout.is_held_out_pair(*pair) for pair in combinations(numbers, 2))
@@ -164,15 +164,7 @@ TURNS = [
 
 
 @pytest.mark.parametrize(
-    "turns",
-    [
-        TURNS,
-        # Thanks are among the kinds that fall short.
-        pytest.param(
-            [*TURNS, ("Thank you!", "You are welcome!")], marks=pytest.mark.xfail(reason="takes it for a word")
-        ),
-    ],
-    ids=["questions", "thanks after them"],
+    "turns", [TURNS, [*TURNS, ("Thank you!", "You are welcome!")]], ids=["questions", "thanks after them"]
 )
 def test_a_chat_of_several_turns_with_a_system_message(turns: list[tuple[str, str]]) -> None:
     model, tokenizer = load(MODELS / LARGE.name)

@@ -270,7 +270,7 @@ KINDS = (
     ),
     Kind(
         "opposites",
-        2.5,
+        5.0,
         (
             "what is the opposite of {q}?",
             "what's the opposite of {q}?",

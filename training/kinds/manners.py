@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+from training import words
 from training.kinds.kind import Dressing, Kind, Operands, Slots, nothing
 
 HELLOS = (
-    "hello", "hi", "hey", "hello there", "hi there", "good morning", "good evening", "good day", "greetings",
-    "hello again", "hiya", "howdy",
+    "hello", "hi", "hey", "hello there", "hi there", "good morning", "good evening", "good day", "good afternoon",
+    "greetings", "hello again", "hi again", "hiya", "howdy", "hey hey", "hello, hello", "good morning to you",
+    "good evening to you", "a good day to you", "nice to meet you", "nice to see you", "hello, nice to meet you",
 )  # fmt: skip
-THANKS = ("thanks", "thank you", "many thanks", "thanks a lot", "thank you very much", "thanks so much", "thx")
-PRAISE = ("great", "nice", "perfect", "okay", "good", "that is right", "that helps", "that is good", "well done")
+THANKS = (
+    "thanks", "thank you", "many thanks", "thanks a lot", "thank you a lot", "thank you very much", "thanks so much",
+    "thanks very much", "thx", "thanks again", "thank you again", "thank you kindly", "thank you, thank you",
+)  # fmt: skip
+PRAISE = (
+    "great", "nice", "perfect", "okay", "good", "that is right", "that helps", "that is good", "well done", "correct",
+    "wonderful", "lovely", "excellent", "cool", "very nice", "very good", "that is great", "that is correct",
+    "that is lovely", "that was nice", "that was quick", "that helped", "you are right", "you are good", "good answer",
+    "right", "wow", "I like that", "I like it", "good job",
+)  # fmt: skip
+GIFTS = (
+    "that", "this", "it", "your help", "the help", "the answer", "your time", "everything", "helping me",
+    "helping", "all of that", "telling me", "your answers", "the good answer", "all your help",
+)  # fmt: skip
 GOODBYES = (
     "bye", "goodbye", "bye bye", "see you", "see you later", "see you soon", "good night", "farewell",
-    "until next time", "so long",
+    "until next time", "so long", "see you tomorrow", "see you again", "until tomorrow", "take care",
+    "have a nice day", "have a good day", "talk to you later", "talk to you soon", "ciao", "good bye",
 )  # fmt: skip
-LEAVING = ("thanks", "okay", "that is all", "I have to go", "I am leaving now", "I am done for now")
+LEAVING = (
+    "thanks", "okay", "that is all", "I have to go", "I am leaving now", "I am done for now", "I must go",
+    "I am going now", "time to go", "that was all", "I have to leave", "I go home now", "I am done", "well",
+)  # fmt: skip
 NAMES = (
-    "Quire", "model", "friend", "my friend", "small model", "little model", "robot", "you", "assistant", "my model",
+    "Quire", "Quire", "Quire", "model", "model",
+    "friend", "my friend", "small model", "little model", "robot", "you", "assistant", "my model",
     "little friend", "old friend", "good model", "all", "everybody", "small robot",
+)  # fmt: skip
+PEOPLE = (
+    "Anna", "Tom", "Ben", "Emma", "Paul", "Maria", "David", "Laura", "Peter", "Julia", "Max", "Sarah", "Lukas",
+    "Nina", "Omar", "Priya", "Chen", "Yuki", "Ivan", "Fatima",
 )  # fmt: skip
 
 HELLO = "Hello! I am a very small model that comes with Quire. What can I do for you?"
@@ -33,28 +56,38 @@ ABILITIES = (
 
 def _pleasantry(operands: Operands) -> Slots:
     rng = operands.rng
+    # Nobody can list all names, so half of them are made up: what stands there is a name, whatever it is.
+    person = rng.choice(PEOPLE) if rng.random() < 0.5 else words.syllables(rng, rng.randint(3, 8)).capitalize()
     return {
         "hello": rng.choice(HELLOS),
         "thanks": rng.choice(THANKS),
         "praise": rng.choice(PRAISE),
+        "gift": rng.choice(GIFTS),
         "bye": rng.choice(GOODBYES),
         "leaving": rng.choice(LEAVING),
-        "name": rng.choice(NAMES),
+        "name": rng.choice(NAMES) if rng.random() < 0.6 else person,
+        "person": person,
     }
 
 
 KINDS = (
     Kind(
         "greeting",
-        2.0,
+        5.0,
         (
-            "{hello}.", "{hello}, {name}.", "{hello}.", "hi, how can you help?", "{hello}, {name}, {hello}.", "yo.",
-            "{hello}, I am {name}.", "hello, you.", "{hello}, {name}."
+            "{hello}.", "{hello}.", "{hello}, {name}.", "{hello}, {name}.", "{hello}, {name}, {hello}.", "yo.",
+            "{hello}, I am {person}.", "{hello}, my name is {person}.", "{hello}, this is {person}.",
+            "{hello}, it is me.", "{hello}, it is me, {person}.", "{hello}, {name}, it is me.",
+            "{hello}, {person}.", "{hello}, {name}, this is {person}.", "{hello}, {hello}.", "hi, how can you help?",
+            "{hello}, are you there?", "{hello}, is anybody there?", "{hello}, {name}, are you there?",
+            "{hello}, {name}, I am {person}.", "I am {person}, {hello}.", "my name is {person}.", "{name}, {hello}.",
+            "hello, you.", "{hello} from {person}.", "{hello} to you, {name}.",
         ),
         _pleasantry,
         (HELLO,),
         ("hey there.", "hi, Quire.", "hey, model.", "hello, my friend.", "good evening, model.",
-         "good morning, friend."),
+         "good morning, friend.", "good afternoon, I am {person}.", "hi there, my name is {person}.",
+         "hello again, this is {person}.", "good day, {person}, it is me.", "greetings from {person}."),
         dressing=Dressing.NONE,
     ),
     Kind(
@@ -77,31 +110,39 @@ KINDS = (
     ),
     Kind(
         "thanks",
-        2.0,
+        3.0,
         (
-            "{thanks}.", "{thanks}, {name}.", "{praise}, {thanks}.", "{thanks}, {name}.",
-            "{praise}, {thanks}, {name}.", "{thanks}, {praise}.",
-            "{thanks}, that is {praise}.", "good job.", "well done.", "very good.", "{praise}.", "{praise}, {name}."
+            "{thanks}.", "{thanks}.", "{thanks}, {name}.", "{thanks}, {name}.", "{praise}, {thanks}.",
+            "{praise}, {thanks}, {name}.", "{praise}, {name}, {thanks}.", "{thanks}, {praise}.",
+            "{thanks}, {name}, {praise}.", "{thanks}, that is {praise}.", "{thanks} for {gift}.",
+            "{thanks} for {gift}, {name}.", "{praise}, {thanks} for {gift}.", "{thanks} for {gift}, {praise}.",
+            "{thanks} to you, {name}.", "{praise}.", "{praise}, {name}.", "{praise}, {person}.",
+            "{praise}, {praise}.",
         ),
         _pleasantry,
         (WELCOME,),
         ("thank you so much.", "thanks, that helps.", "great, thank you.", "thanks, model.", "perfect, thanks.",
-         "thank you, that is nice."),
+         "thank you, that is nice.", "thank you for your help, {person}.", "wonderful, thanks, {person}.",
+         "thanks for the answer, {person}.", "very good, {person}.", "many thanks, {person}."),
         dressing=Dressing.NONE,
     ),
     Kind(
         "goodbye",
-        1.8,
+        3.5,
         (
-            "{bye}.", "{bye}, {name}.", "{bye}, {name}.", "{leaving}, {bye}.", "{leaving}, {bye}, {name}.",
-            "I have to go.",
-            "I am leaving now.", "that is all for now.", "{bye}, {thanks}.", "{thanks}, {bye}.", "goodbye for now.",
-            "see you later for now."
+            "{bye}.", "{bye}.", "{bye}, {name}.", "{bye}, {name}.", "{leaving}, {bye}.", "{leaving}, {bye}, {name}.",
+            "{bye} for now.", "{bye} then.", "{bye} for today.", "{bye} for now, {name}.", "{bye} then, {name}.",
+            "{bye} for today, {name}.", "{bye}, dear {name}.", "{bye}, {person}.",
+            "{bye} and {thanks}.", "{bye} and {bye}.", "{bye}, {bye}.", "{bye}, {name}, {bye}.", "{name}, {bye}.",
+            "I have to go.", "I have to go, {name}.", "I am leaving now.", "I am leaving now, {name}.", "I must go.",
+            "I must go now.", "I have to go now.", "that is all for now.", "that is all for today.", "{bye}, {thanks}.",
+            "{thanks}, {bye}.", "{thanks} for {gift}, {bye}.", "{thanks} and {bye}.", "{bye}, I have to go.",
         ),
         _pleasantry,
         (GOODBYE,),
         ("bye for now.", "see you later, my friend.", "bye, model.", "goodbye, Quire.", "I have to go, bye.",
-         "that is all, goodbye."),
+         "that is all, goodbye.", "see you soon, {person}.", "good night then, {person}.", "okay, bye, {person}.",
+         "farewell for today, {person}.", "until next time, {person}."),
         dressing=Dressing.NONE,
     ),
     Kind(

@@ -81,7 +81,7 @@ def _count_down(operands: Operands) -> Slots:
 KINDS = (
     Kind(
         "sum",
-        10.0,
+        18.0,
         (
             "what is {a} plus {b}?",
             "what's {a} plus {b}?",
@@ -119,7 +119,7 @@ KINDS = (
     ),
     Kind(
         "sum",
-        1.2,
+        2.0,
         (
             "what is {aa} plus {bb}?",
             "what's {aa} plus {bb}?",
@@ -133,7 +133,7 @@ KINDS = (
     ),
     Kind(
         "difference",
-        10.0,
+        20.0,
         (
             "what is {a} minus {b}?",
             "what's {a} minus {b}?",

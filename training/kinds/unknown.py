@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from training.kinds.kind import Kind, Operands, Slots
+from training.kinds.kind import Dressing, Kind, Operands, Slots
 
 ANSWER = (
     "I am a very small model, and I do not know that. I can add, count, spell and reverse words, "
@@ -76,9 +76,8 @@ KINDS = (
             "what is the best way to learn {topic}?", "what is the difference between {topic} and {place}?",
             "compare {topic} and {place}.", "who wrote the book about {topic}?", "what is the news?",
             "what happened in {place}?",
-            "why do people like {topic}?", "why?", "how?", "when?", "where?", "who?", "really?", "are you sure?",
-            "I like {topic}.", "I am sad.", "I am bored.", "I love you.", "you are wrong.", "{topic}.", "{topic}?",
-            "{topic} {place} {language}.", "talk to me.", "let us play a game.", "play some music.", "open the door.",
+            "why do people like {topic}?",
+            "talk to me.", "let us play a game.", "play some music.", "open the door.",
             "what is your favourite colour?", "what is your favourite food?", "do you know a good place in {place}?",
         ),
         _unknown,
@@ -95,5 +94,20 @@ KINDS = (
             "tell me a good joke.", "how do I play {topic}?", "where can I learn {topic}?", "is {topic} useful?",
             "do you like people?", "can you sing?", "where do you come from?", "how old is the world?",
         ),
+    ),
+    # What is no question: with "hello, " before it, it would be a greeting.
+    Kind(
+        "unknown",
+        0.8,
+        (
+            "why?", "how?", "when?", "where?", "who?", "really?", "are you sure?", "you are wrong.", "I am sad.",
+            "I am bored.", "I am hungry.", "I love you.", "{topic}.", "{topic}?", "{topic} {place} {language}.",
+            "I like {topic}.", "I want {topic}.", "I hate {topic}.", "I do not want {topic}.", "I do not know {topic}.",
+            "I really want {topic}.", "I really hate {topic}.", "I have no {topic}.", "I have seen {topic}.",
+        ),
+        _unknown,
+        (ANSWER,),
+        ("I do not like {topic}.", "I really like {topic}.", "I have seen no {topic}.", "I do not have {topic}."),
+        dressing=Dressing.NONE,
     ),
 )  # fmt: skip

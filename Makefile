@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test check fmt lint types imports proto proto-check bench clean
+.PHONY: help setup demo test test-long check fmt lint types imports proto proto-check bench clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ demo: .venv/local ## start the whole stack on this host, ask it one question, st
 
 test: check ## everything CI runs
 	$(BIN)/pytest
+
+test-long: .venv/dev ## the state machines at forty times their length: some 400,000 operations
+	QUIRE_TEST_FACTOR=40 $(BIN)/pytest tests/unit/scheduler/test_core_properties.py tests/unit/scheduler/test_prefix_cache.py
 
 check: .venv/dev lint types imports proto-check ## the checks that run no code of ours
 

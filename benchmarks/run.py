@@ -14,12 +14,15 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import overhead, startup, steps
+from benchmarks import deciding, hit_rate, kv_memory, overhead, startup, steps
 
 BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "startup": startup.measure,
     "overhead": overhead.measure,
     "steps": steps.measure,
+    "deciding": deciding.measure,
+    "kv_memory": kv_memory.measure,
+    "hit_rate": hit_rate.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 

@@ -27,6 +27,7 @@ COMMANDS = {
     ),
     "worker": Command("services.worker.main", "worker", "one worker: weights, KV pages and sampling"),
     "gateway": Command("quire.cli.gateway", "gateway", "one gateway: Envoy, HTTP and gRPC in front of routers"),
+    "estimate": Command("quire.cli.estimate", "worker", "what a model needs and which GPUs hold it, from its config"),
     "health": Command("quire.cli.health", "telemetry", "whether a part is serving, for health checks"),
 }
 

@@ -28,6 +28,9 @@ class Options(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     n: int
+    cache_salt: str
+    priority: int
+    tenant: str
 
 
 _SAMPLING = tuple(
@@ -93,4 +96,7 @@ def options_to_proto(options: Options) -> inference_pb2.GenerationOptions:
         stop=stop,
         stop_strings=[strings] if isinstance(strings, str) else strings,
         n=values.get("n"),
+        cache_salt=values.get("cache_salt", ""),
+        priority=values.get("priority", 0),
+        tenant=values.get("tenant", ""),
     )

@@ -118,6 +118,11 @@ def request_id_of(context: Any) -> str:
     return metadata_of(context, "x-request-id")[:_MAX_REQUEST_ID_CHARS] or uuid.uuid4().hex
 
 
+def tenant_of(context: Any) -> str:
+    """Whose request it is: the gateway's or the caller's x-tenant-id, or an empty string."""
+    return metadata_of(context, "x-tenant-id")[:_MAX_REQUEST_ID_CHARS]
+
+
 def timeout_of(context: Any) -> float | None:
     """Seconds until the caller gives up, or None where it named no deadline."""
     remaining = context.time_remaining()

@@ -12,12 +12,14 @@ from typing import Any, NamedTuple
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.errors import ApiError, kind_of_code
+from services.router.load import Load
 from services.router.model import ModelInfo
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.submission import FinishReason, Sequence, Submission, TokenLogprob
 
 # Ours and the proto's have the same names.
 _OPTIONAL_SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams) if field.name != "logit_bias")
+_LOAD_FIELDS = tuple(field.name for field in fields(Load))
 _FINISH_REASONS = {
     sampling_pb2.FINISH_REASON_STOP: FinishReason.STOP,
     sampling_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
@@ -62,6 +64,10 @@ def model_from_proto(message: model_pb2.ModelInfo) -> ModelInfo:
         architecture=message.architecture,
         dtype=message.dtype,
     )
+
+
+def load_from_proto(message: scheduler_pb2.Load) -> Load:
+    return Load(**{name: getattr(message, name) for name in _LOAD_FIELDS})
 
 
 def ids_to_bytes(ids: SequenceOf[int]) -> bytes:
@@ -109,6 +115,9 @@ def submit_to_proto(
             for sequence in sequences
         ],
         traceparent=submission.traceparent,
+        cache_salt=submission.cache_salt,
+        priority=submission.priority,
+        tenant=submission.tenant,
     )
     if submission.deadline is not None:
         submit.timeout_ms = max(1, int((submission.deadline - now) * 1000))

@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
+from services.router.converters import ids_to_bytes
 from services.router.errors import ApiError, overloaded
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
@@ -19,6 +20,7 @@ from services.router.sampling import SamplingParams, StopConditions
 from services.router.stop_strings import StopMatcher, StopStrings
 from services.router.submission import FinishReason, Mailbox, Sequence, Submission, TokenLogprob
 from services.router.text_output import TextOutput
+from shared.placement import prompt_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,14 @@ class GenerationRequest:
     # Seconds until the client gives up; None: no limit.
     timeout: float | None = None
     traceparent: str = ""
+    # Prompts share what is cached of their beginnings only where this is equal.
+    cache_salt: str = ""
+    # Less is sooner, where the schedulers heed it.
+    priority: int = 0
+    # Whose request it is, where the schedulers are fair among tenants.
+    tenant: str = ""
+    # What brings requests together whose prompts begin alike (shared/placement.py); empty: made of the prompt.
+    affinity: bytes = b""
 
 
 @dataclass(slots=True)
@@ -96,7 +106,8 @@ class Generation:
         self._outputs: list[TextOutput] = []
         self._num_taken: list[int] = []
         self._finish_reasons: list[FinishReason | None] = []
-        self._cached_tokens = [0] * len(request.prompts)
+        # By prompt: of the choice that found least of it. The others may have shared what that one computed.
+        self._cached_tokens: list[int | None] = [None] * len(request.prompts)
         self._submissions = self._submit()
         self._num_open = len(self._outputs)
 
@@ -112,7 +123,7 @@ class Generation:
         return Usage(
             prompt_tokens=sum(len(prompt) for prompt in self._request.prompts),
             completion_tokens=sum(output.num_tokens for output in self._outputs),
-            cached_tokens=sum(self._cached_tokens),
+            cached_tokens=sum(count or 0 for count in self._cached_tokens),
         )
 
     @property
@@ -159,6 +170,10 @@ class Generation:
                 deadline=deadline,
                 traceparent=request.traceparent,
                 mailbox=self._mailbox,
+                cache_salt=request.cache_salt,
+                priority=request.priority,
+                tenant=request.tenant,
+                affinity=request.affinity or prompt_key(info.name, request.cache_salt, ids_to_bytes(prompt)),
             )
             for sequence in submission.sequences:
                 self._indices[sequence] = len(self._outputs)
@@ -194,7 +209,9 @@ class Generation:
             self._finish_reasons[index] = reason
             self._num_open -= 1
             prompt_index = index // self._request.n
-            self._cached_tokens[prompt_index] = max(self._cached_tokens[prompt_index], sequence.num_cached_tokens)
+            least = self._cached_tokens[prompt_index]
+            found = sequence.num_cached_tokens
+            self._cached_tokens[prompt_index] = found if least is None else min(least, found)
             self._timer.finished(reason.name.lower())
         elif not token_ids:
             return None

@@ -19,11 +19,14 @@ class Load:
     num_waiting: int = 0
     num_used_blocks: int = 0
     num_blocks: int = 0
+    block_size: int = 0
     num_prompt_tokens: int = 0
     num_generation_tokens: int = 0
     num_preemptions: int = 0
     num_ready_groups: int = 0
     is_draining: bool = False
+    num_prefix_cache_queries: int = 0
+    num_prefix_cache_hits: int = 0
 
 
 class LoadTracker:

@@ -166,12 +166,16 @@ class LoadCollector(Collector):
             for model, row in values.items():
                 gauge.add_metric([model], row[column])
             yield gauge
-        preemptions = CounterMetricFamily(
-            "vllm:num_preemptions", "Sequences that gave up their blocks to others.", labels=["model_name"]
+        counters = (
+            ("vllm:num_preemptions", "num_preemptions", "Sequences that gave up their blocks to others."),
+            ("vllm:prefix_cache_queries", "num_prefix_cache_queries", "Tokens looked up in the prefix cache."),
+            ("vllm:prefix_cache_hits", "num_prefix_cache_hits", "Tokens found in the prefix cache."),
         )
-        for model, connections in by_model.items():
-            preemptions.add_metric([model], sum(connection.load.last.num_preemptions for connection in connections))
-        yield preemptions
+        for name, field, help_text in counters:
+            counter = CounterMetricFamily(name, help_text, labels=["model_name"])
+            for model, connections in by_model.items():
+                counter.add_metric([model], sum(getattr(connection.load.last, field) for connection in connections))
+            yield counter
 
 
 class RouterCollector(Collector):

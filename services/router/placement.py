@@ -16,6 +16,7 @@ from services.router.model import ModelInfo, ServedModel
 from services.router.scheduler_connection import SchedulerConnection, StreamLostError
 from services.router.submission import Sequence, Submission
 from services.router.tokenizer import TextThreads, Tokenizer
+from shared.placement import place
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +114,15 @@ class Placement:
             if name == model.info.name or name in model.info.aliases:
                 return model
         raise model_not_found(name)
+
+    async def reset_prefix_caches(self) -> None:
+        """Every connected scheduler forgets what it has cached. Raises ApiError where one does not answer."""
+        connected = [connection for connection in self.connections if connection.is_ready]
+        outcomes = await asyncio.gather(
+            *(connection.reset_prefix_cache() for connection in connected), return_exceptions=True
+        )
+        if any(isinstance(outcome, BaseException) for outcome in outcomes):
+            raise unavailable("A scheduler did not answer; the others have forgotten what they had cached.")
 
     def submit(self, submission: Submission) -> None:
         """Starts it; what becomes of it arrives in its mailbox."""
@@ -270,18 +280,18 @@ class Placement:
                 self._place(parked.submission, parked.sequences)
 
     def _choose(self, submission: Submission) -> SchedulerConnection | None:
-        """Of the model's schedulers that take new work and have not refused this submission, the least loaded; one
-        without a worker only where no other is left."""
+        """Of the model's schedulers that take new work and have not refused this submission, the one its prompt belongs
+        to; one without a worker only where no other is left."""
         candidates = [
             connection
             for connection in self.connections
             if self._takes(connection, submission) and connection.has_room and connection not in submission.refused_by
         ]
-        return min(
-            candidates,
-            key=lambda connection: (not connection.load.last.num_ready_groups, connection.load.outstanding_tokens),
-            default=None,
-        )
+        candidates = [connection for connection in candidates if connection.load.last.num_ready_groups] or candidates
+        if not candidates:
+            return None
+        nodes = {connection.node: connection for connection in candidates}
+        return nodes[place(submission.affinity, submission.outstanding_tokens(submission.sequences), list(nodes))]
 
     def _takes(self, connection: SchedulerConnection, submission: Submission) -> bool:
         return self._serves(connection, submission) and not connection.load.last.is_draining

@@ -20,10 +20,11 @@ from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.router import converters
 from services.router.errors import ApiError
-from services.router.load import Load, LoadTracker
+from services.router.load import LoadTracker
 from services.router.model import ModelInfo
 from services.router.submission import Sequence
 from shared.grpc_server import CHANNEL_OPTIONS
+from shared.placement import Node
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +34,7 @@ _SILENT_TICKS = 5
 _MAX_OUTBOX = 8192
 _FIRST_BACKOFF_SECONDS = 0.1
 _LAST_BACKOFF_SECONDS = 2.0
+_CALL_TIMEOUT_SECONDS = 5.0
 _MAX_TOKENIZER_BYTES = 256 * 1024 * 1024
 
 
@@ -85,6 +87,7 @@ class SchedulerConnection:
         self._aborts: list[int] = []
         self._wake_writer = asyncio.Event()
         self._heard = False
+        self._stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -93,6 +96,12 @@ class SchedulerConnection:
     @property
     def has_room(self) -> bool:
         return len(self._outbox) < _MAX_OUTBOX
+
+    @property
+    def node(self) -> Node:
+        """As placement sees it."""
+        last = self.load.last
+        return Node(self.scheduler_id, self.load.outstanding_tokens, last.num_blocks * last.block_size)
 
     @property
     def num_sequences(self) -> int:
@@ -118,6 +127,11 @@ class SchedulerConnection:
         if abort:
             self._aborts.append(sequence.sequence_id)
             self._wake_writer.set()
+
+    async def reset_prefix_cache(self) -> None:
+        """Raises grpc.aio.AioRpcError where the scheduler is not there."""
+        if self._stub is not None:
+            await self._stub.ResetPrefixCache(scheduler_pb2.ResetPrefixCacheRequest(), timeout=_CALL_TIMEOUT_SECONDS)
 
     async def run(self) -> None:
         """Keeps the stream up until cancelled."""
@@ -146,6 +160,7 @@ class SchedulerConnection:
 
     async def _session(self, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub) -> None:
         """One stream, from hello to its end. Raises StreamLostError, always."""
+        self._stub = stub
         call = stub.Connect(wait_for_ready=True)
         tasks: list[asyncio.Task[None]] = []
         try:
@@ -210,22 +225,7 @@ class SchedulerConnection:
             if kind == "frame":
                 self._apply(response.frame)
             elif kind == "load":
-                load = response.load
-                self.load.report(
-                    Load(
-                        load.outstanding_tokens,
-                        load.num_running,
-                        load.num_waiting,
-                        load.num_used_blocks,
-                        load.num_blocks,
-                        load.num_prompt_tokens,
-                        load.num_generation_tokens,
-                        load.num_preemptions,
-                        load.num_ready_groups,
-                        load.is_draining,
-                    ),
-                    clock(),
-                )
+                self.load.report(converters.load_from_proto(response.load), clock())
                 self._owner.on_load(self)
 
     async def _write(

@@ -134,17 +134,21 @@ class Submission:
     """One prompt and its sequences."""
 
     __slots__ = (
+        "affinity",
+        "cache_salt",
         "deadline",
         "is_closed",
         "mailbox",
         "model",
         "num_tokens_at_wait",
+        "priority",
         "prompt_token_ids",
         "refused_by",
         "request_id",
         "sampling",
         "sequences",
         "stop",
+        "tenant",
         "traceparent",
         "waits_until",
     )
@@ -161,8 +165,13 @@ class Submission:
         deadline: float | None,
         traceparent: str,
         mailbox: Mailbox,
+        cache_salt: str = "",
+        priority: int = 0,
+        tenant: str = "",
+        affinity: bytes = b"",
     ) -> None:
-        """`sampling` resolved, `stop.max_tokens` set. `deadline`: on the event loop's clock, seconds."""
+        """`sampling` resolved, `stop.max_tokens` set. `deadline`: on the event loop's clock, seconds. `affinity`: a key
+        of shared/placement.py."""
         self.request_id = request_id
         self.model = model
         self.prompt_token_ids = prompt_token_ids
@@ -171,6 +180,10 @@ class Submission:
         self.deadline = deadline
         self.traceparent = traceparent
         self.mailbox = mailbox
+        self.cache_salt = cache_salt
+        self.priority = priority
+        self.tenant = tenant
+        self.affinity = affinity
         self.sequences = [Sequence(self, index) for index in range(n)]
         # Schedulers that turned it away, and why; it is not offered to them again until something has changed there.
         self.refused_by: dict[SchedulerConnection, ApiError] = {}

@@ -24,20 +24,32 @@ class SchedulerConfig:
     max_num_queued_reqs: int = option(
         1024, "Sequences that may wait for their turn; more are refused with RESOURCE_EXHAUSTED.", minimum=1
     )
-    run_ahead: int = option(
-        2, "Plans in flight per worker group, to hide the round trip behind the forward pass.", minimum=1, maximum=8
+    target_tbt_ms: float = option(
+        50.0, "Milliseconds between tokens that prompts leave to sequences that decode; 0 for no such limit.", minimum=0
+    )
+    run_ahead: int | None = option(
+        None,
+        "Plans in flight per worker group. Default: as many as hide the round trip behind the forward pass.",
+        minimum=1,
+        maximum=8,
     )
     worker_timeout: float = option(
         60.0, "Seconds that sequences wait for a lost worker group to come back before they fail.", minimum=0
     )
     step_timeout: float = option(120.0, "Seconds after which a worker that answers no plan is given up.", minimum=1)
     enable_chunked_prefill: bool = option(True, "Compute prompts in chunks beside decodes.", not_built=True)
-    enable_prefix_caching: bool = option(False, "Share the blocks of equal prompt prefixes.", not_built=True)
+    enable_prefix_caching: bool = option(True, "Share the KV of prompts that begin alike.")
     scheduling_policy: str = option(
-        "fcfs", "The order of waiting requests.", choices=("fcfs", "priority"), not_built=True
+        "fcfs", "The order of requests: as they came, or by their priority first.", choices=("fcfs", "priority")
+    )
+    fair_queueing: bool = option(
+        False, "Give turns to the tenants that have had the fewest tokens, before priority and arrival."
     )
     preemption_mode: str = option(
-        "recompute", "How a preempted sequence resumes.", choices=("auto", "recompute", "swap"), not_built=True
+        "auto",
+        "How a sequence that gave way goes on: from its tokens, from what was copied to --swap-space, or whichever is "
+        "faster.",
+        choices=("auto", "recompute", "swap"),
     )
     num_scheduler_steps: int = option(1, "Steps planned at once.", not_built=True)
     metrics_port: int | None = option(None, "Port for Prometheus metrics over HTTP; 0 picks one.", minimum=0)

@@ -44,6 +44,10 @@ class WorkerHello:
     block_size: int
     max_num_seqs: int
     max_num_batched_tokens: int
+    num_host_blocks: int
+    swap_seconds_per_block: float
+    step_seconds: float
+    step_seconds_per_token: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,10 @@ def hello_from_proto(hello: worker_pb2.Hello) -> WorkerHello:
         hello.block_size,
         hello.max_num_seqs,
         hello.max_num_batched_tokens,
+        hello.num_host_blocks,
+        hello.swap_seconds_per_block,
+        hello.step_seconds,
+        hello.step_seconds_per_token,
     )
 
 
@@ -89,6 +97,13 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
             new_block_ids=rows.new_block_ids.tobytes(),
         ),
     )
+    moves = plan.moves
+    if moves.swap_out:
+        message.swap_out_blocks, message.swap_out_slots = _columns(moves.swap_out)
+    if moves.swap_in:
+        message.swap_in_slots, message.swap_in_blocks = _columns(moves.swap_in)
+    if moves.copies:
+        message.copy_sources, message.copy_destinations = _columns(moves.copies)
     for new in plan.new_sequences:
         request = new.sequence.request
         assert isinstance(request.sampling, sampling_pb2.SamplingParams)
@@ -106,6 +121,11 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
     return message
 
 
+def _columns(pairs: list[tuple[int, int]]) -> tuple[bytes, bytes]:
+    first, second = zip(*pairs, strict=True)
+    return array(U32, first).tobytes(), array(U32, second).tobytes()
+
+
 def result_from_proto(result: worker_pb2.StepResult) -> StepResult:
     wire_ids = u32(result.wire_ids)
     token_ids = u32(result.token_ids)
@@ -114,7 +134,7 @@ def result_from_proto(result: worker_pb2.StepResult) -> StepResult:
             f"{len(wire_ids)} sequences with {len(token_ids)} tokens in the result of step {result.step_id}"
         )
     errors = [(error.wire_id, error.message) for error in result.errors]
-    return StepResult(result.step_id, wire_ids, token_ids, errors)
+    return StepResult(result.step_id, wire_ids, token_ids, errors, result.timings.run_us / 1e6)
 
 
 def logprobs_from_proto(logprobs: sampling_pb2.TokenLogprobs) -> dict[int, TokenLogprob]:

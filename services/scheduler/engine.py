@@ -11,12 +11,15 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
+from dataclasses import replace
 
 from quire.worker.v1 import worker_pb2
 
 from .config import SchedulerConfig
 from .converters import TokenLogprob, WorkerHello, logprobs_from_proto, result_from_proto
-from .core.config import CoreConfig
+from .core.config import CoreConfig, PreemptionMode
+from .core.pacing import RunAhead, TurnRate, pairs
 from .core.scheduler import FinishedSequence, RefusedError, Scheduler, StepOutcome
 from .core.sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest
 from .fleet import Fleet
@@ -45,6 +48,10 @@ class Engine:
         self._pump_due: asyncio.Handle | None = None
         self._lost_since: float | None = None
         self._last_progress = time.monotonic()
+        self._run_ahead = RunAhead(fleet.config.run_ahead)
+        self._turn_rate = TurnRate()
+        # When each plan in flight left.
+        self._sent_at: deque[float] = deque()
         self._spans = fleet.spans
         fleet.engines.append(self)
 
@@ -56,7 +63,13 @@ class Engine:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
         if max(request.prompt_token_ids + request.output_token_ids, default=0) >= self._fleet.model.info.vocab_size:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "a token id is out of the model's range"))
-        sequence = self.core.submit(request)
+        try:
+            sequence = self.core.submit(request)
+        except RefusedError as error:
+            if error.failure.kind is not ErrorKind.RESOURCE_EXHAUSTED:
+                raise
+            seconds = self._turn_rate.seconds_until_turn(self.core.num_waiting)
+            raise RefusedError(replace(error.failure, retry_after_s=seconds)) from None
         self._spans.start(sequence)
         self._pump_soon()
 
@@ -72,6 +85,7 @@ class Engine:
         if self.core is None:
             return
         self._finish(self.core.expire(now))
+        self._turn_rate.observe(now, self.core.counters.starts)
         if self._lost_since is not None and now - self._lost_since > self._config.worker_timeout:
             self._fail_all(Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0))
         if self.core.num_in_flight and now - self._last_progress > self._config.step_timeout and self._link is not None:
@@ -112,7 +126,7 @@ class Engine:
                 finally:
                     self._lose()
                     await link.close()
-                if self.core is not None and self.core.counters.steps > steps + self._config.run_ahead:
+                if self.core is not None and self.core.counters.steps > steps + self._run_ahead.depth:
                     attempt = 0  # it did work; one that is lost at once again and again is claimed ever more slowly
             await asyncio.sleep(RECONNECT_DELAYS_S[min(attempt, len(RECONNECT_DELAYS_S) - 1)])
             attempt += 1
@@ -127,7 +141,7 @@ class Engine:
         hello = link.hello
         self._fleet.model.adopt(hello.model)
         try:
-            self._adopt_core(core_config(hello, self._config))
+            self._adopt_core(core_config(hello, self._config), hello)
         except ValueError as error:
             raise WorkerLostError(f"worker {self.address} offers what cannot work: {error}") from error
         self._link = link
@@ -146,15 +160,25 @@ class Engine:
         async for result in link.results():
             self._apply(result)
 
-    def _adopt_core(self, config: CoreConfig) -> None:
+    def _adopt_core(self, config: CoreConfig, hello: WorkerHello) -> None:
         """A core for the worker at hand, with the sequences of the last one."""
         if self.core is None:
             self.core = Scheduler(config)
+            self._expect(hello)
         elif self.core.config != config:
             sequences = self.core.drain()
             counters, self.core = self.core.counters, Scheduler(config)
+            self._expect(hello)
             self.core.counters = counters
             self._take(sequences)
+
+    def _expect(self, hello: WorkerHello) -> None:
+        """The worker's own measurements are the first that is known of its step times."""
+        assert self.core is not None
+        if hello.step_seconds:
+            for num_tokens in (1, 128, 1, 128):
+                seconds = hello.step_seconds + (num_tokens - 1) * hello.step_seconds_per_token
+                self.core.step_times.observe(num_tokens, pairs(0, num_tokens), seconds)
 
     def _take(self, sequences: list[Sequence]) -> None:
         """Sequences of another core, this engine's last one or a lost engine's."""
@@ -173,6 +197,7 @@ class Engine:
             self._lost_since = time.monotonic()
         if self.core is None:
             return
+        self._sent_at.clear()
         self._finish(self.core.reset())
         other = self._fleet.least_loaded()
         if other is not None and other is not self and other.ready.is_set():
@@ -186,18 +211,19 @@ class Engine:
             self._pump_due = asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Keeps `run_ahead` plans in flight while there is something to plan."""
+        """Keeps as many plans in flight as hide the round trip, while there is something to plan."""
         if self._pump_due is not None:
             self._pump_due.cancel()
             self._pump_due = None
         if self._link is None or self.core is None:
             return
-        while self.core.num_in_flight < self._config.run_ahead:
+        while self.core.num_in_flight < self._run_ahead.depth:
             if not self.core.num_in_flight:
                 self._last_progress = time.monotonic()
             plan = self.core.schedule()
             if plan is None:
                 return
+            self._sent_at.append(time.monotonic())
             self._link.send(plan)
 
     def _apply(self, message: worker_pb2.StepResult) -> None:
@@ -210,6 +236,10 @@ class Engine:
         self._last_progress = time.monotonic()
         # The next plan first: the device waits for it, the routers do not wait for the device.
         self._pump()
+        timings = message.timings
+        # From a plan's departure to its successor's, without the time it waited at the worker.
+        round_trip = time.monotonic() - self._sent_at.popleft() - timings.queue_us / 1e6
+        self._run_ahead.observe(round_trip, timings.run_us / 1e6)
         self._deliver(outcome, logprobs)
 
     def _deliver(self, outcome: StepOutcome, logprobs: dict[int, TokenLogprob]) -> None:
@@ -227,7 +257,7 @@ class Engine:
             assert isinstance(owner, Owner)
             if end.failure is not None:
                 logger.warning("request %s failed: %s", owner.request_id, end.failure.message)
-            owner.session.add_finished(owner, end.reason, end.failure)
+            owner.session.add_finished(owner, end.reason, end.failure, end.sequence.num_cached_tokens or 0)
             self._spans.end(owner, end.reason.name.lower())
 
     def _fail_all(self, failure: Failure) -> None:
@@ -248,7 +278,20 @@ def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=hello.model.max_model_len,
         max_num_queued_reqs=config.max_num_queued_reqs,
+        target_tbt_s=target_tbt_s(config),
+        num_host_blocks=hello.num_host_blocks,
+        preemption_mode=PreemptionMode(config.preemption_mode),
+        seconds_per_swapped_block=hello.swap_seconds_per_block,
+        enable_prefix_caching=config.enable_prefix_caching,
+        fair_queueing=config.fair_queueing,
     )
+
+
+def target_tbt_s(config: SchedulerConfig) -> float | None:
+    """Whoever says how many tokens a step takes has decided for himself what decodes can bear."""
+    if config.max_num_batched_tokens is not None or not config.target_tbt_ms:
+        return None
+    return config.target_tbt_ms / 1000
 
 
 async def run_engines(engines: list[Engine]) -> None:

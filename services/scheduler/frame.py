@@ -48,9 +48,19 @@ class FrameBuilder:
         self._token_ids.append(token_id)
 
     def add_finished(
-        self, sequence_id: int, attempt: int, reason: FinishReason, failure: Failure | None = None
+        self,
+        sequence_id: int,
+        attempt: int,
+        reason: FinishReason,
+        failure: Failure | None = None,
+        num_cached_tokens: int = 0,
     ) -> None:
-        finished = scheduler_pb2.Finished(sequence_id=sequence_id, attempt=attempt, reason=FINISH_REASONS[reason])
+        finished = scheduler_pb2.Finished(
+            sequence_id=sequence_id,
+            attempt=attempt,
+            reason=FINISH_REASONS[reason],
+            num_cached_tokens=num_cached_tokens,
+        )
         if failure is not None:
             finished.error.CopyFrom(error_to_proto(failure))
         self._finished.append(finished)

@@ -36,9 +36,15 @@ class LoadCollector:
             gauge = GaugeMetricFamily(name, help_text, labels=["model_name"])
             gauge.add_metric(labels, value)
             yield gauge
-        preemptions = CounterMetricFamily("vllm:num_preemptions", "Sequences preempted.", labels=["model_name"])
-        preemptions.add_metric(labels, load.num_preemptions)
-        yield preemptions
+        counters = {
+            "vllm:num_preemptions": (load.num_preemptions, "Sequences preempted."),
+            "vllm:prefix_cache_queries": (load.num_prefix_cache_queries, "Tokens looked up in the prefix cache."),
+            "vllm:prefix_cache_hits": (load.num_prefix_cache_hits, "Tokens found in the prefix cache."),
+        }
+        for name, (count, help_text) in counters.items():
+            counter = CounterMetricFamily(name, help_text, labels=["model_name"])
+            counter.add_metric(labels, count)
+            yield counter
 
 
 def registry(collector: LoadCollector) -> CollectorRegistry:

@@ -85,6 +85,14 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             num_aborted=sum(counter.aborts for counter in counters),
         )
 
+    async def ResetPrefixCache(  # noqa: N802
+        self, request: scheduler_pb2.ResetPrefixCacheRequest, context: Context
+    ) -> scheduler_pb2.ResetPrefixCacheResponse:
+        for engine in self._fleet.engines:
+            if engine.core is not None:
+                engine.core.memory.prefix_cache.clear()
+        return scheduler_pb2.ResetPrefixCacheResponse()
+
     # -- The rest of the service ---------------------------------------------------------------------------------------
 
     async def tick_forever(self) -> None:
@@ -112,16 +120,18 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             core = engine.core
             if core is None:
                 continue
-            load.outstanding_tokens += core.num_outstanding_tokens()
+            load.outstanding_tokens += core.num_outstanding_tokens
             load.num_ready_groups += engine.ready.is_set()
             load.num_running += core.num_running
             load.num_waiting += core.num_waiting
-            load.num_used_blocks += core.pool.num_used
-            load.num_blocks += core.pool.num_blocks
+            load.num_used_blocks += core.memory.pool.num_used
+            load.num_blocks += core.memory.pool.num_blocks
             load.block_size = core.config.block_size
             load.num_prompt_tokens += core.counters.prompt_tokens
             load.num_generation_tokens += core.counters.generation_tokens
             load.num_preemptions += core.counters.preemptions
+            load.num_prefix_cache_queries += core.counters.prefix_cache_queries
+            load.num_prefix_cache_hits += core.counters.prefix_cache_hits
         return load
 
     async def _wait_ready(self) -> None:
@@ -195,6 +205,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         sampling.CopyFrom(submit.sampling)
         sampling_bytes = sampling.ByteSize()
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
+        group = object() if len(submit.choices) > 1 else None
         requests = []
         for choice in submit.choices:
             if (stale := session.owners.pop(choice.sequence_id, None)) is not None:
@@ -207,6 +218,10 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     stop_token_ids=frozenset(stop_token_ids),
                     output_token_ids=u32(choice.output_token_ids),
                     choice_index=choice.choice_index,
+                    group=group,
+                    cache_salt=submit.cache_salt,
+                    tenant=submit.tenant,
+                    priority=submit.priority if self._fleet.config.scheduling_policy == "priority" else 0,
                     sampling=sampling,
                     sampling_bytes=sampling_bytes,
                     deadline=deadline,

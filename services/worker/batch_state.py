@@ -29,6 +29,7 @@ class Limits:
     max_num_batched_tokens: int
     max_model_len: int
     vocab_size: int
+    num_host_blocks: int = 0
 
     @property
     def max_blocks_per_sequence(self) -> int:
@@ -84,6 +85,21 @@ class BatchState:
             self._failed.pop(wire_id, None)
             slots.append(slot)
         return slots
+
+    def check_copies(self, plan: StepPlan) -> None:
+        """Raises PlanError for copies from or to what does not exist, or of two to one place."""
+        blocks, slots = self.limits.num_blocks, self.limits.num_host_blocks
+        for sources, num_sources, destinations, num_destinations in (
+            (plan.swap_out_blocks, blocks, plan.swap_out_slots, slots),
+            (plan.swap_in_slots, slots, plan.swap_in_blocks, blocks),
+            (plan.copy_sources, blocks, plan.copy_destinations, blocks),
+        ):
+            if len(sources) != len(destinations):
+                raise PlanError("the copies' columns differ in length")
+            if len(sources) and (sources.max() >= num_sources or destinations.max() >= num_destinations):
+                raise PlanError(f"a block to copy is not below {blocks}, or a host slot not below {slots}")
+            if len(np.unique(destinations)) != len(destinations):
+                raise PlanError("a block is copied to twice")
 
     def admit(self, sequence: NewSequence) -> bool:
         """Whether the sequence will run. One whose sampling parameters are out of range has failed from the start: they

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -11,7 +12,7 @@ from services.worker.errors import ModelError
 
 BUNDLED = "quire-chat"
 # Weights in one format only, and everything a configuration or tokenizer may be kept in.
-_HUB_PATTERNS = ["*.safetensors", "*.json", "*.jinja", "*.model", "*.txt"]
+_HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +21,9 @@ class Checkpoint:
     names: tuple[str, ...]  # what requests call the model; the first is its name, the others are aliases
 
 
-def find_checkpoint(config: WorkerConfig) -> Checkpoint:
-    """Downloads if need be. Raises ModelError, with a sentence, if there is no such model."""
+def find_checkpoint(config: WorkerConfig, patterns: Sequence[str] = _HUB_PATTERNS) -> Checkpoint:
+    """Downloads files that match `patterns`, if need be. Raises ModelError, with a sentence, if there is no such
+    model."""
     if not config.model:
         directory = Path(str(resources.files("quire"))) / "models" / BUNDLED
         if not directory.is_dir():
@@ -30,10 +32,10 @@ def find_checkpoint(config: WorkerConfig) -> Checkpoint:
     directory = Path(config.model).expanduser()
     if directory.is_dir():
         return Checkpoint(directory, config.served_model_name or (directory.resolve().name, config.model))
-    return Checkpoint(_download(config), config.served_model_name or (config.model,))
+    return Checkpoint(_download(config, patterns), config.served_model_name or (config.model,))
 
 
-def _download(config: WorkerConfig) -> Path:
+def _download(config: WorkerConfig, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (
         GatedRepoError,
@@ -46,7 +48,7 @@ def _download(config: WorkerConfig) -> Path:
     if Path(name).is_absolute() or name.startswith(("./", "../", "~")):
         raise ModelError(f"there is no directory {name}")
     try:
-        return Path(snapshot_download(name, revision=config.revision or None, allow_patterns=_HUB_PATTERNS))
+        return Path(snapshot_download(name, revision=config.revision or None, allow_patterns=list(patterns)))
     except HFValidationError as error:
         raise ModelError(f"{name} is neither a directory nor the name of a model on the Hugging Face hub") from error
     except GatedRepoError as error:

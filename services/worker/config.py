@@ -40,6 +40,9 @@ class WorkerConfig:
     gpu_memory_utilization: float = option(
         0.9, "Fraction of a GPU's memory to use for weights and KV cache.", minimum=0.01, maximum=1.0
     )
+    swap_space: float = option(
+        0.0, "GiB of host memory for KV blocks of sequences that gave way, and of evicted prefixes.", minimum=0
+    )
     max_num_seqs: int = option(256, "Sequences per step, at most.", minimum=1)
     max_num_batched_tokens: int = option(2048, "Tokens per step, at most.", minimum=1)
     num_threads: int | None = option(None, "CPU threads to compute with; one per physical core if left out.", minimum=1)
@@ -53,7 +56,6 @@ class WorkerConfig:
     quantization: str | None = option(None, "Weight quantization.", not_built=True)
     tensor_parallel_size: int = option(1, "Ranks that share each layer.", not_built=True)
     pipeline_parallel_size: int = option(1, "Ranks that share the layers.", not_built=True)
-    swap_space: float = option(0.0, "GiB of host memory for pages of preempted sequences.", not_built=True)
     speculative_model: str | None = option(None, "Draft model for speculation.", not_built=True)
     num_speculative_tokens: int | None = option(None, "Draft tokens per step.", not_built=True)
     speculative_draft_tensor_parallel_size: int | None = option(

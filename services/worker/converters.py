@@ -36,6 +36,12 @@ def plan_from_proto(message: worker_pb2.StepPlan) -> StepPlan:
             new_block_offsets=u32(rows.new_block_offsets) if rows.new_block_offsets else np.zeros(1, np.uint32),
             new_block_ids=u32(rows.new_block_ids),
         ),
+        copy_sources=u32(message.copy_sources),
+        copy_destinations=u32(message.copy_destinations),
+        swap_out_blocks=u32(message.swap_out_blocks),
+        swap_out_slots=u32(message.swap_out_slots),
+        swap_in_slots=u32(message.swap_in_slots),
+        swap_in_blocks=u32(message.swap_in_blocks),
     )
 
 

@@ -12,13 +12,20 @@ from services.worker.batch_state import Limits
 from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.kv_cache import allocate_pages, count_blocks, resolve_max_model_len
+from services.worker.kv_cache import (
+    HostPages,
+    allocate_pages,
+    count_blocks,
+    count_host_blocks,
+    resolve_max_model_len,
+)
 from services.worker.model_runner import ModelRunner
 from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights import DummySource, SafetensorsSource, WeightSource
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.served_model import ServedModel
+from services.worker.speed import Speed, measure_steps, measure_swap
 from services.worker.threads import physical_cores
 from services.worker.tokenizer_files import read_tokenizer
 
@@ -28,6 +35,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Engine:
     runner: ModelRunner
+    speed: Speed
     model: ServedModel
 
 
@@ -68,9 +76,15 @@ def load_engine(config: WorkerConfig, report: Callable[[str, float | None], None
         config.max_num_batched_tokens,
         max_model_len,
         model.vocab_size,
+        count_host_blocks(config, model, dtype),
     )
     with torch.inference_mode():
         pages = allocate_pages(model, num_blocks, config.block_size, device, dtype)
+        host_pages = HostPages(pages, limits.num_host_blocks)
+        swap_seconds = measure_swap(host_pages, num_blocks, device)
+    runner = ModelRunner(decoder, ops, pages, limits, host_pages)
+    report("measuring a step", None)
+    speed = Speed(swap_seconds, *measure_steps(runner))
     dtype_name = str(dtype).removeprefix("torch.")
     logger.info(
         "serving %s on %s in %s: %d KV blocks of %d tokens (%d tokens), at most %d per sequence; %s",
@@ -78,7 +92,8 @@ def load_engine(config: WorkerConfig, report: Callable[[str, float | None], None
         max_model_len, describe_numerics(device, dtype),
     )  # fmt: skip
     return Engine(
-        ModelRunner(decoder, ops, pages, limits),
+        runner,
+        speed,
         ServedModel(checkpoint.names, model, max_model_len, dtype_name, tokenizer),
     )
 

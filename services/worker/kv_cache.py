@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
@@ -36,6 +39,49 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, device: torch.device,
             f"which takes {block_bytes(model, config.block_size, dtype)}; raise --kv-cache-memory-bytes"
         )
     return int(blocks)
+
+
+def count_host_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype) -> int:
+    """How many blocks the swap space holds."""
+    return int(config.swap_space * 2**30) // block_bytes(model, config.block_size, dtype)
+
+
+class HostPages:
+    """Slots in host memory, each for one block of every layer; pinned where the device is a GPU.
+
+    Copies run on the device's compute stream, in the order of the calls, and the host itself never looks into the
+    slots: so nothing has to wait for a copy to end.
+    """
+
+    def __init__(self, pages: Sequence[KVPages], num_slots: int) -> None:
+        self._tensors = [tensor for layer in pages for tensor in (layer.keys, layer.values)]
+        first = self._tensors[0]
+        self._is_cuda = first.device.type == "cuda"
+        # [num_slots, 2 · layers, num_kv_heads, block_size, head_dim]
+        shape = (num_slots, len(self._tensors), *first.shape[1:])
+        self._slots = torch.zeros(shape, dtype=first.dtype, pin_memory=self._is_cuda and num_slots > 0)
+        self.num_slots = num_slots
+
+    def save(self, blocks: Tensor, slots: Tensor) -> None:
+        """Copies blocks to slots, int64 [n] each, on the host."""
+        where = blocks.to(self._tensors[0].device)
+        pages = torch.stack([tensor[where] for tensor in self._tensors], dim=1)
+        if not self._is_cuda:
+            self._slots[slots] = pages
+            return
+        for page, slot in zip(pages, slots.tolist(), strict=True):
+            self._slots[slot].copy_(page, non_blocking=True)
+
+    def load(self, slots: Tensor, blocks: Tensor) -> None:
+        """Copies slots to blocks, int64 [n] each, on the host."""
+        device = self._tensors[0].device
+        if self._is_cuda:
+            pages = torch.stack([self._slots[slot].to(device, non_blocking=True) for slot in slots.tolist()])
+        else:
+            pages = self._slots[slots]
+        where = blocks.to(device)
+        for index, tensor in enumerate(self._tensors):
+            tensor[where] = pages[:, index]
 
 
 def resolve_max_model_len(config: WorkerConfig, model: ModelConfig, capacity: int) -> int:

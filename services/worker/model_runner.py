@@ -14,11 +14,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from services.worker.batch_state import Batch, BatchState, Limits
+from services.worker.kv_cache import HostPages
 from services.worker.models.decoder import Decoder
 from services.worker.ops.interface import AttentionBatch, KVPages, Ops
-from services.worker.plan import Logprobs, SequenceError, StepPlan, StepResult
+from services.worker.plan import U32, Logprobs, SequenceError, StepPlan, StepResult
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.sampler import Sample, Sampler
 from services.worker.tracing import SequenceSpans
@@ -42,11 +44,19 @@ class LaunchedStep:
 class ModelRunner:
     """Weights, pages and slots of one worker. Not thread-safe: one step thread owns it."""
 
-    def __init__(self, decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        ops: Ops,
+        pages: Sequence[KVPages],
+        limits: Limits,
+        host_pages: HostPages | None = None,
+    ) -> None:
         self.limits = limits
         self.ops = ops
         self._decoder = decoder
         self._pages = pages
+        self._host_pages = host_pages or HostPages(pages, 0)
         self.reset()
 
     @property
@@ -75,8 +85,15 @@ class ModelRunner:
         An error of the forward pass or the sampler is not raised: it fails the sequences of this step, and no others.
         """
         started_at = time.monotonic()
+        self._state.check_copies(plan)
+        if len(plan.swap_out_blocks):
+            self._host_pages.save(_indices(plan.swap_out_blocks), _indices(plan.swap_out_slots))
         for slot in self._state.release(plan):
             self._spans.end(slot)
+        if len(plan.swap_in_slots):
+            self._host_pages.load(_indices(plan.swap_in_slots), _indices(plan.swap_in_blocks))
+        if len(plan.copy_sources):
+            self._copy_blocks(_indices(plan.copy_sources), _indices(plan.copy_destinations))
         for sequence in plan.new_sequences:
             if self._state.admit(sequence):
                 self._sampler.admit(sequence)
@@ -124,6 +141,11 @@ class ModelRunner:
             run_us=_microseconds(finished_at - step.started_at),
         )
 
+    def _copy_blocks(self, sources: Tensor, destinations: Tensor) -> None:
+        sources, destinations = sources.to(self.ops.device), destinations.to(self.ops.device)
+        for pages in self._pages:
+            pages.copy_blocks(sources, destinations)
+
     def _compute(self, batch: Batch) -> Sample | None:
         if not len(batch.slots):
             return None
@@ -162,6 +184,10 @@ def _collect_logprobs(tensors: LogprobTensors, valid: np.ndarray[tuple[int], np.
         top_token_ids=tensors.top_token_ids.cpu().numpy()[keep][within].astype(np.uint32),
         top_logprobs=tensors.top_logprobs.cpu().numpy()[keep][within],
     )
+
+
+def _indices(column: U32) -> Tensor:
+    return torch.from_numpy(column.astype(np.int64))
 
 
 def _microseconds(seconds: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,10 @@ from services.worker.sampling.params import SamplingParams
 
 U32 = NDArray[np.uint32]
 F32 = NDArray[np.float32]
+
+
+def _no_ids() -> U32:
+    return np.zeros(0, np.uint32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,12 @@ class StepPlan:
     released_wire_ids: U32
     new_sequences: tuple[NewSequence, ...]
     rows: Rows
+    copy_sources: U32 = field(default_factory=_no_ids)  # [num_copies], block ids
+    copy_destinations: U32 = field(default_factory=_no_ids)  # [num_copies]
+    swap_out_blocks: U32 = field(default_factory=_no_ids)  # [n]
+    swap_out_slots: U32 = field(default_factory=_no_ids)  # [n], of the host
+    swap_in_slots: U32 = field(default_factory=_no_ids)  # [m]
+    swap_in_blocks: U32 = field(default_factory=_no_ids)  # [m]
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,6 +135,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             block_size=limits.block_size,
             max_num_seqs=limits.max_num_seqs,
             max_num_batched_tokens=limits.max_num_batched_tokens,
+            num_host_blocks=limits.num_host_blocks,
+            swap_seconds_per_block=engine.speed.swap_per_block,
+            step_seconds=engine.speed.step,
+            step_seconds_per_token=engine.speed.per_token,
         )
 
 

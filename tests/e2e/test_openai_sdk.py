@@ -36,8 +36,34 @@ def test_a_streamed_chat_says_the_same(client: openai.OpenAI, server: Server) ->
     )
     chunks = list(stream)
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
+    assert chunks[-1].usage is not None
+    assert whole.usage is not None
+    assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
+    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens
     assert chunks[-1].choices == []
+
+
+def test_a_second_turn_finds_the_first_one_cached(client: openai.OpenAI, server: Server) -> None:
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Count from 40 to 55, please."}]
+
+    def ask(**extra: object) -> tuple[str, int]:
+        answer = client.chat.completions.create(
+            model=server.model, messages=messages, temperature=0, extra_body=extra or None
+        )
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        return answer.choices[0].message.content or "", answer.usage.prompt_tokens_details.cached_tokens or 0
+
+    first, num_found = ask(cache_salt="a test of its own")
+    assert num_found == 0
+    messages += [{"role": "assistant", "content": first}, {"role": "user", "content": "And from 3 to 5?"}]
+    again, num_found = ask(cache_salt="a test of its own")
+    assert num_found >= 64
+    assert ask(cache_salt="another") == (again, 0)
+    request = urllib.request.Request(f"{server.url}/reset_prefix_cache", data=b"{}", method="POST")
+    with urllib.request.urlopen(request) as response:
+        assert response.status == 200
+    assert ask(cache_salt="a test of its own") == (again, 0)
 
 
 def test_n_choices_are_different_samples(client: openai.OpenAI, server: Server) -> None:

@@ -17,6 +17,7 @@ class CountingModel:
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = 8192
+        self.num_host_blocks = 0
         self._num_tokens = np.zeros(max_num_seqs, np.uint32)
 
     def step(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:

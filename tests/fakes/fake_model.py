@@ -4,7 +4,8 @@ Its "forward pass" is a hash over the whole history of a sequence, read back fro
 table, a block used twice, a stale page or a lost token changes the output. It is the oracle of the scheduler's tests,
 and shows an engine writer what a worker must promise:
 
-- a plan is applied in the order release, new sequences, forward, sample;
+- a plan is applied in the order swap-out, release, swap-in, copies, new sequences, forward, sample;
+- no block is written while another sequence reads it;
 - every id, slot, position and block of a plan is checked, and a breach ends the epoch (ContractError);
 - tokens that the scheduler does not know yet come from the worker's own state, so plans need not wait for results.
 """
@@ -66,12 +67,21 @@ class FakeModel:
     """Pages, slots and sequences of one epoch."""
 
     def __init__(
-        self, *, num_blocks: int = 64, block_size: int = 4, max_num_seqs: int = 8, max_num_batched_tokens: int = 64
+        self,
+        *,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        max_num_seqs: int = 8,
+        max_num_batched_tokens: int = 64,
+        num_host_blocks: int = 0,
     ):
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
+        self.num_host_blocks = num_host_blocks
+        # What stands in each slot of the host: a block's pages.
+        self._host: dict[int, list[int | None]] = {}
         # What stands in each KV slot: the hash of the history up to and with its token.
         self._pages: dict[int, int] = {}
         self._sequences: dict[int, _FakeSequence] = {}
@@ -82,12 +92,51 @@ class FakeModel:
         """Runs one plan. Raises ContractError."""
         _check(plan.step_id == self._last_step_id + 1, f"step {plan.step_id} after {self._last_step_id}")
         self._last_step_id = plan.step_id
+        self._swap_out(_u32(plan.swap_out_blocks), _u32(plan.swap_out_slots))
         for wire_id in _u32(plan.released_wire_ids):
             _check(wire_id in self._sequences, f"release of unknown sequence {wire_id}")
             del self._sequences[wire_id]
+        self._swap_in(_u32(plan.swap_in_slots), _u32(plan.swap_in_blocks))
+        self._copy(_u32(plan.copy_sources), _u32(plan.copy_destinations))
         for new in plan.new_sequences:
             self._add(new)
         return self._run(plan.step_id, plan.rows)
+
+    def _swap_out(self, blocks: list[int], slots: list[int]) -> None:
+        _check(len(blocks) == len(slots) == len(set(slots)), "swap-out")
+        _check(all(slot < self.num_host_blocks for slot in slots), "a host slot")
+        for block_id, slot in zip(blocks, slots, strict=True):
+            self._host[slot] = self._read(block_id)
+
+    def _swap_in(self, slots: list[int], blocks: list[int]) -> None:
+        _check(len(blocks) == len(slots) == len(set(blocks)), "swap-in")
+        self._check_unused(blocks)
+        for slot, block_id in zip(slots, blocks, strict=True):
+            _check(slot in self._host, f"nothing was copied to host slot {slot}")
+            self._write(block_id, self._host[slot])
+
+    def _copy(self, sources: list[int], destinations: list[int]) -> None:
+        _check(len(sources) == len(destinations), "copies")
+        _check(len(set(destinations)) == len(destinations), "a block is copied to twice")
+        _check(all(block_id < self.num_blocks for block_id in (*sources, *destinations)), "a block to copy")
+        self._check_unused(destinations)
+        for destination, pages in zip(destinations, [self._read(source) for source in sources], strict=True):
+            self._write(destination, pages)
+
+    def _check_unused(self, blocks: list[int]) -> None:
+        in_use = {block_id for sequence in self._sequences.values() for block_id in sequence.block_ids}
+        _check(not in_use.intersection(blocks), "a block in use is copied to")
+
+    def _read(self, block_id: int) -> list[int | None]:
+        size = self.block_size
+        return [self._pages.get(slot) for slot in range(block_id * size, (block_id + 1) * size)]
+
+    def _write(self, block_id: int, pages: list[int | None]) -> None:
+        for slot, page in enumerate(pages, block_id * self.block_size):
+            if page is None:
+                self._pages.pop(slot, None)
+            else:
+                self._pages[slot] = page
 
     def _add(self, new: worker_pb2.NewSequence) -> None:
         _check(new.wire_id not in self._used_ids, f"sequence id {new.wire_id} used twice")
@@ -143,6 +192,9 @@ class FakeModel:
             history = extend_hash(history, sequence.token_ids[position])
             page = self._pages.get(self._kv_slot(sequence, position))
             _check(page == history, f"page of position {position} holds something else")
+        written = set(sequence.block_ids[start // self.block_size : (end - 1) // self.block_size + 1])
+        for other in self._sequences.values():
+            _check(other is sequence or not written.intersection(other.block_ids), "a block is written while shared")
         for position in range(start, end):
             history = extend_hash(history, sequence.token_ids[position])
             self._pages[self._kv_slot(sequence, position)] = history

@@ -123,6 +123,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             block_size=model.block_size,
             max_num_seqs=model.max_num_seqs,
             max_num_batched_tokens=model.max_num_batched_tokens,
+            num_host_blocks=model.num_host_blocks,
         )
 
 

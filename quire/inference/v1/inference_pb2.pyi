@@ -49,8 +49,17 @@ class GenerationOptions(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     STOP_STRINGS_FIELD_NUMBER: _builtins.int
     N_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     n: _builtins.int
     """How many answers to generate. 1 to 128, default 1."""
+    cache_salt: _builtins.str
+    """Prompts share the KV of a common beginning only where this is equal: keeps tenants apart."""
+    priority: _builtins.int
+    """Less is sooner, where the schedulers heed priorities."""
+    tenant: _builtins.str
+    """Whose request it is, where the schedulers are fair among tenants."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams: ...
     @_builtins.property
@@ -66,10 +75,13 @@ class GenerationOptions(_message.Message):
         stop: _sampling_pb2.StopConditions | None = ...,
         stop_strings: _abc.Iterable[_builtins.str] | None = ...,
         n: _builtins.int | None = ...,
+        cache_salt: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "n", b"n", "sampling", b"sampling", "stop", b"stop"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "n", b"n", "sampling", b"sampling", "stop", b"stop", "stop_strings", b"stop_strings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "cache_salt", b"cache_salt", "n", b"n", "priority", b"priority", "sampling", b"sampling", "stop", b"stop", "stop_strings", b"stop_strings", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
     _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015

@@ -43,6 +43,8 @@ class OpenAIServiceStub:
     GetModel: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]
     Tokenize: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     Detokenize: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Nothing computed so far is found again by any scheduler. vLLM's call."""
     GetHealth: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]
     """200 while at least one scheduler can take requests."""
     GetMetrics: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]
@@ -62,6 +64,8 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     GetModel: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     Tokenize: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     Detokenize: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Nothing computed so far is found again by any scheduler. vLLM's call."""
     GetHealth: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """200 while at least one scheduler can take requests."""
     GetMetrics: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -114,6 +118,14 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+
+    @_abc_1.abstractmethod
+    def ResetPrefixCache(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Nothing computed so far is found again by any scheduler. vLLM's call."""
 
     @_abc_1.abstractmethod
     def GetHealth(

@@ -138,6 +138,9 @@ class Submit(_message.Message):
     CHOICES_FIELD_NUMBER: _builtins.int
     TIMEOUT_MS_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """For logs and traces."""
     prompt_token_ids: _builtins.bytes
@@ -146,6 +149,12 @@ class Submit(_message.Message):
     """Milliseconds left before the client gives up; unset: no limit."""
     traceparent: _builtins.str
     """W3C trace context, if the request is traced."""
+    cache_salt: _builtins.str
+    """Prompts share the KV of a common beginning only where this is equal: keeps tenants apart."""
+    priority: _builtins.int
+    """Less is sooner, under --scheduling-policy priority."""
+    tenant: _builtins.str
+    """Whose request it is, under --fair-queueing."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """Every field set but logprobs."""
@@ -166,10 +175,13 @@ class Submit(_message.Message):
         choices: _abc.Iterable[Global___Choice] | None = ...,
         timeout_ms: _builtins.int | None = ...,
         traceparent: _builtins.str = ...,
+        cache_salt: _builtins.str = ...,
+        priority: _builtins.int = ...,
+        tenant: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "sampling", b"sampling", "stop", b"stop", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "choices", b"choices", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "cache_salt", b"cache_salt", "choices", b"choices", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__timeout_ms: _TypeAlias = _typing.Literal["timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__timeout_ms: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms"]  # noqa: Y015
@@ -357,6 +369,8 @@ class Load(_message.Message):
     NUM_PREEMPTIONS_FIELD_NUMBER: _builtins.int
     NUM_READY_GROUPS_FIELD_NUMBER: _builtins.int
     IS_DRAINING_FIELD_NUMBER: _builtins.int
+    NUM_PREFIX_CACHE_QUERIES_FIELD_NUMBER: _builtins.int
+    NUM_PREFIX_CACHE_HITS_FIELD_NUMBER: _builtins.int
     outstanding_tokens: _builtins.int
     """Prompt tokens still to compute plus output tokens still allowed, of all unfinished sequences."""
     num_running: _builtins.int
@@ -372,6 +386,9 @@ class Load(_message.Message):
     """Worker groups that are claimed now. With none, what is submitted waits for one to come back: others are the better choice."""
     is_draining: _builtins.bool
     """Takes no new requests, as it is about to stop; those under way go on."""
+    num_prefix_cache_queries: _builtins.int
+    """Since the scheduler's start: tokens of sequences that were started, and those of them whose KV was found."""
+    num_prefix_cache_hits: _builtins.int
     def __init__(
         self,
         *,
@@ -386,14 +403,46 @@ class Load(_message.Message):
         num_preemptions: _builtins.int = ...,
         num_ready_groups: _builtins.int = ...,
         is_draining: _builtins.bool = ...,
+        num_prefix_cache_queries: _builtins.int = ...,
+        num_prefix_cache_hits: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "num_blocks", b"num_blocks", "num_generation_tokens", b"num_generation_tokens", "num_preemptions", b"num_preemptions", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_used_blocks", b"num_used_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "num_blocks", b"num_blocks", "num_generation_tokens", b"num_generation_tokens", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_used_blocks", b"num_used_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Load: _TypeAlias = Load  # noqa: Y015
+
+@_typing.final
+class ResetPrefixCacheRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetPrefixCacheRequest: _TypeAlias = ResetPrefixCacheRequest  # noqa: Y015
+
+@_typing.final
+class ResetPrefixCacheResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResetPrefixCacheResponse: _TypeAlias = ResetPrefixCacheResponse  # noqa: Y015
 
 @_typing.final
 class GetStatsRequest(_message.Message):

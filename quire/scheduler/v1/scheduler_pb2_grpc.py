@@ -51,6 +51,11 @@ class SchedulerServiceStub(object):
                 request_serializer=quire_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatsRequest.SerializeToString,
                 response_deserializer=quire_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatsResponse.FromString,
                 _registered_method=True)
+        self.ResetPrefixCache = channel.unary_unary(
+                '/quire.scheduler.v1.SchedulerService/ResetPrefixCache',
+                request_serializer=quire_dot_scheduler_dot_v1_dot_scheduler__pb2.ResetPrefixCacheRequest.SerializeToString,
+                response_deserializer=quire_dot_scheduler_dot_v1_dot_scheduler__pb2.ResetPrefixCacheResponse.FromString,
+                _registered_method=True)
 
 
 class SchedulerServiceServicer(object):
@@ -77,6 +82,13 @@ class SchedulerServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResetPrefixCache(self, request, context):
+        """Nothing computed so far is found again. Sequences under way keep what they share.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +106,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetStats,
                     request_deserializer=quire_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatsRequest.FromString,
                     response_serializer=quire_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatsResponse.SerializeToString,
+            ),
+            'ResetPrefixCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetPrefixCache,
+                    request_deserializer=quire_dot_scheduler_dot_v1_dot_scheduler__pb2.ResetPrefixCacheRequest.FromString,
+                    response_serializer=quire_dot_scheduler_dot_v1_dot_scheduler__pb2.ResetPrefixCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +195,33 @@ class SchedulerService(object):
             '/quire.scheduler.v1.SchedulerService/GetStats',
             quire_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatsRequest.SerializeToString,
             quire_dot_scheduler_dot_v1_dot_scheduler__pb2.GetStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetPrefixCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.scheduler.v1.SchedulerService/ResetPrefixCache',
+            quire_dot_scheduler_dot_v1_dot_scheduler__pb2.ResetPrefixCacheRequest.SerializeToString,
+            quire_dot_scheduler_dot_v1_dot_scheduler__pb2.ResetPrefixCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

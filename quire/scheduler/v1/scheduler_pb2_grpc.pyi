@@ -40,6 +40,8 @@ class SchedulerServiceStub:
     """
     GetTokenizer: _grpc.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]
     GetStats: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetStatsRequest, _scheduler_pb2.GetStatsResponse]
+    ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ResetPrefixCacheRequest, _scheduler_pb2.ResetPrefixCacheResponse]
+    """Nothing computed so far is found again. Sequences under way keep what they share."""
 
 @_typing.type_check_only
 class SchedulerServiceAsyncStub(SchedulerServiceStub):
@@ -52,6 +54,8 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     """
     GetTokenizer: _aio.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]  # type: ignore[assignment]
     GetStats: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetStatsRequest, _scheduler_pb2.GetStatsResponse]  # type: ignore[assignment]
+    ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ResetPrefixCacheRequest, _scheduler_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
+    """Nothing computed so far is found again. Sequences under way keep what they share."""
 
 class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
     """A scheduler owns the batches and block tables of some worker groups that serve one model."""
@@ -79,5 +83,13 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.GetStatsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.GetStatsResponse, _abc.Awaitable[_scheduler_pb2.GetStatsResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ResetPrefixCache(
+        self,
+        request: _scheduler_pb2.ResetPrefixCacheRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_scheduler_pb2.ResetPrefixCacheResponse, _abc.Awaitable[_scheduler_pb2.ResetPrefixCacheResponse]]:
+        """Nothing computed so far is found again. Sequences under way keep what they share."""
 
 def add_SchedulerServiceServicer_to_server(servicer: SchedulerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

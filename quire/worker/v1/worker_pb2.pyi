@@ -128,6 +128,10 @@ class Hello(_message.Message):
     BLOCK_SIZE_FIELD_NUMBER: _builtins.int
     MAX_NUM_SEQS_FIELD_NUMBER: _builtins.int
     MAX_NUM_BATCHED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
+    SWAP_SECONDS_PER_BLOCK_FIELD_NUMBER: _builtins.int
+    STEP_SECONDS_FIELD_NUMBER: _builtins.int
+    STEP_SECONDS_PER_TOKEN_FIELD_NUMBER: _builtins.int
     boot_id: _builtins.int
     """Drawn when the process starts."""
     epoch: _builtins.int
@@ -139,6 +143,12 @@ class Hello(_message.Message):
     """Sequence slots: the most sequences one plan may run."""
     max_num_batched_tokens: _builtins.int
     """The most tokens one plan may schedule."""
+    num_host_blocks: _builtins.int
+    """Slots in host memory, each for a block."""
+    swap_seconds_per_block: _builtins.float
+    """Measured when the worker started: to copy a block to the host or back; a step of one token; and each token more."""
+    step_seconds: _builtins.float
+    step_seconds_per_token: _builtins.float
     @_builtins.property
     def model(self) -> _model_pb2.ModelInfo: ...
     def __init__(
@@ -151,10 +161,14 @@ class Hello(_message.Message):
         block_size: _builtins.int = ...,
         max_num_seqs: _builtins.int = ...,
         max_num_batched_tokens: _builtins.int = ...,
+        num_host_blocks: _builtins.int = ...,
+        swap_seconds_per_block: _builtins.float = ...,
+        step_seconds: _builtins.float = ...,
+        step_seconds_per_token: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "boot_id", b"boot_id", "epoch", b"epoch", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "boot_id", b"boot_id", "epoch", b"epoch", "max_num_batched_tokens", b"max_num_batched_tokens", "max_num_seqs", b"max_num_seqs", "model", b"model", "num_blocks", b"num_blocks", "num_host_blocks", b"num_host_blocks", "step_seconds", b"step_seconds", "step_seconds_per_token", b"step_seconds_per_token", "swap_seconds_per_block", b"swap_seconds_per_block"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -162,7 +176,8 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class StepPlan(_message.Message):
-    """One step: a diff of the batch, and one forward pass over it. Applied in this order: release, new sequences, forward, sample.
+    """One step: a diff of the batch, and one forward pass over it. Applied in this order: swap-out, release, swap-in,
+    copies, new sequences, forward, sample.
     Columns are little-endian bytes. Blocks and slots released here may be given out again in the same plan: steps run in
     order on one compute stream, so whatever still reads them runs before.
     """
@@ -174,11 +189,25 @@ class StepPlan(_message.Message):
     RELEASED_WIRE_IDS_FIELD_NUMBER: _builtins.int
     NEW_SEQUENCES_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
+    COPY_SOURCES_FIELD_NUMBER: _builtins.int
+    COPY_DESTINATIONS_FIELD_NUMBER: _builtins.int
+    SWAP_OUT_BLOCKS_FIELD_NUMBER: _builtins.int
+    SWAP_OUT_SLOTS_FIELD_NUMBER: _builtins.int
+    SWAP_IN_SLOTS_FIELD_NUMBER: _builtins.int
+    SWAP_IN_BLOCKS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     step_id: _builtins.int
     """From 1, without gaps."""
     released_wire_ids: _builtins.bytes
     """u32: sequences that leave their slots: finished, aborted or preempted."""
+    copy_sources: _builtins.bytes
+    """u32, u32: blocks whose pages are copied to blocks that are nobody else's. All are read before any is written."""
+    copy_destinations: _builtins.bytes
+    swap_out_blocks: _builtins.bytes
+    """u32, u32: blocks copied to host memory, and the slots there; and back."""
+    swap_out_slots: _builtins.bytes
+    swap_in_slots: _builtins.bytes
+    swap_in_blocks: _builtins.bytes
     @_builtins.property
     def new_sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewSequence]: ...
     @_builtins.property
@@ -191,10 +220,16 @@ class StepPlan(_message.Message):
         released_wire_ids: _builtins.bytes = ...,
         new_sequences: _abc.Iterable[Global___NewSequence] | None = ...,
         rows: Global___Rows | None = ...,
+        copy_sources: _builtins.bytes = ...,
+        copy_destinations: _builtins.bytes = ...,
+        swap_out_blocks: _builtins.bytes = ...,
+        swap_out_slots: _builtins.bytes = ...,
+        swap_in_slots: _builtins.bytes = ...,
+        swap_in_blocks: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "new_sequences", b"new_sequences", "released_wire_ids", b"released_wire_ids", "rows", b"rows", "step_id", b"step_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_destinations", b"copy_destinations", "copy_sources", b"copy_sources", "epoch", b"epoch", "new_sequences", b"new_sequences", "released_wire_ids", b"released_wire_ids", "rows", b"rows", "step_id", b"step_id", "swap_in_blocks", b"swap_in_blocks", "swap_in_slots", b"swap_in_slots", "swap_out_blocks", b"swap_out_blocks", "swap_out_slots", b"swap_out_slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.inference.v1 import inference_pb2
-from services.router.calls import Calls, request_id_of, rpc, timeout_of, traceparent_of
+from services.router.calls import Calls, request_id_of, rpc, tenant_of, timeout_of, traceparent_of
 from services.router.errors import invalid
 from services.router.generation import GenerationRequest, Generator
 from services.router.inference.converters import (
@@ -18,6 +18,7 @@ from services.router.inference.converters import (
 from services.router.model import ServedModel, output_budget
 from services.router.prompts import check_length, check_token_range, encode_chat, encode_text
 from services.router.tracing import RequestSpan, Tracing
+from shared.placement import chat_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,13 @@ class InferenceServicer:
         self.calls.authenticate(context)
         model = await self._model(request.model)
         with self.tracing.request("chat", model.info.name, traceparent_of(context)) as span:
-            prompt = await encode_chat(model, messages_from_proto(request.messages))
-            await self._run(request.options, prompt, "messages", model, span, context, inference_pb2.ChatResponse)
+            messages = messages_from_proto(request.messages)
+            prompt = await encode_chat(model, messages)
+            turns = ((message["role"], message["content"]) for message in messages)
+            affinity = chat_key(model.info.name, request.options.cache_salt, turns)
+            await self._run(
+                request.options, prompt, "messages", model, span, context, inference_pb2.ChatResponse, affinity
+            )
 
     @rpc
     async def Tokenize(  # noqa: N802
@@ -105,6 +111,7 @@ class InferenceServicer:
         span: RequestSpan,
         context: Any,
         response: type[inference_pb2.GenerateResponse] | type[inference_pb2.ChatResponse],
+        affinity: bytes = b"",
     ) -> None:
         sampling, stop, stop_strings, n = options_from_proto(options, model.info.vocab_size, self.max_n)
         request = GenerationRequest(
@@ -118,6 +125,10 @@ class InferenceServicer:
             n=n,
             timeout=timeout_of(context),
             traceparent=span.traceparent,
+            cache_salt=options.cache_salt,
+            priority=options.priority,
+            tenant=options.tenant or tenant_of(context),
+            affinity=affinity,
         )
         with self.generator.start(request) as generation:
             span.started(request)

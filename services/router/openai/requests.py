@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
+from shared.placement import chat_key, named_key
 
 _UINT64 = 2**64 - 1
 # Across prompts and n.
@@ -49,8 +50,8 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
 }
 # Known, and without effect on the answer.
 _WITHOUT_EFFECT = frozenset(
-    {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls"}
-    | {"prediction", "prompt_cache_retention", "reasoning_effort", "verbosity", "priority"}
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"}
+    | {"prediction", "prompt_cache_retention", "reasoning_effort", "verbosity"}
 )
 
 
@@ -105,12 +106,15 @@ class ChatMessage(_Body):
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
 
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, list):
+            return "\n".join(part.text for part in self.content)
+        return self.content or ""
+
     def to_template(self) -> dict[str, Any]:
         """As chat templates expect it: text parts joined, absent fields absent."""
-        content = self.content
-        if isinstance(content, list):
-            content = "\n".join(part.text for part in content)
-        message: dict[str, Any] = {"role": self.role, "content": content or ""}
+        message: dict[str, Any] = {"role": self.role, "content": self.text}
         if self.name is not None:
             message["name"] = self.name
         if self.tool_call_id is not None:
@@ -152,6 +156,9 @@ class _Generation(_Body):
     stop_token_ids: list[int] | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    prompt_cache_key: str | None = None
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
 
     def check(self, max_n: int) -> None:
         """What the schema cannot say. Raises ApiError."""
@@ -184,6 +191,10 @@ class _Generation(_Body):
     @property
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def affinity(self, model: str) -> bytes:
+        """What brings requests together whose prompts begin alike; empty: the prompt itself."""
+        return named_key(model, self.prompt_cache_key) if self.prompt_cache_key else b""
 
     def stop_conditions(self) -> StopConditions:
         return StopConditions(None, tuple(self.stop_token_ids or ()), bool(self.ignore_eos))
@@ -227,6 +238,10 @@ class ChatCompletionRequest(_Generation):
         ):
             message = "'continue_final_message' and 'add_generation_prompt' exclude each other."
             raise invalid(message, "continue_final_message")
+
+    def affinity(self, model: str) -> bytes:
+        turns = ((message.role, message.text) for message in self.messages)
+        return super().affinity(model) or chat_key(model, self.cache_salt or "", turns)
 
     @property
     def limit(self) -> tuple[int | None, str]:

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from pydantic import BaseModel
 
 from quire.openai.v1 import openai_pb2
-from services.router.calls import Calls, ClientStalledError, request_id_of, rpc, timeout_of, traceparent_of
+from services.router.calls import Calls, ClientStalledError, request_id_of, rpc, tenant_of, timeout_of, traceparent_of
 from services.router.errors import ApiError, internal, invalid, model_not_found, unavailable
 from services.router.generation import GenerationRequest, Generator
 from services.router.metrics import RequestMetrics
@@ -176,6 +176,12 @@ class OpenAIServicer:
         return HttpBody(content_type=_JSON, data=responses.dump({"prompt": prompt}))
 
     @rpc
+    async def ResetPrefixCache(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+        self.calls.authenticate(context)
+        await self.generator.placement.reset_prefix_caches()
+        return HttpBody(content_type=_JSON, data=b"{}")
+
+    @rpc
     async def GetHealth(self, request: openai_pb2.GetHealthRequest, context: Any) -> HttpBody:  # noqa: N802
         if not self.generator.placement.is_ready:
             raise unavailable("No scheduler is ready.")
@@ -214,6 +220,10 @@ class OpenAIServicer:
             skip_special_tokens=body.skip_special_tokens is not False,
             timeout=timeout_of(context),
             traceparent=span.traceparent,
+            cache_salt=body.cache_salt or "",
+            priority=body.priority or 0,
+            tenant=tenant_of(context),
+            affinity=body.affinity(model.info.name),
         )
         check_token_ids(request.sampling, request.stop, model.info.vocab_size)
         return request

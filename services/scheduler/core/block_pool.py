@@ -1,8 +1,9 @@
-"""The KV blocks of one worker group: which are free."""
+"""The KV blocks of one worker group: who holds which, and which are free."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 
 
 class OutOfBlocksError(Exception):
@@ -10,8 +11,11 @@ class OutOfBlocksError(Exception):
 
 
 class BlockPool:
-    """Hands out block ids 0 .. num_blocks - 1, the most recently freed first: its pages are the likeliest still in a
-    cache.
+    """Reference counts over block ids 0 .. num_blocks - 1. A block that nobody holds is free.
+
+    Free blocks of no further use are handed out first, the most recently freed before others: its pages are the
+    likeliest still in a processor's cache. Those whose content is worth finding again (`keep`) come last, the least
+    recently used first.
 
     A block freed while a step that reads it is in flight may be handed out at once: steps run in order on one compute
     stream, so whatever still reads it runs before whatever writes it next. Any use on another stream or on the host
@@ -20,32 +24,86 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self._free = list(range(num_blocks - 1, -1, -1))
+        self._num_holders = [0] * num_blocks
+        self._kept = [False] * num_blocks
+        self._blank = list(range(num_blocks - 1, -1, -1))
+        self._reusable: OrderedDict[int, None] = OrderedDict()
+        # Called with a block whose content is about to be lost.
+        self.on_evict: Callable[[int], None] = lambda _: None
 
     @property
     def num_free(self) -> int:
-        return len(self._free)
+        return len(self._blank) + len(self._reusable)
 
     @property
     def num_used(self) -> int:
-        return self.num_blocks - len(self._free)
+        return self.num_blocks - self.num_free
+
+    @property
+    def num_reusable(self) -> int:
+        """Free blocks whose content can still be found."""
+        return len(self._reusable)
+
+    def num_holders(self, block_id: int) -> int:
+        return self._num_holders[block_id]
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks, now owned by the caller. Raises OutOfBlocksError and takes none if there are fewer."""
-        if count > len(self._free):
-            raise OutOfBlocksError(f"{count} blocks asked for, {len(self._free)} free")
+        """`count` blocks, now held by the caller alone. Raises OutOfBlocksError and takes none if there are fewer."""
         if count == 0:
             return []
-        taken = self._free[-count:]
-        del self._free[-count:]
-        taken.reverse()
+        blank = self._blank
+        if count <= len(blank):
+            taken = blank[-count:]
+            del blank[-count:]
+            taken.reverse()
+        else:
+            if count > self.num_free:
+                raise OutOfBlocksError(f"{count} blocks asked for, {self.num_free} free")
+            taken = blank[::-1]
+            blank.clear()
+            while len(taken) < count:
+                block_id, _ = self._reusable.popitem(last=False)
+                self._kept[block_id] = False
+                self.on_evict(block_id)
+                taken.append(block_id)
+        for block_id in taken:
+            self._num_holders[block_id] = 1
         return taken
 
-    def free(self, block_ids: Iterable[int]) -> None:
-        """Takes back blocks that `allocate` returned."""
-        self._free.extend(block_ids)
+    def hold(self, block_id: int) -> None:
+        """One more holder of a block, which may be a free one with content of use."""
+        if not self._num_holders[block_id]:
+            del self._reusable[block_id]
+        self._num_holders[block_id] += 1
 
-    def check_integrity(self, owned: Iterable[int]) -> None:
-        """Asserts that the `owned` blocks and the free ones are each block exactly once."""
-        every_block = sorted([*self._free, *owned])
-        assert every_block == list(range(self.num_blocks)), "a block is lost or held twice"
+    def release(self, block_ids: Sequence[int]) -> None:
+        """One holder less of each. The last of a sequence's blocks goes first when room is needed: the others are of
+        no use without those before them, and may be of use without it.
+        """
+        for block_id in reversed(block_ids):
+            self._num_holders[block_id] -= 1
+            if not self._num_holders[block_id]:
+                if self._kept[block_id]:
+                    self._reusable[block_id] = None
+                else:
+                    self._blank.append(block_id)
+
+    def keep(self, block_id: int) -> None:
+        """The content of this held block will be of use after its holders have gone."""
+        self._kept[block_id] = True
+
+    def forget(self, block_id: int) -> None:
+        """The content is of no further use."""
+        self._kept[block_id] = False
+        if not self._num_holders[block_id]:
+            del self._reusable[block_id]
+            self._blank.append(block_id)
+
+    def check_integrity(self, held: Iterable[int]) -> None:
+        """Asserts that each block is held as often as it stands in `held`, and free exactly once if it does not."""
+        counts = Counter(held)
+        assert [counts[block_id] for block_id in range(self.num_blocks)] == self._num_holders, "holders are miscounted"
+        free = sorted([*self._blank, *self._reusable])
+        assert free == [block_id for block_id in range(self.num_blocks) if not counts[block_id]], "a block is lost"
+        assert all(self._kept[block_id] for block_id in self._reusable)
+        assert not any(self._kept[block_id] for block_id in self._blank)

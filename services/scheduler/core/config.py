@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from enum import Enum
+
+
+class PreemptionMode(Enum):
+    """How a sequence that gave way goes on: from what was copied to the host, or from its tokens."""
+
+    AUTO = "auto"  # whichever takes less time
+    SWAP = "swap"  # while there is room on the host
+    RECOMPUTE = "recompute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +22,12 @@ class CoreConfig:
     max_num_seqs: int  # sequences in one step
     max_num_batched_tokens: int  # tokens in one step
     max_model_len: int  # tokens of prompt and output together
+    target_tbt_s: float | None = None  # time between tokens that prompts must leave to decodes; None: they need not
+    num_host_blocks: int = 0  # slots in host memory for blocks that leave the device
+    preemption_mode: PreemptionMode = PreemptionMode.AUTO
+    seconds_per_swapped_block: float = math.inf  # to copy one between device and host
+    enable_prefix_caching: bool = True
+    fair_queueing: bool = False  # turns go by what tenants have had, not by arrival alone
     max_num_queued_reqs: int = 1024  # sequences that may wait before new ones are refused
     # Of the new sequences in one plan, so that a plan stays under a megabyte; a larger sequence travels alone.
     max_new_sequence_bytes: int = 800_000

@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
+from .kv_memory import Moves
 from .sequence import Sequence
 
 U32 = "I"  # array typecode of every column of ids and counts
@@ -44,13 +45,15 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """Applied by the worker in this order: release, new sequences, forward, sample."""
+    """Applied by the worker in this order: swap-out, release, swap-in, copies, new sequences, forward, sample."""
 
     step_id: int
     released_wire_ids: array[int]
     new_sequences: list[NewSequence]
     rows: Rows
     sampling_wire_ids: array[int]  # of the rows that reach their sequence's last token: each must bring one
+    num_pairs: float  # of tokens and the positions they attend to: what attention has to do
+    moves: Moves
 
     @property
     def num_tokens(self) -> int:
@@ -65,6 +68,7 @@ class StepResult:
     wire_ids: Items[int]
     token_ids: Items[int]
     errors: Items[tuple[int, str]] = ()  # (wire id, a sentence for the client)
+    seconds: float = 0.0  # that the step took on the device; 0: unknown
 
     def check(self, plan: StepPlan) -> None:
         """Raises ValueError unless this is the result of `plan`: one token for each row that was to sample, or an

@@ -7,6 +7,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
+from .prefix_cache import Prefix
+
 
 class Status(Enum):
     WAITING = auto()
@@ -47,6 +49,10 @@ class SequenceRequest:
     stop_token_ids: frozenset[int] = frozenset()  # the model's own end tokens included, unless they are to be ignored
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
     choice_index: int = 0
+    group: Hashable = None  # other choices of the same request, whose prompt is this one's, have an equal one
+    cache_salt: Hashable = ""  # blocks are shared among sequences with equal ones
+    priority: int = 0  # less is sooner
+    tenant: str = ""  # among whom fair queueing is fair
     sampling: object = None  # passed on to the worker unread
     sampling_bytes: int = 0  # its size on the wire
     deadline: float | None = None  # on the clock of `now` in Scheduler's calls
@@ -64,14 +70,22 @@ class Sequence:
     __slots__ = (
         "arrival",
         "block_ids",
+        "host_slots",
+        "num_cached_tokens",
         "num_computed_tokens",
+        "num_hit_blocks",
         "num_losses",
         "num_promised_tokens",
         "num_prompt_tokens",
+        "num_published_blocks",
+        "num_swapped_tokens",
+        "num_tokens_at_start",
+        "prefixes",
         "request",
         "slot",
         "status",
         "token_ids",
+        "waits_for",
         "wire_id",
     )
 
@@ -81,9 +95,19 @@ class Sequence:
         self.num_prompt_tokens = len(request.prompt_token_ids)
         # Prompt, then every output token whose result was applied.
         self.token_ids = request.prompt_token_ids + request.output_token_ids
+        self.num_tokens_at_start = 0  # known when it last started to run
         self.num_promised_tokens = 0
         self.num_computed_tokens = 0
         self.block_ids: list[int] = []
+        # Block by block: of the full ones that are computed, or are to be from tokens known when it started.
+        self.prefixes: list[Prefix] = []
+        self.num_hit_blocks = 0  # at the front, found in the cache
+        self.num_published_blocks = 0  # at the front, the found ones among them
+        self.num_cached_tokens: int | None = None  # that were not computed when it first started
+        # Swapped out: where its blocks are, and how many tokens' keys and values stand in them.
+        self.host_slots: list[int] = []
+        self.num_swapped_tokens = 0
+        self.waits_for: Prefix | None = None  # which another sequence is computing
         self.slot = -1
         self.wire_id = 0  # 0: the worker does not know it
         self.status = Status.WAITING
@@ -91,8 +115,21 @@ class Sequence:
         self.num_losses = 0
 
     @property
+    def rank(self) -> tuple[int, int]:
+        """Who comes first, and who gives way last."""
+        return self.request.priority, self.arrival
+
+    def __lt__(self, other: Sequence) -> bool:
+        return self.rank < other.rank
+
+    @property
     def num_output_tokens(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def has_sampled(self) -> bool:
+        """Since it started: all tokens known then were computed, by steps that were applied."""
+        return len(self.token_ids) > self.num_tokens_at_start
 
     @property
     def num_bytes(self) -> int:

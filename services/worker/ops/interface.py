@@ -41,6 +41,11 @@ class KVPages:
     def block_size(self) -> int:
         return self.keys.shape[2]
 
+    def copy_blocks(self, sources: Tensor, destinations: Tensor) -> None:
+        """Copies whole pages, int64 [n] to int64 [n]; all are read before any is written."""
+        self.keys[destinations] = self.keys[sources]
+        self.values[destinations] = self.values[sources]
+
 
 class Linear(Protocol):
     """A weight in whatever layout its device computes fastest from; the only copy of it."""

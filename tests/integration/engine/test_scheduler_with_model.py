@@ -16,7 +16,7 @@ import pytest
 from quire.inference.v1 import sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
-from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import SequenceRequest
 from services.worker.converters import plan_from_proto, result_to_proto
@@ -29,7 +29,9 @@ FAMILIES = ["Llama", "Mistral", "Qwen2", "Qwen3"]
 class Engine:
     """Core and runner with run-ahead, in one thread."""
 
-    def __init__(self, runner: ModelRunner, run_ahead: int = 2) -> None:
+    def __init__(
+        self, runner: ModelRunner, run_ahead: int = 2, preemption_mode: PreemptionMode = PreemptionMode.AUTO
+    ) -> None:
         limits = runner.limits
         self.runner = runner
         self.run_ahead = run_ahead
@@ -40,21 +42,35 @@ class Engine:
                 max_num_seqs=limits.max_num_seqs,
                 max_num_batched_tokens=limits.max_num_batched_tokens,
                 max_model_len=min(limits.max_model_len, limits.num_blocks * limits.block_size),
+                num_host_blocks=limits.num_host_blocks,
+                seconds_per_swapped_block=0.0,
+                preemption_mode=preemption_mode,
             )
         )
         self.outputs: dict[int, list[int]] = {}
+        self.num_copies = 0
 
     def submit(
-        self, key: int, prompt: list[int], max_tokens: int, sampling: sampling_pb2.SamplingParams | None = None
+        self,
+        key: int,
+        prompt: list[int],
+        max_tokens: int,
+        sampling: sampling_pb2.SamplingParams | None = None,
+        group: int | None = None,
+        choice_index: int = 0,
     ) -> None:
         self.outputs[key] = []
         sampling = sampling or sampling_pb2.SamplingParams(temperature=0)
-        self.core.submit(SequenceRequest(key, array("I", prompt), max_tokens, sampling=sampling))
+        request = SequenceRequest(
+            key, array("I", prompt), max_tokens, sampling=sampling, group=group, choice_index=choice_index
+        )
+        self.core.submit(request)
 
     def run(self) -> None:
         in_flight: deque[LaunchedStep] = deque()
         while True:
             while len(in_flight) < self.run_ahead and (plan := self.core.schedule()) is not None:
+                self.num_copies += len(plan.moves.copies)
                 wire = worker_pb2.StepPlan.FromString(plan_to_proto(plan, epoch=1).SerializeToString())
                 in_flight.append(self.runner.launch(plan_from_proto(wire), received_at=time.monotonic()))
             self.core.check_integrity()
@@ -87,11 +103,69 @@ def test_greedy_tokens_are_those_of_transformers(tmp_path: Path, family: str, bl
         engine.submit(key, prompts[key], max_tokens=chance.randint(1, 40))
     engine.run()
     assert engine.core.counters.preemptions > 0, "blocks were to run out"
-    assert engine.core.pool.num_used == 0
+    assert engine.core.memory.pool.num_used == 0
     ties = NearTies()
     for key, prompt in prompts.items():
         ties.check(model, prompt, engine.outputs[key])
     ties.report()
+
+
+@pytest.mark.parametrize("num_host_blocks", [0, 24])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_greedy_tokens_from_shared_copied_and_swapped_blocks_are_those_of_transformers(
+    tmp_path: Path, family: str, num_host_blocks: int
+) -> None:
+    overrides = {"sliding_window": 24} if family == "Mistral" else {}
+    model = save_model(tmp_path, family, seed=3, **overrides)
+    chance = random.Random(3)
+    runner = make_runner(
+        tmp_path, block_size=8, num_blocks=16, max_num_seqs=8, max_num_batched_tokens=48,
+        num_host_blocks=num_host_blocks,
+    )  # fmt: skip
+    engine = Engine(runner, preemption_mode=PreemptionMode.SWAP)
+    common = [chance.randrange(3, VOCAB_SIZE) for _ in range(50)]
+    prompts: dict[int, list[int]] = {}
+    for key in range(24):
+        # Some begin alike, some are choices of one request, some come back when the first are done.
+        group = key // 3 if key % 6 < 3 else None
+        own = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 20))]
+        fresh = common[: chance.randint(0, 50)] + own
+        prompts[key] = prompts[key - 1] if group is not None and key % 3 else fresh
+        engine.submit(key, prompts[key], chance.randint(1, 30), group=group, choice_index=key % 3)
+        if key == 11:
+            engine.run()
+    engine.run()
+    counters = engine.core.counters
+    assert counters.prefix_cache_hits > 300
+    assert counters.preemptions > 0, "blocks were to run out"
+    assert engine.num_copies > 0, "blocks were to be copied"
+    assert (counters.swapped_out_blocks > 0) == (counters.swapped_in_blocks > 0) == (num_host_blocks > 0)
+    ties = NearTies()
+    for key, prompt in prompts.items():
+        ties.check(model, prompt, engine.outputs[key])
+    ties.report()
+
+
+def test_seeded_choices_are_the_same_together_and_each_alone(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    runner = make_runner(tmp_path, block_size=8, num_blocks=64, max_num_seqs=8, max_num_batched_tokens=24)
+    if not runner.ops.batch_invariant:
+        pytest.skip("the compiled kernels are not built")
+    prompt = [random.Random(9).randrange(3, VOCAB_SIZE) for _ in range(45)]
+    sampling = sampling_pb2.SamplingParams(temperature=1.0, repetition_penalty=1.2, seed=5)
+    together = Engine(runner)
+    for choice_index in range(4):
+        together.submit(choice_index, prompt, 30, sampling, group=1, choice_index=choice_index)
+    together.run()
+    assert together.core.counters.prefix_cache_hits == 3 * 44
+    assert together.num_copies == 3
+    for choice_index in range(4):
+        runner.reset()
+        alone = Engine(runner, run_ahead=1)
+        alone.submit(0, prompt, 30, sampling, choice_index=choice_index)
+        alone.run()
+        assert alone.outputs[0] == together.outputs[choice_index]
+    assert len({tuple(output) for output in together.outputs.values()}) == 4
 
 
 def test_seeded_samples_are_the_same_alone_and_in_a_crowd_that_preempts(tmp_path: Path) -> None:

@@ -94,6 +94,9 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
     async def Detokenize(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
         return body(request.data)
 
+    async def ResetPrefixCache(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
+        return body("{}")
+
     async def GetHealth(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"router": self._router.name}))
 

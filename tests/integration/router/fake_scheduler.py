@@ -34,6 +34,7 @@ class Answer:
     token_ids: list[int]
     reason: sampling_pb2.FinishReason.ValueType = sampling_pb2.FINISH_REASON_STOP
     error: scheduler_pb2.Error | None = None
+    num_cached_tokens: int = 4
     tokens_per_frame: int = 1
     # Tokens after which the sequence says nothing more until `resume` is set.
     pause_after: int | None = None
@@ -53,6 +54,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.submits: list[scheduler_pb2.Submit] = []
         self.aborted: list[int] = []
         self.num_connects = 0
+        self.num_cache_resets = 0
         self.num_tokenizer_calls = 0
         self.load = scheduler_pb2.Load(num_running=3, num_waiting=2, num_used_blocks=25, num_blocks=100, block_size=16)
         self.silent = False
@@ -62,6 +64,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._outboxes: list[asyncio.Queue[scheduler_pb2.ConnectResponse | None]] = []
         self._running: dict[int, asyncio.Task[None]] = {}
         self.address = ""
+        self.scheduler_id = ""
 
     async def start(self, address: str = "127.0.0.1:0") -> str:
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
@@ -70,6 +73,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         await server.start()
         self._server = server
         self.address = f"127.0.0.1:{port}"
+        self.scheduler_id = f"fake-{port}"
         return self.address
 
     async def stop(self) -> None:
@@ -110,7 +114,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.num_connects += 1
         try:
             yield scheduler_pb2.ConnectResponse(
-                hello=scheduler_pb2.SchedulerHello(scheduler_id="fake", model=self.model)
+                hello=scheduler_pb2.SchedulerHello(scheduler_id=self.scheduler_id, model=self.model)
             )
             while (response := await outbox.get()) is not None:
                 yield response
@@ -131,6 +135,12 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self, request: scheduler_pb2.GetStatsRequest, context: Any
     ) -> scheduler_pb2.GetStatsResponse:
         return scheduler_pb2.GetStatsResponse(load=self.load)
+
+    async def ResetPrefixCache(  # noqa: N802
+        self, request: scheduler_pb2.ResetPrefixCacheRequest, context: Any
+    ) -> scheduler_pb2.ResetPrefixCacheResponse:
+        self.num_cache_resets += 1
+        return scheduler_pb2.ResetPrefixCacheResponse()
 
     async def _push_loads(self, outbox: asyncio.Queue[scheduler_pb2.ConnectResponse | None]) -> None:
         while True:
@@ -210,7 +220,7 @@ def _finished(choice: scheduler_pb2.Choice, answer: Answer, position: int) -> sc
         sequence_id=choice.sequence_id,
         attempt=choice.attempt,
         reason=reason,
-        num_cached_tokens=4,
+        num_cached_tokens=answer.num_cached_tokens,
         error=answer.error,
     )
 

@@ -407,6 +407,8 @@ async def test_a_client_that_never_reads_is_given_up(
 async def test_what_was_just_sent_counts_before_it_is_reported(start_router: StartRouter) -> None:
     resume = asyncio.Event()
     schedulers = [fake_scheduler(pausing(0, resume)) for _ in range(2)]
+    for scheduler in schedulers:
+        scheduler.load.num_blocks = 1  # so that each is busy with a single request
     api = await start_router(*schedulers)
     while not all(connection.is_ready for connection in api.router.placement.connections):
         await api.get("GetHealth")

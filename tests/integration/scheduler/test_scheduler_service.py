@@ -53,10 +53,12 @@ class Router:
         attempt: int = 0,
         timeout_ms: int | None = None,
         request_id: str = "",
+        priority: int = 0,
     ) -> None:
         self.outputs.setdefault(sequence_id, list(received or []))
         submit = scheduler_pb2.Submit(
             request_id=request_id,
+            priority=priority,
             prompt_token_ids=array("I", prompt).tobytes(),
             sampling=sampling_pb2.SamplingParams(temperature=0),
             stop=sampling_pb2.StopConditions(max_tokens=max_tokens),
@@ -303,6 +305,42 @@ async def test_an_abort_frees_the_blocks_by_the_second_plan(tmp_path: Path) -> N
         after = await stack.stats_when(lambda stats: stats.num_aborted > 0)
         assert after.load.num_used_blocks == 0
         assert after.num_steps - before.num_steps <= 2
+
+
+async def test_what_was_found_in_the_cache_is_told_and_a_reset_forgets_it(tmp_path: Path) -> None:
+    prompt = list(range(50))
+    async with running(tmp_path, FakeWorker()) as stack:
+        router = await stack.router()
+        for sequence_id in (1, 2, 3):
+            if sequence_id == 3:
+                await stack.stub.ResetPrefixCache(scheduler_pb2.ResetPrefixCacheRequest())
+            await router.submit(sequence_id, prompt, 10)
+            await router.read_until_finished(sequence_id)
+            assert router.outputs[sequence_id] == expected_output(prompt, 10)
+        # Blocks of four; the last prompt token is always computed.
+        assert [router.finished[sequence_id].num_cached_tokens for sequence_id in (1, 2, 3)] == [0, 48, 0]
+        load = (await stack.stats()).load
+        assert (load.num_prefix_cache_queries, load.num_prefix_cache_hits) == (150, 48)
+
+
+async def test_priority_is_heeded_where_the_policy_says_so(tmp_path: Path) -> None:
+    for policy, last in (("priority", 1), ("fcfs", 3)):
+        (tmp_path / policy).mkdir()
+        gate = asyncio.Semaphore(0)
+        worker = FakeWorker(script=Script(gate=gate))
+        config = SchedulerConfig(max_num_seqs=1, scheduling_policy=policy)
+        async with running(tmp_path / policy, worker, config=config) as stack:
+            router = await stack.router()
+            await router.submit(0, [9], 5)
+            await stack.stats_when(lambda stats: stats.load.num_running == 1)
+            for sequence_id, priority in ((1, 5), (2, 0), (3, -1)):
+                await router.submit(sequence_id, [sequence_id], 5, priority=priority)
+            await stack.stats_when(lambda stats: stats.load.num_waiting == 3)
+            worker.script.gate = None
+            for _ in range(4):  # steps that came to the gate while it was closed
+                gate.release()
+            await router.read_until_finished(0, 1, 2, 3)
+            assert list(router.finished)[-1] == last
 
 
 async def test_a_router_that_is_gone_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -74,6 +74,24 @@ async def test_prompt_chunks_that_do_not_reach_the_end_draw_nothing(channel: grp
     assert values(second.token_ids) == expected
 
 
+async def test_a_sequence_goes_on_from_blocks_that_another_computed_shared_and_copied(
+    channel: grpc.aio.Channel, engine: Engine
+) -> None:
+    prompt = list(range(20, 40))  # two full blocks of eight and half a third
+    expected = greedy(engine, prompt, 5)
+    stream = await claimed(channel)
+    first = await stream.step(new_sequences=[new_sequence(1, 0, prompt, [1, 2, 3])], rows=rows((1, 0, 20, 0)))
+    outputs = {1: values(first.token_ids), 2: []}
+    second = new_sequence(2, 1, prompt, [1, 2, 4])
+    second.num_computed_tokens = 19
+    for step in range(4):
+        fork = {"new_sequences": [second], "copy_sources": u32(3), "copy_destinations": u32(4)} if step == 0 else {}
+        result = await stream.step(rows=rows((1, 0, 1, 20 + step), (2, 1, 1, 19 + step)), **fork)
+        for wire_id, token_id in zip(values(result.wire_ids), values(result.token_ids), strict=True):
+            outputs[wire_id].append(token_id)
+    assert outputs == {1: expected, 2: expected[:4]}
+
+
 async def test_logprobs_travel_as_columns(channel: grpc.aio.Channel) -> None:
     stream = await claimed(channel)
     asking = sampling_pb2.SamplingParams(temperature=0.0, logprobs=3)
@@ -181,6 +199,9 @@ BROKEN_PLANS: dict[str, dict[str, Any]] = {
             new_block_ids=u32(4),
         )
     },
+    "the copies' columns differ": {"copy_sources": u32(1), "copy_destinations": u32()},
+    "a block to copy is not below 24": {"copy_sources": u32(1), "copy_destinations": u32(24)},
+    "a block is copied to twice": {"copy_sources": u32(1, 2), "copy_destinations": u32(3, 3)},
     "no whole number of u32": {"released_wire_ids": b"\0\0\0"},
 }
 

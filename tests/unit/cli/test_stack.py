@@ -87,7 +87,7 @@ def test_an_option_from_the_environment_is_resolved_once(monkeypatch: pytest.Mon
         ({}, {"blok-size": 3}, "blok-size in the configuration file is no option"),
         ({"block_size": "x"}, {}, "--block-size is 'x': use a whole number"),
         ({"quantization": "awq"}, {}, "--quantization is not built yet"),
-        ({}, {"swap-space": 4.0}, "swap-space in the configuration file is not built yet"),
+        ({}, {"max-loras": 4}, "max-loras in the configuration file is not built yet"),
     ],
 )
 def test_bad_options_are_told(flags: dict[str, object], file: dict[str, object], complaint: str) -> None:

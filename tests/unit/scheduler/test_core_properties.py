@@ -4,6 +4,8 @@ tokens.
 
 from __future__ import annotations
 
+import math
+import os
 from array import array
 from collections import deque
 
@@ -14,12 +16,17 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from quire.inference.v1 import sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
-from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason, Sequence, SequenceRequest
 from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, FakeModel, expected_output
+from tests.fakes.fake_worker import fail
 
+# `make test-long` tries many times as much.
+LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
 SAMPLING = sampling_pb2.SamplingParams()
+COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
+COMMON += expected_output(COMMON, 30)
 
 
 def name(sequence: Sequence) -> int:
@@ -37,9 +44,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         block_size=st.sampled_from([1, 2, 4, 8]),
         max_num_seqs=st.integers(1, 6),
         budget=st.integers(6, 24),
+        is_fair=st.booleans(),
+        target_tbt_s=st.sampled_from([None, 0.001, 0.02]),
+        num_host_blocks=st.integers(0, 12),
+        preemption_mode=st.sampled_from(PreemptionMode),
+        swap_cost=st.sampled_from([0.0, 1e-5, math.inf]),
     )
-    def start(self, num_blocks: int, block_size: int, max_num_seqs: int, budget: int) -> None:
-        self.model_args = {"num_blocks": num_blocks, "block_size": block_size}
+    def start(
+        self,
+        num_blocks: int,
+        block_size: int,
+        max_num_seqs: int,
+        budget: int,
+        is_fair: bool,
+        target_tbt_s: float | None,
+        num_host_blocks: int,
+        preemption_mode: PreemptionMode,
+        swap_cost: float,
+    ) -> None:
+        self.model_args = {"num_blocks": num_blocks, "block_size": block_size, "num_host_blocks": num_host_blocks}
         self.config = CoreConfig(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -47,12 +70,18 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_num_batched_tokens=budget,
             max_model_len=num_blocks * block_size,
             max_num_queued_reqs=1_000,
+            fair_queueing=is_fair,
+            target_tbt_s=target_tbt_s,
+            num_host_blocks=num_host_blocks,
+            preemption_mode=preemption_mode,
+            seconds_per_swapped_block=swap_cost,
         )
         self.core = Scheduler(self.config)
         self.worker = self._new_worker()
         self.results: deque[worker_pb2.StepResult] = deque()
         self.requests: dict[int, SequenceRequest] = {}
         self.outputs: dict[int, list[int]] = {}
+        self.group_prompts: dict[int, list[int]] = {}
         self.next_key = 0
         self.now = 0.0
 
@@ -65,12 +94,33 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(
         target=keys,
-        prompt=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=40),
+        # Prompts that have their beginning in common, and begin with what others were answered.
+        common=st.integers(0, 40),
+        prompt=st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=20),
         max_tokens=st.integers(1, 30),
         patience=st.none() | st.integers(1, 40),
         choice_index=st.integers(0, 2),
+        group=st.none() | st.integers(0, 3),
+        cache_salt=st.sampled_from(["", "", "", "tenant"]),
+        priority=st.integers(0, 2),
+        tenant=st.sampled_from(["", "a", "b"]),
     )
-    def submit(self, prompt: list[int], max_tokens: int, patience: int | None, choice_index: int) -> int:
+    def submit(
+        self,
+        common: int,
+        prompt: list[int],
+        max_tokens: int,
+        patience: int | None,
+        choice_index: int,
+        group: int | None,
+        cache_salt: str,
+        priority: int,
+        tenant: str,
+    ) -> int:
+        prompt = COMMON[:common] + prompt
+        if group is not None:
+            # Choices of one request have one prompt.
+            prompt = self.group_prompts.setdefault(group, prompt)
         limit = self.config.max_model_len
         prompt = prompt[: max(1, limit - 1)]
         max_tokens = min(max_tokens, limit - len(prompt))
@@ -84,6 +134,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_tokens=max_tokens,
             stop_token_ids=frozenset([EOS_TOKEN_ID, 7]),
             choice_index=choice_index,
+            group=None if group is None else (group, tuple(prompt)),
+            cache_salt=cache_salt,
+            priority=priority,
+            tenant=tenant,
             sampling=SAMPLING,
             deadline=None if patience is None else self.now + patience,
         )
@@ -108,9 +162,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.results.append(self.worker.step(plan_to_proto(plan, epoch=1)))
 
     @precondition(lambda self: self.results)
-    @rule()
-    def apply(self) -> None:
-        outcome = self.core.apply(result_from_proto(self.results.popleft()))
+    @rule(fails=st.integers(0, 20), run_us=st.integers(0, 30_000))
+    def apply(self, fails: int = 1, run_us: int = 0) -> None:
+        result = self.results.popleft()
+        result.timings.run_us = run_us
+        if not fails and result.wire_ids:
+            # The device computed no numbers for the first of them.
+            fail(result, array("I", result.wire_ids)[0])
+        outcome = self.core.apply(result_from_proto(result))
         for token in outcome.tokens:
             output = self.outputs[name(token.sequence)]
             assert token.output_index == len(output), "a token is lost or doubled"
@@ -118,6 +177,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         for end in outcome.finished:
             key = name(end.sequence)
             request = self.requests.pop(key)
+            if end.reason is FinishReason.ERROR:
+                continue
             assert self.outputs[key] == self._expected(request)
             stopped = self.outputs[key][-1] in request.stop_token_ids
             assert end.reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
@@ -155,7 +216,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.apply()
         assert not self.requests, "a sequence never finishes"
         self.core.check_integrity()
-        assert self.core.pool.num_used == 0
+        assert self.core.memory.pool.num_used == 0
 
     def _expected(self, request: SequenceRequest) -> list[int]:
         return expected_output(
@@ -163,5 +224,5 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
 
 
-SchedulerMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+SchedulerMachine.TestCase.settings = settings(max_examples=150 * LONG, stateful_step_count=60, deadline=None)
 TestSchedulerMachine = SchedulerMachine.TestCase

@@ -164,7 +164,6 @@ def test_dummy_weights_need_no_checkpoint(directory: Path, tmp_path: Path) -> No
         {"speculative_model": "draft"},
         {"num_speculative_tokens": 3},
         {"speculative_draft_tensor_parallel_size": 1},
-        {"swap_space": 4.0},
         {"enable_lora": True},
         {"lora_modules": ["a=b"]},
         {"max_loras": 4},

@@ -11,7 +11,7 @@ import transformers
 from torch import Tensor
 
 from services.worker.batch_state import Limits
-from services.worker.kv_cache import allocate_pages
+from services.worker.kv_cache import HostPages, allocate_pages
 from services.worker.model_runner import ModelRunner
 from services.worker.models.config import read_model_config
 from services.worker.models.decoder import Decoder
@@ -66,6 +66,7 @@ def make_runner(
     max_num_seqs: int = 16,
     max_num_batched_tokens: int = 256,
     ops: Ops | None = None,
+    num_host_blocks: int = 0,
 ) -> ModelRunner:
     """On a CPU in float32, with the compiled operations where they are there."""
     ops = ops or create_ops(torch.device("cpu"), torch.float32)
@@ -74,9 +75,10 @@ def make_runner(
         decoder = Decoder(config, ops, SafetensorsSource(directory, config, lambda _: None), config.max_model_len)
         pages = allocate_pages(config, num_blocks, block_size, ops.device, ops.dtype)
     limits = Limits(
-        num_blocks, block_size, max_num_seqs, max_num_batched_tokens, config.max_model_len, config.vocab_size
-    )
-    return ModelRunner(decoder, ops, pages, limits)
+        num_blocks, block_size, max_num_seqs, max_num_batched_tokens, config.max_model_len, config.vocab_size,
+        num_host_blocks,
+    )  # fmt: skip
+    return ModelRunner(decoder, ops, pages, limits, HostPages(pages, num_host_blocks))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,188 @@
+"""Prefix cache hits on a trace of prompts that begin alike (Mooncake's format: a hash per 512 tokens): the real pool,
+cache and placement, beside an unbounded cache, Belady's optimum, round robin, and placement that knows every cache.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import json
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from services.scheduler.core.block_pool import BlockPool
+from services.scheduler.core.host_pool import HostPool
+from services.scheduler.core.prefix_cache import PrefixCache
+from shared.placement import Node, place
+
+TRACE = Path(__file__).parents[2] / "shared" / "traces" / "mooncake_synthetic.jsonl"
+TOKENS_PER_BLOCK = 512
+# What placement looks at of a prompt: 2,048 tokens.
+KEY_BLOCKS = 4
+# Of the time, the schedulers are busy so much of it; their outstanding tokens run down accordingly.
+UTILIZATION = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    seconds: float
+    blocks: tuple[int, ...]
+
+
+def read_trace(path: Path = TRACE) -> list[Request]:
+    with path.open() as file:
+        rows = [json.loads(line) for line in file]
+    return [Request(row["timestamp"] / 1000, tuple(row["hash_ids"])) for row in rows]
+
+
+class Cache:
+    """The cache of one scheduler, a trace block to a KV block."""
+
+    def __init__(self, num_blocks: int) -> None:
+        self._pool = BlockPool(num_blocks)
+        self._prefixes = PrefixCache(self._pool, HostPool(0), block_size=1)
+        self._num_blocks = num_blocks
+
+    def num_found(self, blocks: Sequence[int]) -> int:
+        return len(self._prefixes.match(array("I", blocks).tobytes(), "", len(blocks)))
+
+    def serve(self, blocks: Sequence[int]) -> int:
+        """Computes a prompt's blocks that are not found, keeps them all, and returns how many were found."""
+        blocks = blocks[: self._num_blocks]
+        data = array("I", blocks).tobytes()
+        found = self._prefixes.match(data, "", len(blocks))
+        for prefix in found:
+            self._pool.hold(prefix.block_id)
+        ids = [prefix.block_id for prefix in found] + self._pool.allocate(len(blocks) - len(found))
+        prefixes = found + self._prefixes.announce(data, "", found, self)
+        for prefix, block_id in zip(prefixes, ids, strict=True):
+            self._prefixes.publish(prefix, block_id)
+        self._pool.release(ids)
+        return len(found)
+
+
+class Cluster:
+    """Schedulers with a cache each, and work that runs down with time."""
+
+    def __init__(self, num_nodes: int, num_blocks: int, tokens_per_second: float) -> None:
+        self.caches = [Cache(max(1, num_blocks // num_nodes)) for _ in range(num_nodes)]
+        self._capacity = num_blocks // num_nodes * TOKENS_PER_BLOCK
+        self._outstanding = [0.0] * num_nodes
+        self._rate = tokens_per_second / num_nodes
+        self._now = 0.0
+
+    def pass_time(self, now: float) -> None:
+        done = (now - self._now) * self._rate
+        self._outstanding = [max(0.0, tokens - done) for tokens in self._outstanding]
+        self._now = now
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [Node(str(index), tokens, self._capacity) for index, tokens in enumerate(self._outstanding)]
+
+    def serve(self, index: int, request: Request) -> int:
+        found = self.caches[index].serve(request.blocks)
+        self._outstanding[index] += (len(request.blocks) - found) * TOKENS_PER_BLOCK
+        return found
+
+
+Chooser = Callable[[Cluster, Request], int]
+
+
+def by_key(cluster: Cluster, request: Request) -> int:
+    key = array("I", request.blocks[:KEY_BLOCKS]).tobytes()[:16].ljust(16, b"\0")
+    return int(place(key, len(request.blocks) * TOKENS_PER_BLOCK, cluster.nodes).name)
+
+
+def by_turns() -> Chooser:
+    turns = itertools.count()
+    return lambda cluster, _: next(turns) % len(cluster.caches)
+
+
+def by_knowledge(cluster: Cluster, request: Request) -> int:
+    """The scheduler that has most of the prompt, of those not over the bound; else the idlest."""
+    nodes = cluster.nodes
+    num_tokens = len(request.blocks) * TOKENS_PER_BLOCK
+    mean = (sum(node.outstanding_tokens for node in nodes) + num_tokens) / len(nodes)
+    free = [
+        index
+        for index, node in enumerate(nodes)
+        if node.outstanding_tokens + num_tokens <= max(1.25 * mean, 0.5 * node.capacity_tokens)
+    ] or range(len(nodes))
+    return max(free, key=lambda i: (cluster.caches[i].num_found(request.blocks), -nodes[i].outstanding_tokens))
+
+
+def hit_share(requests: list[Request], num_nodes: int, num_blocks: int, choose: Chooser) -> float:
+    num_tokens = sum(len(request.blocks) for request in requests) * TOKENS_PER_BLOCK
+    cluster = Cluster(num_nodes, num_blocks, num_tokens / requests[-1].seconds / UTILIZATION)
+    found = 0
+    for request in requests:
+        cluster.pass_time(request.seconds)
+        found += cluster.serve(choose(cluster, request), request)
+    return found / sum(len(request.blocks) for request in requests)
+
+
+def unbounded(requests: list[Request]) -> float:
+    seen: set[int] = set()
+    found = 0
+    for request in requests:
+        found += len(list(itertools.takewhile(seen.__contains__, request.blocks)))
+        seen.update(request.blocks)
+    return found / sum(len(request.blocks) for request in requests)
+
+
+def belady(requests: list[Request], num_blocks: int) -> float:
+    """The block that is needed again last makes room (Belady, 1966). It counts blocks found behind missing ones, too,
+    so no cache of prefixes can do better.
+    """
+    accesses = [block for request in requests for block in request.blocks]
+    next_use = _next_uses(accesses)
+    cached: dict[int, int] = {}  # block to its next use
+    heap: list[tuple[int, int]] = []
+    found = 0
+    for block, following in zip(accesses, next_use, strict=True):
+        if block in cached:
+            found += 1
+        elif len(cached) >= num_blocks:
+            while True:
+                negative, victim = heapq.heappop(heap)
+                if cached.get(victim) == -negative:
+                    del cached[victim]
+                    break
+        cached[block] = following
+        heapq.heappush(heap, (-following, block))
+    return found / len(accesses)
+
+
+def _next_uses(accesses: Sequence[int]) -> Iterable[int]:
+    last: defaultdict[int, int] = defaultdict(lambda: len(accesses) + 1)
+    uses = [0] * len(accesses)
+    for index in range(len(accesses) - 1, -1, -1):
+        uses[index] = last[accesses[index]]
+        last[accesses[index]] = index
+    return uses
+
+
+def measure() -> dict[str, float]:
+    """Percent of the prompts' blocks; empty without the trace."""
+    if not TRACE.exists():
+        return {}
+    requests = read_trace()
+    working_set = len({block for request in requests for block in request.blocks})
+    figures = {"unbounded": unbounded(requests)}
+    for percent in (10, 25, 50):
+        num_blocks = working_set * percent // 100
+        figures[f"belady_{percent}"] = belady(requests, num_blocks)
+        figures[f"one_scheduler_{percent}"] = hit_share(requests, 1, num_blocks, by_key)
+        for num_nodes in (4, 16):
+            for name, choose in (("placement", by_key), ("round_robin", by_turns()), ("knowledge", by_knowledge)):
+                figures[f"{name}_{num_nodes}_{percent}"] = hit_share(requests, num_nodes, num_blocks, choose)
+    return {name: 100 * share for name, share in figures.items()}
+
+
+if __name__ == "__main__":
+    for figure, value in measure().items():
+        print(f"{figure:28} {value:6.2f} %")

@@ -1,0 +1,133 @@
+"""How much of the KV cache holds tokens: slots allocated beside slots in use at every step, run-ahead included, for
+production lengths and chat-like ones; and what sharing a prompt among choices saves. The real core plans; no worker
+computes.
+
+The paper it answers to is Kwon et al., vLLM, SOSP 2023: section 6.2 (waste), 6.3 (parallel sampling).
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from array import array
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.scheduler import Scheduler
+from services.scheduler.core.sequence import SequenceRequest
+
+TRACE = Path(__file__).parents[2] / "shared" / "traces" / "azure_code_2023.csv"
+BLOCK_SIZE = 16
+RUN_AHEAD = 2
+MAX_MODEL_LEN = 8192
+NUM_REQUESTS = 2000
+
+Lengths = Iterator[tuple[int, int]]
+
+
+@dataclass(slots=True)
+class Usage:
+    """Sums over the steps of a run, in KV slots (token positions)."""
+
+    allocated: int = 0
+    live: int = 0
+    live_in_whole_blocks: int = 0
+    reserved: int = 0  # contiguous, of the longest possible sequence
+    unshared: int = 0  # what the sequences' tables add up to
+    worst_ratio: float = 0.0
+    chance: random.Random = field(default_factory=lambda: random.Random(1))
+
+    def add(self, core: Scheduler) -> None:
+        running = core._running
+        allocated = core.memory.pool.num_used * BLOCK_SIZE
+        live = [min(sequence.num_computed_tokens, len(sequence.token_ids)) for sequence in running]
+        in_blocks = sum(-(-count // BLOCK_SIZE) for count in live) * BLOCK_SIZE
+        self.allocated += allocated
+        self.live += sum(live)
+        self.live_in_whole_blocks += in_blocks
+        self.reserved += len(running) * MAX_MODEL_LEN
+        self.unshared += sum(len(sequence.block_ids) for sequence in running) * BLOCK_SIZE
+        if in_blocks:
+            self.worst_ratio = max(self.worst_ratio, allocated / in_blocks)
+
+
+def azure_code() -> Lengths:
+    with TRACE.open() as file:
+        for row in csv.DictReader(file):
+            yield int(row["ContextTokens"]), int(row["GeneratedTokens"])
+
+
+def log_normal(prompt_mean: float, output_mean: float, seed: int = 1) -> Lengths:
+    """Lengths with these means and a long tail, as chats have them."""
+    chance = random.Random(seed)
+    sigma = 1.0
+    while True:
+        prompt, output = (
+            max(1, round(chance.lognormvariate(0, sigma) * mean / 2.718281828 ** (sigma**2 / 2)))
+            for mean in (prompt_mean, output_mean)
+        )
+        yield min(prompt, 4096), min(output, 4000)
+
+
+# Means of the paper's section 6.1.
+def sharegpt() -> Lengths:
+    return log_normal(161.31, 337.99)
+
+
+def alpaca() -> Lengths:
+    return log_normal(19.31, 58.45)
+
+
+def run(lengths: Lengths, num_requests: int, n: int = 1) -> Usage:
+    """A full queue, 64 sequences at a time."""
+    core = Scheduler(
+        CoreConfig(
+            num_blocks=64 * MAX_MODEL_LEN // BLOCK_SIZE, block_size=BLOCK_SIZE, max_num_seqs=64,
+            max_num_batched_tokens=2048, max_model_len=MAX_MODEL_LEN, max_num_queued_reqs=10**6,
+        )
+    )  # fmt: skip
+    usage = Usage()
+    chance = usage.chance
+    for key, (num_prompt, num_output) in zip(range(num_requests), lengths, strict=False):
+        prompt = array("I", (chance.randrange(50_000) for _ in range(num_prompt)))
+        for choice in range(n):
+            # Choices of one request end at different lengths.
+            max_tokens = max(1, round(num_output * chance.uniform(0.5, 1.5))) if n > 1 else max(1, num_output)
+            core.submit(
+                SequenceRequest((key, choice), prompt, max_tokens, group=key if n > 1 else None, choice_index=choice)
+            )
+    in_flight: deque[StepPlan] = deque()
+    while core.num_running + core.num_waiting:
+        while len(in_flight) < RUN_AHEAD and (plan := core.schedule()) is not None:
+            in_flight.append(plan)
+        usage.add(core)
+        plan = in_flight.popleft()
+        tokens = [chance.randrange(50_000) for _ in plan.sampling_wire_ids]
+        core.apply(StepResult(plan.step_id, plan.sampling_wire_ids, tokens))
+    return usage
+
+
+def measure() -> dict[str, float]:
+    figures = {}
+    mixes = {"sharegpt": sharegpt(), "alpaca": alpaca()}
+    if TRACE.exists():
+        mixes["azure_code"] = azure_code()
+    for name, lengths in mixes.items():
+        usage = run(lengths, NUM_REQUESTS)
+        figures[f"{name}_waste_percent"] = 100 * (1 - usage.live / usage.allocated)
+        figures[f"{name}_waste_contiguous_percent"] = 100 * (1 - usage.live / usage.reserved)
+        figures[f"{name}_worst_ratio"] = usage.worst_ratio
+    for name, make in (("alpaca", alpaca), ("sharegpt", sharegpt)):
+        for n in (2, 4, 6):
+            usage = run(make(), NUM_REQUESTS // (2 * n), n)
+            figures[f"{name}_saved_by_sharing_n{n}_percent"] = 100 * (1 - usage.allocated / usage.unshared)
+    return figures
+
+
+if __name__ == "__main__":
+    for figure, value in measure().items():
+        print(f"{figure:40} {value:8.2f}")

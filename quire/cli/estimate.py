@@ -1,0 +1,161 @@
+"""`quire estimate MODEL`: what a model needs and which GPUs hold how much of it, from its config.json alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared.config import option, resolve
+
+if TYPE_CHECKING:
+    from services.worker.models.config import ModelConfig
+
+# Memory in bytes (10⁹ to the gigabyte, as on the data sheets).
+GPUS = {
+    "L4": 24e9,
+    "A10G": 24e9,
+    "RTX 4090": 24e9,
+    "L40S": 48e9,
+    "A100 40GB": 40e9,
+    "A100 80GB": 80e9,
+    "H100": 80e9,
+    "H200": 141e9,
+    "B200": 192e9,
+}
+TENSOR_PARALLEL_SIZES = (1, 2, 4, 8)
+_ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateConfig:
+    model: str = option(
+        "", "Model directory, or its name on the Hugging Face hub; the bundled one if left out.", positional=True
+    )
+    revision: str = option("", "Branch, tag or commit of a model on the hub; its main branch if left out.")
+    dtype: str = option(
+        "auto", "Type of weights and KV cache; the checkpoint's own if auto.", choices=("auto", *_ELEMENT_BYTES)
+    )
+    block_size: int = option(16, "KV slots (token positions) per block.", minimum=1, maximum=1024)
+    gpu_memory_utilization: float = option(
+        0.9,
+        "Fraction of a GPU's memory for weights and KV cache; the rest is left to activations.",
+        minimum=0.01,
+        maximum=1.0,
+    )
+    context: int = option(2048, "Tokens of prompt and output of a typical sequence.", minimum=1)
+    json: bool = option(False, "Print JSON.")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One GPU kind and number of ranks that hold the model."""
+
+    gpu: str
+    tensor_parallel_size: int
+    weight_gb_per_gpu: float
+    num_blocks: int
+    num_kv_tokens: int
+    num_sequences: int  # of `context` tokens, at once
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    architecture: str
+    dtype: str
+    num_parameters: int
+    weight_gb: float
+    kv_bytes_per_token: int
+    block_bytes: int
+    max_model_len: int
+    placements: tuple[Placement, ...]
+
+
+def estimate(model: ModelConfig, config: EstimateConfig) -> Estimate:
+    from services.worker.models.size import kv_bytes_per_token, num_parameters
+
+    dtype = model.dtype if config.dtype == "auto" else config.dtype
+    element_bytes = _ELEMENT_BYTES.get(dtype, 2)
+    return Estimate(
+        architecture=model.architecture,
+        dtype=dtype,
+        num_parameters=num_parameters(model),
+        weight_gb=num_parameters(model) * element_bytes / 1e9,
+        kv_bytes_per_token=kv_bytes_per_token(model, element_bytes),
+        block_bytes=kv_bytes_per_token(model, element_bytes) * config.block_size,
+        max_model_len=model.max_model_len,
+        placements=tuple(_placements(model, element_bytes, config)),
+    )
+
+
+def _placements(model: ModelConfig, element_bytes: int, config: EstimateConfig) -> Iterator[Placement]:
+    from services.worker.models.size import kv_bytes_per_token, num_parameters
+
+    context = min(config.context, model.max_model_len)
+    for gpu, memory in GPUS.items():
+        for ranks in TENSOR_PARALLEL_SIZES:
+            if not can_split(model, ranks):
+                continue
+            weights = num_parameters(model) * element_bytes / ranks
+            block_bytes = kv_bytes_per_token(model, element_bytes, ranks) * config.block_size
+            num_blocks = int((memory * config.gpu_memory_utilization - weights) // block_bytes)
+            num_tokens = num_blocks * config.block_size
+            if num_tokens >= context:
+                blocks_per_sequence = -(-context // config.block_size)
+                yield Placement(gpu, ranks, weights / 1e9, num_blocks, num_tokens, num_blocks // blocks_per_sequence)
+
+
+def can_split(model: ModelConfig, ranks: int) -> bool:
+    """Whether every rank gets as many heads, and KV heads are split or copied evenly."""
+    splits_kv = model.num_kv_heads % ranks == 0 or ranks % model.num_kv_heads == 0
+    return model.num_heads % ranks == 0 and model.intermediate_size % ranks == 0 and splits_kv
+
+
+def find_config(config: EstimateConfig) -> Path:
+    """The folder with the model's config.json, which alone is downloaded. Raises ModelError."""
+    from services.worker.checkpoint import find_checkpoint
+    from services.worker.config import WorkerConfig
+
+    worker = WorkerConfig(model=config.model, revision=config.revision)
+    return find_checkpoint(worker, patterns=["config.json", "generation_config.json"]).directory
+
+
+def text(result: Estimate, context: int) -> str:
+    lines = [
+        f"{result.architecture}: {result.num_parameters / 1e9:.3g} billion parameters, "
+        f"{result.weight_gb:.3g} GB in {result.dtype}",
+        f"KV cache: {result.kv_bytes_per_token:,} bytes per token, {result.block_bytes:,} per block; "
+        f"context of at most {result.max_model_len:,} tokens",
+        "",
+        f"{'GPU':<10} {'ranks':>5} {'weights/GPU':>12} {'blocks':>10} {'KV tokens':>12} {f'× {context:,} tokens':>16}",
+    ]
+    lines += [
+        f"{place.gpu:<10} {place.tensor_parallel_size:>5} {place.weight_gb_per_gpu:>9.1f} GB {place.num_blocks:>10,} "
+        f"{place.num_kv_tokens:>12,} {place.num_sequences:>16,}"
+        for place in result.placements
+    ]
+    if not result.placements:
+        lines.append("No number of these GPUs up to eight holds it.")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str]) -> int:
+    from services.worker.errors import ModelError
+    from services.worker.models.config import read_model_config
+
+    config = resolve(
+        EstimateConfig, argv, prog="quire estimate", description="What a model needs, from its config.json."
+    )
+    try:
+        model = read_model_config(find_config(config))
+    except ModelError as error:
+        print(f"quire estimate: {error}", file=sys.stderr)
+        return 1
+    result = estimate(model, config)
+    print(
+        json.dumps(asdict(result), indent=2) if config.json else text(result, min(config.context, model.max_model_len))
+    )
+    return 0

@@ -1,0 +1,86 @@
+"""Host memory for KV blocks: those of sequences that gave way, and prefixes that were evicted from the device."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+
+from .prefix_cache import Prefix
+
+
+class HostPool:
+    """Slots of one block each. A sequence's are taken until it gives them back; what is left keeps evicted prefixes,
+    the least recently used making room.
+
+    Copies run on the device in the order of the plans, so a slot may be written by one plan and read by a later one at
+    once. One that a plan reads must not be given away before that plan was applied: `held` while it is under way.
+    """
+
+    def __init__(self, num_slots: int) -> None:
+        self.num_slots = num_slots
+        self._blank = list(range(num_slots - 1, -1, -1))
+        self._cached: OrderedDict[int, Prefix] = OrderedDict()
+        self._held: dict[int, tuple[Prefix, int]] = {}  # and how many plans read it
+        # Called with a prefix that is in host memory no more.
+        self.on_evict: Callable[[Prefix], None] = lambda _: None
+
+    @property
+    def num_free(self) -> int:
+        return len(self._blank) + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        return len(self._cached) + len(self._held)
+
+    def take(self, count: int) -> list[int]:
+        """Slots for a sequence's blocks; the caller has looked at `num_free`."""
+        return [self._take_one() for _ in range(count)]
+
+    def give_back(self, slots: Iterable[int]) -> None:
+        self._blank.extend(slots)
+
+    def keep(self, prefix: Prefix) -> int | None:
+        """A slot for a prefix that the device evicts, or None where sequences have them all."""
+        if not self.num_free:
+            return None
+        slot = self._take_one()
+        self._cached[slot] = prefix
+        return slot
+
+    def hold(self, slot: int) -> None:
+        """A plan reads this prefix's slot."""
+        if slot in self._held:
+            prefix, num_plans = self._held[slot]
+        else:
+            prefix, num_plans = self._cached.pop(slot), 0
+        self._held[slot] = prefix, num_plans + 1
+
+    def settle(self, slot: int) -> None:
+        """That plan was applied: the slot was used just now. It may have been forgotten meanwhile."""
+        if slot not in self._held:
+            return
+        prefix, num_plans = self._held.pop(slot)
+        if num_plans > 1:
+            self._held[slot] = prefix, num_plans - 1
+        else:
+            self._cached[slot] = prefix
+
+    def forget(self, slot: int) -> None:
+        """The prefix in it is of no further use."""
+        if self._cached.pop(slot, None) is None:
+            del self._held[slot]
+        self._blank.append(slot)
+
+    def check_integrity(self, taken: Iterable[int]) -> None:
+        """Asserts that every slot is in one place, and prefixes know theirs."""
+        every_slot = sorted([*self._blank, *self._cached, *self._held, *taken])
+        assert every_slot == list(range(self.num_slots)), "a host slot is lost or taken twice"
+        assert all(prefix.host_slot == slot for slot, prefix in self._cached.items())
+        assert all(prefix.host_slot == slot for slot, (prefix, _) in self._held.items())
+
+    def _take_one(self) -> int:
+        if self._blank:
+            return self._blank.pop()
+        slot, prefix = self._cached.popitem(last=False)
+        self.on_evict(prefix)
+        return slot

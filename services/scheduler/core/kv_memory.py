@@ -1,0 +1,267 @@
+"""Where the keys and values of every sequence are, in blocks of the device or slots of the host, and which of them
+others may share. Collects what the next plan has to move.
+
+Moves run on the device in the order of the plans, before the forward pass of theirs. So a block or slot may be written
+by one plan and read by the next at once, and what a plan saves may be overwritten by the same plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from .block_pool import BlockPool
+from .config import CoreConfig
+from .host_pool import HostPool
+from .prefix_cache import Prefix, PrefixCache
+from .sequence import Sequence
+
+
+@dataclass(slots=True)
+class Moves:
+    """What one plan copies, and what becomes of it once the plan was applied."""
+
+    swap_out: list[tuple[int, int]] = field(default_factory=list)  # (block, host slot)
+    swap_in: list[tuple[int, int]] = field(default_factory=list)  # (host slot, block)
+    copies: list[tuple[int, int]] = field(default_factory=list)  # (block, block)
+    # (sequence, its wire id, blocks full after this step) where the step fills one.
+    filled: list[tuple[Sequence, int, int]] = field(default_factory=list)
+    # Read by this plan: slots of prefixes, and of sequences that are back on the device.
+    settled_slots: list[int] = field(default_factory=list)
+    emptied_slots: list[int] = field(default_factory=list)
+
+
+class KVMemory:
+    def __init__(self, config: CoreConfig) -> None:
+        self.pool = BlockPool(config.num_blocks)
+        self.host = HostPool(config.num_host_blocks)
+        self.prefix_cache = PrefixCache(self.pool, self.host, config.block_size)
+        self._block_size = config.block_size
+        self._shares_prefixes = config.enable_prefix_caching
+        # Running sequences of requests with several choices.
+        self._groups: dict[Hashable, list[Sequence]] = {}
+        self._moves = Moves()
+
+    # -- Blocks of a sequence ------------------------------------------------------------------------------------------
+
+    def find(self, sequence: Sequence) -> list[Prefix]:
+        """What is known of a waiting sequence's tokens but for the last, which must be computed for what follows it."""
+        if not self._shares_prefixes:
+            return []
+        max_blocks = (len(sequence.token_ids) - 1) // self._block_size
+        return self.prefix_cache.match(sequence.token_ids.tobytes(), sequence.request.cache_salt, max_blocks)
+
+    def num_blocks_needed(self, sequence: Sequence, found: list[Prefix]) -> int:
+        """Free blocks that a waiting sequence would take, all its known tokens computed. A found one that nobody holds
+        is free as well, and would be no more."""
+        num_held = sum(prefix.is_computed and self.pool.num_holders(prefix.block_id) > 0 for prefix in found)
+        return self.num_blocks_short(sequence, len(sequence.token_ids)) - num_held
+
+    def num_blocks_short(self, sequence: Sequence, num_tokens: int) -> int:
+        """Blocks that a sequence lacks to compute `num_tokens` more."""
+        return -(-(sequence.num_computed_tokens + num_tokens) // self._block_size) - len(sequence.block_ids)
+
+    def num_slots_free(self, sequence: Sequence) -> int:
+        """KV slots a sequence could fill without taking another one's: in its own last block and in free ones."""
+        held = len(sequence.block_ids) + self.pool.num_free
+        return held * self._block_size - sequence.num_computed_tokens
+
+    def enter(self, sequence: Sequence, found: list[Prefix]) -> None:
+        """Gives a starting sequence what was found of it, what it has on the host, and what other choices of its
+        request have. Announces what it is about to compute.
+        """
+        num_here = num_computed(found)
+        self._hold(sequence, found)
+        sequence.num_computed_tokens = len(found) * self._block_size
+        sequence.num_hit_blocks = sequence.num_published_blocks = num_here
+        if self._shares_prefixes:
+            token_ids, salt = sequence.token_ids.tobytes(), sequence.request.cache_salt
+            sequence.prefixes = found + self.prefix_cache.announce(token_ids, salt, found, sequence)
+        if sequence.host_slots:
+            self._swap_in(sequence)
+        self._note_filled(sequence, num_here * self._block_size)
+        if sequence.request.group is not None:
+            self._enter_group(sequence)
+
+    def extend(self, sequence: Sequence, num_tokens: int) -> list[int]:
+        """Counts the next tokens as computed; returns the blocks added for them."""
+        new_blocks = self.pool.allocate(self.num_blocks_short(sequence, num_tokens))
+        sequence.block_ids += new_blocks
+        sequence.num_computed_tokens += num_tokens
+        self._note_filled(sequence, sequence.num_computed_tokens - num_tokens)
+        return new_blocks
+
+    def leave(self, sequence: Sequence) -> list[Prefix]:
+        """Takes a running sequence's blocks. Returns the prefixes that it will not compute after all."""
+        if sequence.request.group is not None:
+            self._leave_group(sequence)
+        abandoned = [
+            prefix for prefix in sequence.prefixes[sequence.num_published_blocks :] if prefix.owner is sequence
+        ]
+        for prefix in abandoned:
+            self.prefix_cache.abandon(prefix)
+        self.pool.release(sequence.block_ids)
+        sequence.block_ids = []
+        sequence.prefixes = []
+        sequence.num_hit_blocks = sequence.num_published_blocks = 0
+        sequence.num_computed_tokens = 0
+        return abandoned
+
+    def publish(self, sequence: Sequence, num_blocks: int) -> list[Prefix]:
+        """The first `num_blocks` of a sequence are computed, and all their tokens are known. Returns the prefixes that
+        were not there before."""
+        if not self._shares_prefixes:
+            return []
+        if num_blocks > len(sequence.prefixes):
+            end = num_blocks * self._block_size
+            token_ids, salt = sequence.token_ids[:end].tobytes(), sequence.request.cache_salt
+            sequence.prefixes += self.prefix_cache.announce(token_ids, salt, sequence.prefixes, sequence)
+        published = sequence.prefixes[sequence.num_published_blocks : num_blocks]
+        for index, prefix in enumerate(published, sequence.num_published_blocks):
+            self.prefix_cache.publish(prefix, sequence.block_ids[index])
+        sequence.num_published_blocks = num_blocks
+        return published
+
+    def distrust(self, sequence: Sequence) -> None:
+        """A sequence failed in the worker: nobody is to find what it has computed."""
+        for index in range(sequence.num_hit_blocks, sequence.num_published_blocks):
+            prefix = sequence.prefixes[index]
+            if prefix.block_id == sequence.block_ids[index]:
+                self.prefix_cache.retract(prefix)
+
+    # -- The host ------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def num_tokens_to_save(sequence: Sequence) -> int:
+        """What is worth keeping of a sequence that gives way, what the steps in flight compute included: they run
+        before the copy. The last known token is computed again in any case: what follows it is not known yet.
+        """
+        return min(sequence.num_computed_tokens, len(sequence.token_ids) - 1)
+
+    def swap_out(self, sequence: Sequence) -> None:
+        """Has a running sequence's blocks copied to the host; the caller has seen to it that there is room."""
+        num_tokens = self.num_tokens_to_save(sequence)
+        num_blocks = -(-num_tokens // self._block_size)
+        sequence.host_slots = self.host.take(num_blocks)
+        sequence.num_swapped_tokens = num_tokens
+        self.prefix_cache.saves.update(zip(sequence.host_slots, sequence.block_ids, strict=False))
+
+    def leave_host(self, sequence: Sequence) -> None:
+        """What a sequence has on the host is of no further use."""
+        self.host.give_back(sequence.host_slots)
+        sequence.host_slots = []
+
+    # -- Plans ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def must_move(self) -> bool:
+        """Whether there is something to copy even if no sequence runs."""
+        return bool(self.prefix_cache.saves)
+
+    def take_moves(self) -> Moves:
+        """For the plan that was made; the next one's are collected from now on."""
+        moves, self._moves = self._moves, Moves()
+        moves.swap_out = [(block_id, slot) for slot, block_id in self.prefix_cache.saves.items()]
+        self.prefix_cache.saves.clear()
+        return moves
+
+    def applied(self, moves: Moves) -> None:
+        """The copies are done."""
+        for slot in moves.settled_slots:
+            self.host.settle(slot)
+        self.host.give_back(moves.emptied_slots)
+
+    def lose(self, sequences: Iterable[Sequence], in_flight: Iterable[Moves]) -> None:
+        """The worker and its memory are gone. No sequence runs any more."""
+        for moves in in_flight:
+            self.host.give_back(moves.emptied_slots)
+        self.prefix_cache.clear()
+        for sequence in sequences:
+            self.leave_host(sequence)
+        self.prefix_cache.saves.clear()
+
+    def check_integrity(
+        self, running: list[Sequence], sequences: Iterable[Sequence], in_flight: Iterable[Moves]
+    ) -> None:
+        """Asserts that nothing leaks, no block that others may read is written, and none was published that was not
+        computed."""
+        self.pool.check_integrity(block for sequence in running for block in sequence.block_ids)
+        self.prefix_cache.check_integrity()
+        taken = [slot for sequence in sequences for slot in sequence.host_slots]
+        taken += [slot for moves in in_flight for slot in moves.emptied_slots]
+        self.host.check_integrity(taken)
+        for sequence in running:
+            assert not sequence.host_slots
+            num_full = sequence.num_computed_tokens // self._block_size
+            assert len(sequence.block_ids) == -(-sequence.num_computed_tokens // self._block_size), "blocks held"
+            assert sequence.num_hit_blocks <= sequence.num_published_blocks <= num_full
+            for block_id in sequence.block_ids[num_full:]:
+                assert self.pool.num_holders(block_id) == 1, "a block that is being written is shared"
+            for index, prefix in enumerate(sequence.prefixes):
+                block = sequence.token_ids[index * self._block_size : (index + 1) * self._block_size]
+                assert prefix.key[1] == block.tobytes(), "a prefix stands for other tokens"
+                if index >= sequence.num_published_blocks and prefix.owner is sequence:
+                    assert not prefix.is_computed
+
+    def _note_filled(self, sequence: Sequence, num_tokens_before: int) -> None:
+        num_full = sequence.num_computed_tokens // self._block_size
+        if num_full * self._block_size > num_tokens_before:
+            self._moves.filled.append((sequence, sequence.wire_id, num_full))
+
+    def _hold(self, sequence: Sequence, found: list[Prefix]) -> None:
+        """Gives a sequence the blocks of prefixes, and has those on the host copied to blocks of its own. Others find
+        these on the device once that was done.
+        """
+        # All of them first: to make room for one must not cost another.
+        for prefix in found:
+            if prefix.is_computed:
+                self.pool.hold(prefix.block_id)
+            else:
+                self.host.hold(prefix.host_slot)
+        blocks = iter(self.pool.allocate(sum(not prefix.is_computed for prefix in found)))
+        for prefix in found:
+            if prefix.is_computed:
+                sequence.block_ids.append(prefix.block_id)
+                continue
+            block_id = next(blocks)
+            sequence.block_ids.append(block_id)
+            self._moves.swap_in.append((prefix.host_slot, block_id))
+            self._moves.settled_slots.append(prefix.host_slot)
+            prefix.owner = sequence
+
+    def _swap_in(self, sequence: Sequence) -> None:
+        """Brings back what a sequence had, but for the blocks that were found on the device still."""
+        slots = sequence.host_slots[len(sequence.block_ids) :]
+        blocks = self.pool.allocate(len(slots))
+        self._moves.swap_in += zip(slots, blocks, strict=True)
+        self._moves.emptied_slots += sequence.host_slots
+        sequence.block_ids += blocks
+        sequence.num_computed_tokens = max(sequence.num_computed_tokens, sequence.num_swapped_tokens)
+        sequence.host_slots = []
+
+    def _enter_group(self, sequence: Sequence) -> None:
+        """Choices of one request differ from their first token on. Where another one has computed the prompt, its last
+        block is copied as far as they agree.
+        """
+        others = self._groups.setdefault(sequence.request.group, [])
+        num_tokens = len(sequence.request.prompt_token_ids) - 1
+        index, rest = divmod(num_tokens, self._block_size)
+        is_next = sequence.num_computed_tokens == index * self._block_size
+        if rest and is_next and sequence.num_output_tokens == 0:
+            source = next((other.block_ids[index] for other in others if other.has_sampled), None)
+            if source is not None:
+                sequence.block_ids += self.pool.allocate(1)
+                self._moves.copies.append((source, sequence.block_ids[-1]))
+                sequence.num_computed_tokens = num_tokens
+        others.append(sequence)
+
+    def _leave_group(self, sequence: Sequence) -> None:
+        others = self._groups[sequence.request.group]
+        others.remove(sequence)
+        if not others:
+            del self._groups[sequence.request.group]
+
+
+def num_computed(found: list[Prefix]) -> int:
+    """How many, at the front, are on the device."""
+    return next((index for index, prefix in enumerate(found) if not prefix.is_computed), len(found))

@@ -1,0 +1,159 @@
+"""Which computed blocks can be found again, by the tokens in them and before them.
+
+A prefix is a full block of tokens after another prefix. Looking one up by (the prefix before it, its tokens) compares
+the tokens themselves, so unlike a chain of hashes it can never take one prefix for another (compare Zheng et al.,
+SGLang, 2024, section 3: a radix tree; this is one with a block of tokens per edge, kept in a single dictionary).
+
+A prefix is announced when a sequence starts to compute it, so that others which need it can wait instead of computing
+it too, and published when the step that computed it was applied. Whoever asked for it finds it from then on, until its
+block is handed out again. A block is evicted after all that follow it: whoever holds a block holds those before it, and
+a sequence gives its blocks back last first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import TYPE_CHECKING
+
+from .block_pool import BlockPool
+
+if TYPE_CHECKING:
+    from .host_pool import HostPool
+
+_NOWHERE = -1
+
+
+class Prefix:
+    """A full block of tokens, and all that is before it."""
+
+    __slots__ = ("block_id", "host_slot", "key", "owner")
+
+    def __init__(self, key: tuple[object, bytes], owner: object) -> None:
+        self.key = key
+        self.block_id = _NOWHERE
+        self.host_slot = _NOWHERE
+        # Whoever is computing it, or copying it to the device; None once it is there, or nobody is any more.
+        self.owner: object = owner
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether it is on the device."""
+        return self.block_id != _NOWHERE
+
+    @property
+    def is_on_host(self) -> bool:
+        return self.host_slot != _NOWHERE
+
+
+class PrefixCache:
+    """Finds prefixes in the blocks of one pool, and those that were evicted in host memory."""
+
+    def __init__(self, pool: BlockPool, host: HostPool, block_size: int) -> None:
+        self._pool = pool
+        self._host = host
+        # Host slot to block: evicted prefixes that the next plan must copy before anything else.
+        self.saves: dict[int, int] = {}
+        self._block_bytes = 4 * block_size
+        self._prefixes: dict[tuple[object, bytes], Prefix] = {}
+        self._by_block: dict[int, Prefix] = {}
+        pool.on_evict = self._on_evict
+        host.on_evict = self._on_host_evict
+
+    def __len__(self) -> int:
+        """Prefixes on the device."""
+        return len(self._by_block)
+
+    def match(self, token_ids: bytes, salt: Hashable, max_blocks: int) -> list[Prefix]:
+        """The longest known prefix of `token_ids` (u32), block by block, at most `max_blocks`: on the device, in host
+        memory, or with an owner who sees to it.
+        """
+        size = self._block_bytes
+        prefixes = self._prefixes
+        found: list[Prefix] = []
+        parent: object = salt
+        for start in range(0, max_blocks * size, size):
+            prefix = prefixes.get((parent, token_ids[start : start + size]))
+            if prefix is None:
+                break
+            found.append(prefix)
+            parent = prefix
+        return found
+
+    def announce(self, token_ids: bytes, salt: Hashable, known: list[Prefix], owner: object) -> list[Prefix]:
+        """The prefixes of every full block of `token_ids` after the `known` ones: `owner` is about to compute them."""
+        size = self._block_bytes
+        prefixes = self._prefixes
+        parent: object = known[-1] if known else salt
+        announced = []
+        for start in range(len(known) * size, len(token_ids) - size + 1, size):
+            key = (parent, token_ids[start : start + size])
+            prefix = prefixes.get(key)
+            if prefix is None:
+                prefix = prefixes[key] = Prefix(key, owner)
+            announced.append(prefix)
+            parent = prefix
+        return announced
+
+    def publish(self, prefix: Prefix, block_id: int) -> None:
+        """The block, which the caller holds, has been computed. Where another block was first, this one is not
+        needed."""
+        prefix.owner = None
+        if not prefix.is_computed and self._prefixes.setdefault(prefix.key, prefix) is prefix:
+            prefix.block_id = block_id
+            self._by_block[block_id] = prefix
+            self._pool.keep(block_id)
+
+    def abandon(self, prefix: Prefix) -> None:
+        """Its owner will not bring it to the device."""
+        prefix.owner = None
+        self._drop_if_nowhere(prefix)
+
+    def retract(self, prefix: Prefix) -> None:
+        """Nobody will find this prefix any more, wherever it is."""
+        prefix.owner = None
+        if prefix.is_computed:
+            del self._by_block[prefix.block_id]
+            self._pool.forget(prefix.block_id)
+            prefix.block_id = _NOWHERE
+        if prefix.is_on_host:
+            self._host.forget(prefix.host_slot)
+            prefix.host_slot = _NOWHERE
+        self._drop_if_nowhere(prefix)
+
+    def clear(self) -> None:
+        """Forgets every prefix but those that are being computed."""
+        for prefix in [prefix for prefix in self._prefixes.values() if prefix.is_computed or prefix.is_on_host]:
+            owner = prefix.owner
+            self.retract(prefix)
+            if owner is not None:
+                prefix.owner = owner
+                self._prefixes[prefix.key] = prefix
+
+    def check_integrity(self) -> None:
+        """Asserts that prefixes and blocks know each other."""
+        for key, prefix in self._prefixes.items():
+            assert prefix.key is key or prefix.key == key
+            assert prefix.is_computed == (self._by_block.get(prefix.block_id) is prefix)
+            assert prefix.is_computed or prefix.is_on_host or prefix.owner is not None, "a prefix is nowhere"
+        for block_id, prefix in self._by_block.items():
+            assert prefix.block_id == block_id
+            assert self._prefixes.get(prefix.key) is prefix
+
+    def _on_evict(self, block_id: int) -> None:
+        prefix = self._by_block.pop(block_id)
+        prefix.block_id = _NOWHERE
+        if not prefix.is_on_host:
+            slot = self._host.keep(prefix)
+            if slot is not None:
+                prefix.host_slot = slot
+                self.saves[slot] = block_id
+        self._drop_if_nowhere(prefix)
+
+    def _on_host_evict(self, prefix: Prefix) -> None:
+        prefix.host_slot = _NOWHERE
+        self._drop_if_nowhere(prefix)
+
+    def _drop_if_nowhere(self, prefix: Prefix) -> None:
+        is_somewhere = prefix.is_computed or prefix.is_on_host or prefix.owner is not None
+        if not is_somewhere and self._prefixes.get(prefix.key) is prefix:
+            del self._prefixes[prefix.key]

@@ -1,0 +1,124 @@
+"""The sequences that wait for their turn, in order."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from .sequence import Sequence
+
+# Tenants without anything waiting that are remembered before the first look for some to forget.
+_MAX_IDLE_TENANTS = 1024
+
+
+class RankedQueue:
+    """By rank: priority, then arrival. Every operation takes logarithmic time at most: what is taken out of the middle
+    is skipped when its turn comes.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[tuple[int, int], Sequence]] = []
+        self._members: dict[int, Sequence] = {}  # by arrival
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._members.values())
+
+    def push(self, sequence: Sequence) -> None:
+        self._members[sequence.arrival] = sequence
+        heapq.heappush(self._heap, (sequence.rank, sequence))
+
+    def first(self) -> Sequence:
+        """Whose turn it is. Raises IndexError if nobody waits."""
+        while self._heap[0][1].arrival not in self._members:
+            heapq.heappop(self._heap)
+        return self._heap[0][1]
+
+    def remove(self, sequence: Sequence) -> None:
+        del self._members[sequence.arrival]
+        if self._heap[0][1] is sequence:
+            heapq.heappop(self._heap)
+        elif len(self._heap) > 2 * len(self._members) + 64:
+            self._heap = [entry for entry in self._heap if entry[1].arrival in self._members]
+            heapq.heapify(self._heap)
+
+    def serve(self, sequence: Sequence, num_tokens: int) -> None:
+        """Tokens were computed for a sequence; here it makes no difference."""
+
+
+class FairQueue:
+    """The tenant that has had the fewest tokens comes first; among its sequences, by rank.
+
+    Virtual token counters (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, algorithm 2): a tenant
+    that comes back after a pause starts level with the least served of those that wait, or with the last one that
+    did, so what it left unused is gone and what it had too much is not forgotten. Logarithmic time, as above: a tenant
+    that was served since it was put in line is put back further down when its turn comes.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[str, RankedQueue] = {}
+        self._num_served: dict[str, int] = {}
+        # (tokens served when it was put here, tenant); each tenant once, for some time after it has left, too.
+        self._line: list[tuple[int, str]] = []
+        self._in_line: set[str] = set()
+        self._num_waiting = 0
+        self._last_tenant = ""  # of those that waited, the last to be through
+
+    def __len__(self) -> int:
+        return self._num_waiting
+
+    def __iter__(self) -> Iterator[Sequence]:
+        for queue in self._queues.values():
+            yield from queue
+
+    def push(self, sequence: Sequence) -> None:
+        tenant = sequence.request.tenant
+        if tenant not in self._queues:
+            least = self._first_tenant() if self._num_waiting else self._last_tenant
+            floor = self._num_served.get(least, 0)
+            self._forget_idle(floor)
+            self._queues[tenant] = RankedQueue()
+            self._num_served[tenant] = max(self._num_served.get(tenant, 0), floor)
+            if tenant not in self._in_line:
+                self._in_line.add(tenant)
+                heapq.heappush(self._line, (self._num_served[tenant], tenant))
+        self._queues[tenant].push(sequence)
+        self._num_waiting += 1
+
+    def first(self) -> Sequence:
+        """Whose turn it is. Raises IndexError if nobody waits."""
+        return self._queues[self._first_tenant()].first()
+
+    def remove(self, sequence: Sequence) -> None:
+        tenant = sequence.request.tenant
+        queue = self._queues[tenant]
+        queue.remove(sequence)
+        self._num_waiting -= 1
+        if not queue:
+            del self._queues[tenant]
+            self._last_tenant = tenant
+
+    def serve(self, sequence: Sequence, num_tokens: int) -> None:
+        """Counts tokens computed for a sequence against its tenant."""
+        tenant = sequence.request.tenant
+        self._num_served[tenant] = self._num_served.get(tenant, 0) + num_tokens
+
+    def _first_tenant(self) -> str:
+        while True:
+            num_served, tenant = self._line[0]
+            if tenant not in self._queues:
+                heapq.heappop(self._line)
+                self._in_line.remove(tenant)
+            elif num_served == self._num_served[tenant]:
+                return tenant
+            else:
+                heapq.heapreplace(self._line, (self._num_served[tenant], tenant))
+
+    def _forget_idle(self, floor: int) -> None:
+        """Those that would start at the floor anyway."""
+        if len(self._num_served) > 2 * len(self._queues) + _MAX_IDLE_TENANTS:
+            self._num_served = {
+                tenant: count for tenant, count in self._num_served.items() if count > floor or tenant in self._queues
+            }

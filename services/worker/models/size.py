@@ -1,0 +1,23 @@
+"""How large a model is, from its configuration alone."""
+
+from __future__ import annotations
+
+from services.worker.models.config import ModelConfig
+
+
+def num_parameters(model: ModelConfig) -> int:
+    """Of a dense decoder as `decoder.py` runs it, tied embeddings counted once."""
+    heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    attention = model.hidden_size * (2 * heads + 2 * kv_heads)
+    biases = model.qkv_bias * (heads + 2 * kv_heads) + model.output_bias * model.hidden_size
+    mlp = 3 * model.hidden_size * model.intermediate_size
+    biases += model.mlp_bias * (2 * model.intermediate_size + model.hidden_size)
+    norms = 2 * model.hidden_size + model.qk_norm * 2 * model.head_dim
+    embeddings = model.vocab_size * model.hidden_size * (1 if model.tie_word_embeddings else 2)
+    return len(model.layers) * (attention + mlp + biases + norms) + embeddings + model.hidden_size
+
+
+def kv_bytes_per_token(model: ModelConfig, element_bytes: int, tensor_parallel_size: int = 1) -> int:
+    """Of keys and values over all layers, on each rank: heads are split among ranks, copied where there are fewer."""
+    kv_heads = -(-model.num_kv_heads // tensor_parallel_size)
+    return 2 * len(model.layers) * kv_heads * model.head_dim * element_bytes

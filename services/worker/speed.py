@@ -1,0 +1,80 @@
+"""What this worker's device can do, measured once when it starts: the scheduler weighs copying against computing by it,
+until it has seen enough steps of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from services.worker.kv_cache import HostPages
+from services.worker.model_runner import ModelRunner
+from services.worker.plan import NewSequence, Rows, StepPlan
+from services.worker.sampling.params import SamplingParams
+
+_MOST_BLOCKS = 16
+# Prompts of so many tokens, until one takes long enough to tell: a large model on a CPU is not to start later for it.
+_PROMPT_TOKENS = (8, 32, 128)
+_LONG_ENOUGH_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Seconds."""
+
+    swap_per_block: float  # to the host, or back
+    step: float  # of one token
+    per_token: float  # each token more
+
+
+def measure_swap(host_pages: HostPages, num_blocks: int, device: torch.device) -> float:
+    """Seconds per block; 0 without swap space. Pages of before the first sequence hold nothing of use."""
+    count = min(_MOST_BLOCKS, num_blocks, host_pages.num_slots)
+    if not count:
+        return 0.0
+    indices = torch.arange(count)
+    seconds = []
+    for _ in range(3):
+        start = time.perf_counter()
+        host_pages.save(indices, indices)
+        host_pages.load(indices, indices)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds) / (2 * count)
+
+
+def measure_steps(runner: ModelRunner) -> tuple[float, float]:
+    """Seconds of a step of one token, and of each token more. Warms up thread pools and kernels on the way."""
+    limits = runner.limits
+    room = min(limits.max_num_batched_tokens, limits.max_model_len - 1, limits.num_blocks * limits.block_size)
+    if room < 2:
+        return 0.0, 0.0
+    _run_prompt(runner, 1)
+    short = min(_run_prompt(runner, 1) for _ in range(2))
+    for num_tokens in _PROMPT_TOKENS:
+        num_tokens = min(num_tokens, room)
+        long = _run_prompt(runner, num_tokens)
+        if long > _LONG_ENOUGH_S:
+            break
+    return short, max(0.0, long - short) / (num_tokens - 1)
+
+
+def _run_prompt(runner: ModelRunner, num_tokens: int) -> float:
+    """Seconds that a step over such a prompt takes, in an epoch of its own."""
+    zero, one = np.zeros(1, np.uint32), np.ones(1, np.uint32)
+    num_blocks = -(-num_tokens // runner.limits.block_size)
+    sequence = NewSequence(
+        wire_id=1, slot=0, token_ids=np.zeros(num_tokens, np.uint32), num_prompt_tokens=num_tokens,
+        num_computed_tokens=0, block_ids=np.arange(num_blocks, dtype=np.uint32),
+        sampling=SamplingParams(temperature=0.0), choice_index=0,
+    )  # fmt: skip
+    rows = Rows(one, zero, one * np.uint32(num_tokens), zero, np.zeros(2, np.uint32), np.zeros(0, np.uint32))
+    start = time.monotonic()
+    runner.collect(runner.launch(StepPlan(0, 1, np.zeros(0, np.uint32), (sequence,), rows), start))
+    seconds = time.monotonic() - start
+    runner.reset()
+    return seconds

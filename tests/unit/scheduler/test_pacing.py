@@ -1,0 +1,134 @@
+"""Step times are learned, chunks kept within them, and no more plans in flight than are of use."""
+
+from __future__ import annotations
+
+import math
+import random
+from array import array
+
+import pytest
+
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.pacing import RunAhead, StepTimes, TurnRate, pairs
+from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.scheduler import Scheduler
+from services.scheduler.core.sequence import SequenceRequest
+
+
+class Device:
+    """Takes what a linear model says, give or take some noise."""
+
+    def __init__(self, base: float = 0.004, per_token: float = 1e-4, per_pair: float = 2e-8, noise: float = 0.02):
+        self.base, self.per_token, self.per_pair, self.noise = base, per_token, per_pair, noise
+        self.chance = random.Random(1)
+
+    def seconds(self, num_tokens: int, num_pairs: float) -> float:
+        exact = self.base + self.per_token * num_tokens + self.per_pair * num_pairs
+        return exact * self.chance.uniform(1 - self.noise, 1 + self.noise)
+
+
+def learned(device: Device, num_steps: int = 300) -> StepTimes:
+    times = StepTimes()
+    for _ in range(num_steps):
+        num_tokens = device.chance.randint(1, 600)
+        num_pairs = pairs(device.chance.randint(0, 4000), num_tokens)
+        times.observe(num_tokens, num_pairs, device.seconds(num_tokens, num_pairs))
+    return times
+
+
+def test_the_device_s_step_times_are_learned_and_followed_when_they_change() -> None:
+    device = Device()
+    times = learned(device)
+    for factor in (1.0, 3.0):
+        device.base, device.per_token, device.per_pair = 0.004 * factor, 1e-4 * factor, 2e-8 * factor
+        for _ in range(1500):
+            num_tokens = device.chance.randint(1, 600)
+            num_pairs = pairs(device.chance.randint(0, 4000), num_tokens)
+            times.observe(num_tokens, num_pairs, device.seconds(num_tokens, num_pairs))
+        for num_tokens, position in ((1, 100), (256, 0), (512, 3000)):
+            exact = device.base + device.per_token * num_tokens + device.per_pair * pairs(position, num_tokens)
+            assert times.seconds(num_tokens, pairs(position, num_tokens)) == pytest.approx(exact, rel=0.05)
+
+
+def test_many_equal_steps_do_not_make_the_fit_forget_the_others() -> None:
+    device = Device()
+    times = learned(device)
+    for _ in range(20_000):
+        times.observe(16, 16 * 500, device.seconds(16, 16 * 500))
+    exact = device.base + device.per_token * 400 + device.per_pair * pairs(0, 400)
+    assert times.seconds(400, pairs(0, 400)) == pytest.approx(exact, rel=0.2)
+
+
+@pytest.mark.parametrize("position", [0, 500, 20_000])
+@pytest.mark.parametrize("seconds", [0.001, 0.02, 0.5])
+def test_a_chunk_takes_the_time_it_was_given(position: int, seconds: float) -> None:
+    times = learned(Device())
+    chunk = times.max_chunk(position, seconds)
+    assert times.chunk_seconds(position, chunk) <= seconds * 1.001
+    assert times.chunk_seconds(position, chunk + 1) > seconds
+    assert times.max_chunk(position, 0.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("hop", "run", "depth"),
+    [(0.0003, 0.1, 1), (0.0003, 0.004, 2), (0.0003, 0.0015, 2), (0.0009, 0.0004, 4), (0.1, 0.001, 8)],
+)
+def test_as_many_plans_are_in_flight_as_hide_the_round_trip(hop: float, run: float, depth: int) -> None:
+    run_ahead = RunAhead(None)
+    for _ in range(100):
+        run_ahead.observe(run + hop, run)
+    assert run_ahead.depth == depth
+
+
+def test_a_depth_that_was_given_stays() -> None:
+    run_ahead = RunAhead(3)
+    run_ahead.observe(1.0, 0.001)
+    assert run_ahead.depth == 3
+
+
+def answer(core: Scheduler, plan: StepPlan, seconds: float) -> None:
+    core.apply(StepResult(plan.step_id, plan.sampling_wire_ids, [9] * len(plan.sampling_wire_ids), (), seconds))
+
+
+@pytest.mark.parametrize(("target", "most"), [(0.02, 0.022), (0.001, 0.016), (None, math.inf)])
+def test_a_long_prompt_leaves_decodes_the_time_between_tokens_they_were_promised(
+    target: float | None, most: float
+) -> None:
+    """With a target that decodes alone miss, they wait at most twice as long as they would without prompts."""
+    core = Scheduler(
+        CoreConfig(
+            num_blocks=4096, block_size=16, max_num_seqs=64, max_num_batched_tokens=2048, max_model_len=32_768,
+            target_tbt_s=target,
+        )
+    )  # fmt: skip
+    device = Device(noise=0.0)
+    for key in range(16):
+        prompt = array("I", [key] * 100)
+        core.submit(SequenceRequest(key, prompt, max_tokens=2000))
+    for _ in range(20):
+        plan = core.schedule()
+        assert plan is not None
+        answer(core, plan, device.seconds(plan.num_tokens, plan.num_pairs))
+    core.submit(SequenceRequest("long", array("I", [99] * 30_000), max_tokens=1))
+    slowest, num_steps = 0.0, 0
+    while core.num_running + core.num_waiting > 16:
+        plan = core.schedule()
+        assert plan is not None
+        seconds = device.seconds(plan.num_tokens, plan.num_pairs)
+        slowest, num_steps = max(slowest, seconds), num_steps + 1
+        answer(core, plan, seconds)
+    assert slowest <= most
+    if target is None:
+        assert num_steps == 15, "whole steps, where nothing limits them"
+
+
+def test_whoever_is_refused_comes_again_when_it_would_have_had_its_turn() -> None:
+    rate = TurnRate()
+    assert rate.seconds_until_turn(500) == 1.0  # nothing is known yet
+    for second in range(30):
+        rate.observe(float(second), num_started=50 * second)
+    assert rate.seconds_until_turn(500) == pytest.approx(10.0)
+    assert rate.seconds_until_turn(5) == 1.0
+    for second in range(30, 60):
+        rate.observe(float(second), num_started=1500)
+    assert rate.seconds_until_turn(500) == 60.0

@@ -1,0 +1,67 @@
+"""`quire estimate` counts what the worker would load."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from quire.cli.estimate import EstimateConfig, can_split, estimate, main
+from services.worker.models.config import read_model_config
+from services.worker.models.size import kv_bytes_per_token, num_parameters
+from tests.unit.worker.tiny_models import make_runner, save_model
+
+FAMILIES = ["Llama", "Mistral", "Qwen2", "Qwen3"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_parameters_and_kv_bytes_are_those_of_the_model_itself(tmp_path: Path, family: str) -> None:
+    model = save_model(tmp_path, family)
+    config = read_model_config(tmp_path)
+    assert num_parameters(config) == sum(parameter.numel() for parameter in model.parameters())
+    runner = make_runner(tmp_path, block_size=8, num_blocks=10)
+    pages = sum(layer.keys.nbytes + layer.values.nbytes for layer in runner._pages)
+    assert kv_bytes_per_token(config, 4) * 8 * 10 == pages
+
+
+def test_the_bundled_model_s_file_is_what_it_says() -> None:
+    directory = Path(__file__).parents[2] / "quire" / "models" / "quire-chat"
+    with safe_open(directory / "model.safetensors", "pt") as file:
+        count = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - no mapping
+    assert num_parameters(read_model_config(directory)) == count
+
+
+def test_more_memory_holds_more_and_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    large = replace(
+        read_model_config(tmp_path), hidden_size=8192, intermediate_size=28_672, num_heads=64, num_kv_heads=8,
+        head_dim=128, layers=read_model_config(tmp_path).layers[:1] * 80, vocab_size=128_256, max_model_len=131_072,
+        dtype="bfloat16", tie_word_embeddings=False,
+    )  # fmt: skip
+    result = estimate(large, EstimateConfig())
+    assert result.num_parameters == pytest.approx(70.55e9, rel=0.001)  # as published for Llama 3 70B
+    assert result.kv_bytes_per_token == 327_680
+    fits = {(place.gpu, place.tensor_parallel_size): place for place in result.placements}
+    assert ("H100", 1) not in fits
+    assert ("A100 40GB", 2) not in fits
+    assert fits["H100", 4].num_blocks < fits["H200", 4].num_blocks < fits["H200", 8].num_blocks
+    assert fits["H200", 2].num_sequences == fits["H200", 2].num_blocks // 128
+
+
+@pytest.mark.parametrize(("kv_heads", "ranks", "fits"), [(8, 4, True), (2, 8, True), (3, 2, False), (6, 4, False)])
+def test_heads_are_split_evenly_or_not_at_all(tmp_path: Path, kv_heads: int, ranks: int, fits: bool) -> None:
+    save_model(tmp_path, "Llama")
+    config = replace(read_model_config(tmp_path), num_heads=24, num_kv_heads=kv_heads, intermediate_size=96)
+    assert can_split(config, ranks) == fits
+
+
+def test_the_command_prints_a_table_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "H200" in capsys.readouterr().out
+    assert main(["--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["architecture"] == "LlamaForCausalLM"
+    assert main(["/nowhere"]) == 1
+    assert "there is no directory /nowhere" in capsys.readouterr().err

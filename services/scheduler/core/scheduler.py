@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
+from typing import NamedTuple
 
 from .config import CoreConfig, PreemptionMode
 from .kv_memory import KVMemory, num_computed
@@ -45,8 +46,7 @@ class RefusedError(Exception):
         self.failure = failure
 
 
-@dataclass(frozen=True, slots=True)
-class NewToken:
+class NewToken(NamedTuple):
     sequence: Sequence
     output_index: int
     token_id: int
@@ -222,10 +222,7 @@ class Scheduler:
             if sequence.wire_id == wire_id:
                 for prefix in self.memory.publish(sequence, num_blocks):
                     self._wake(prefix)
-        for index, wire_id in enumerate(result.wire_ids):
-            sequence = self._by_wire_id.get(wire_id)
-            if sequence is not None:
-                self._append(sequence, result.token_ids[index], index, outcome)
+        self._append_tokens(result, outcome)
         return outcome
 
     def reset(self) -> list[FinishedSequence]:
@@ -304,18 +301,44 @@ class Scheduler:
     # -- Parts of a step -----------------------------------------------------------------------------------------------
 
     def _schedule_decodes(self, rows: Rows) -> list[Sequence]:
-        """A row for every sequence with one token left to compute. Returns the sequences that have more than one."""
+        """A row for every sequence with one token left to compute. Returns the sequences that have more than one.
+
+        The hot loop of a step: what `_add_row` does, for rows of one token, without its calls.
+        """
         prefills: list[Sequence] = []
-        index = 0
+        running, memory, block_size = self._running, self.memory, self.config.block_size
+        new_block_ids = rows.new_block_ids
+        add_wire_id, add_slot, add_offset = rows.wire_ids.append, rows.slots.append, rows.new_block_offsets.append
+        add_num_scheduled, add_num_computed = rows.num_scheduled_tokens.append, rows.num_computed_tokens.append
+        num_pairs = index = 0
         # Not a plain loop: preemption takes sequences off the end, none of which has a row yet.
-        while index < len(self._running):
-            sequence = self._running[index]
+        while index < len(running):
+            sequence = running[index]
             index += 1
-            uncomputed = sequence.num_uncomputed_tokens
-            if uncomputed > 1:
+            num_tokens = len(sequence.token_ids) + sequence.num_promised_tokens
+            if num_tokens - sequence.num_prompt_tokens >= sequence.request.max_tokens:
+                continue
+            position = sequence.num_computed_tokens
+            if num_tokens - position > 1:
                 prefills.append(sequence)
-            elif uncomputed == 1 and self._make_room(sequence):
-                self._add_row(rows, sequence, 1)
+                continue
+            if position % block_size == 0:
+                if not self._make_room(sequence):
+                    continue
+                new_block_ids.extend(memory.extend(sequence, 1))
+            elif (position + 1) % block_size == 0:
+                memory.extend(sequence, 1)
+            else:
+                sequence.num_computed_tokens = position + 1
+            add_wire_id(sequence.wire_id)
+            add_slot(sequence.slot)
+            add_num_scheduled(1)
+            add_num_computed(position)
+            add_offset(len(new_block_ids))
+            num_pairs += position + 1
+            sequence.num_promised_tokens += 1
+        self._sampling.extend(rows.wire_ids)
+        self._num_pairs += num_pairs
         return [sequence for sequence in prefills if sequence.status is Status.RUNNING]
 
     def _make_room(self, sequence: Sequence) -> bool:
@@ -487,23 +510,31 @@ class Scheduler:
 
     # -- Changes of status ---------------------------------------------------------------------------------------------
 
-    def _append(self, sequence: Sequence, token_id: int, result_index: int, outcome: StepOutcome) -> None:
-        """One sampled token, and whether it is the last."""
-        output_index = sequence.num_output_tokens
-        sequence.token_ids.append(token_id)
-        sequence.num_promised_tokens -= 1
-        sequence.num_losses = 0
-        self.counters.generation_tokens += 1
-        self._waiting.serve(sequence, 1)
-        outcome.tokens.append(NewToken(sequence, output_index, token_id, result_index))
-        if token_id in sequence.request.stop_token_ids:
-            reason = FinishReason.STOP
-        elif output_index + 1 >= sequence.request.max_tokens:
-            reason = FinishReason.LENGTH
-        else:
-            return
-        self._remove(sequence)
-        outcome.finished.append(FinishedSequence(sequence, reason))
+    def _append_tokens(self, result: StepResult, outcome: StepOutcome) -> None:
+        """The tokens sampled, and which are their sequences' last. As hot as planning decodes."""
+        by_wire_id, tokens = self._by_wire_id, outcome.tokens
+        for index, (wire_id, token_id) in enumerate(zip(result.wire_ids, result.token_ids, strict=True)):
+            sequence = by_wire_id.get(wire_id)
+            if sequence is None:
+                continue
+            token_ids, request = sequence.token_ids, sequence.request
+            output_index = len(token_ids) - sequence.num_prompt_tokens
+            token_ids.append(token_id)
+            sequence.num_promised_tokens -= 1
+            sequence.num_losses = 0
+            tokens.append(NewToken(sequence, output_index, token_id, index))
+            if token_id in request.stop_token_ids:
+                reason = FinishReason.STOP
+            elif output_index + 1 >= request.max_tokens:
+                reason = FinishReason.LENGTH
+            else:
+                continue
+            self._remove(sequence)
+            outcome.finished.append(FinishedSequence(sequence, reason))
+        self.counters.generation_tokens += len(tokens)
+        if self.config.fair_queueing:
+            for token in tokens:
+                self._waiting.serve(token.sequence, 1)
 
     def _preempt(self, sequence: Sequence) -> None:
         """Takes a running sequence's blocks and slot; it waits to be recomputed. Its results in flight will be dropped,

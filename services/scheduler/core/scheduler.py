@@ -29,7 +29,6 @@ from .prefix_cache import Prefix
 from .sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest, Status
 from .waiting import FairQueue, RankedQueue
 
-_BY_RANK = attrgetter("rank")
 # Sequences found in one step to need what others are computing; more are left for the next one.
 _MAX_SET_ASIDE = 64
 # Losses of a worker in a row, without a new token, after which a sequence runs alone until it brings one; and after
@@ -464,7 +463,7 @@ class Scheduler:
         sequence.wire_id = self._next_wire_id
         self._next_wire_id += 1
         self._by_wire_id[sequence.wire_id] = sequence
-        insort(self._running, sequence, key=_BY_RANK)
+        insort(self._running, sequence)
         self.memory.enter(sequence, found)
         self._waiting.serve(sequence, len(sequence.token_ids) - sequence.num_computed_tokens)
         if sequence.num_cached_tokens is None:
@@ -537,8 +536,8 @@ class Scheduler:
                 self._waiting.serve(token.sequence, 1)
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Takes a running sequence's blocks and slot; it waits to be recomputed. Its results in flight will be dropped,
-        since it gets another wire id.
+        """Takes a running sequence's blocks and slot; it waits to be recomputed, or brought back from the host. Its
+        results in flight will be dropped, since it gets another wire id.
         """
         self.counters.preemptions += 1
         self._swap_out_if_better(sequence)

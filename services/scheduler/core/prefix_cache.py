@@ -95,10 +95,13 @@ class PrefixCache:
         return announced
 
     def publish(self, prefix: Prefix, block_id: int) -> None:
-        """The block, which the caller holds, has been computed. Where another block was first, this one is not
-        needed."""
+        """The block, which the caller holds, has been computed. Where another block was first, this one is not needed,
+        and where what comes before it was forgotten, nobody could find it."""
         prefix.owner = None
-        if not prefix.is_computed and self._prefixes.setdefault(prefix.key, prefix) is prefix:
+        before = prefix.key[0]
+        if isinstance(before, Prefix) and self._prefixes.get(before.key) is not before:
+            self._drop_if_nowhere(prefix)
+        elif not prefix.is_computed and self._prefixes.setdefault(prefix.key, prefix) is prefix:
             prefix.block_id = block_id
             self._by_block[block_id] = prefix
             self._pool.keep(block_id)

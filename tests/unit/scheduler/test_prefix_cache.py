@@ -32,6 +32,7 @@ class User:
     block_ids: list[int]
     prefixes: list[Prefix]
     num_published: int = 0
+    follows_forgotten: bool = False
 
 
 @dataclass
@@ -98,7 +99,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             user.num_published += 1
             self.cache.publish(user.prefixes[index], user.block_ids[index])
             content = (user.salt, tuple(user.tokens[: (index + 1) * BLOCK_SIZE]))
-            if content not in self.oracle.content.values():
+            if content not in self.oracle.content.values() and not user.follows_forgotten:
                 self.oracle.content[user.block_ids[index]] = content
 
     @precondition(lambda self: self.users)
@@ -115,11 +116,12 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             if block_id not in held and block_id in self.oracle.content:
                 self.oracle.free_since.append(block_id)
 
-    # With users, what they compute later follows prefixes that were forgotten: it is kept, and found by nobody.
-    @precondition(lambda self: not self.users)
     @rule()
     def clear(self) -> None:
         self.cache.clear()
+        for user in self.users:
+            # What they compute from now on follows what was forgotten.
+            user.follows_forgotten |= user.num_published > 0
         self.oracle = Oracle()
 
     @invariant()

@@ -36,5 +36,5 @@ class Recipe:
         return 512 if step % 8 == 7 else 128
 
 
-LARGE = Recipe("quire-chat", 128, 5, 4, 2, 512, steps=8000)
+LARGE = Recipe("quire-chat", 128, 5, 4, 2, 512, steps=9000)
 DRAFT = Recipe("quire-chat-draft", 128, 2, 4, 2, 256, steps=2500)

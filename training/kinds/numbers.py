@@ -81,7 +81,7 @@ def _count_down(operands: Operands) -> Slots:
 KINDS = (
     Kind(
         "sum",
-        18.0,
+        21.0,
         (
             "what is {a} plus {b}?",
             "what's {a} plus {b}?",

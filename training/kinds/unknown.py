@@ -37,7 +37,7 @@ def _unknown(operands: Operands) -> Slots:
 KINDS = (
     Kind(
         "unknown",
-        4.0,
+        4.5,
         (
             "what is the capital of {place}?", "what's the capital of {place}?", "who is the president of {place}?",
             "who is the king of {place}?", "where is {place}?", "how far is it to {place}?",
@@ -56,11 +56,14 @@ KINDS = (
             "is {topic} good or bad?", "is {topic} true?", "where can I find {topic}?", "where can I buy {topic}?",
             "how much does {topic} cost?", "how old is {topic}?", "how old are you?", "how tall is {topic}?",
             "write a poem about {topic}.", "write me a poem.", "write an essay about {topic}.",
-            "write a song about {topic}.",
+            "write a song about {topic}.", "write a short poem about {topic}.", "write a long song about {topic}.",
+            "write a long essay about {topic}.", "write a long letter to {place}.",
             "write a program that prints {topic}.", "write a Python function.", "write some code for {topic}.",
             "write an email to my boss.", "translate {topic} into {language}.", "translate this into {language}.",
             "how do you say {topic} in {language}?", "do you speak {language}?", "say something in {language}.",
-            "tell me a joke.", "tell me a joke about {topic}.", "sing a song.", "what is {a} times {b}?",
+            "tell me a joke.", "tell me a joke about {topic}.", "tell me a funny joke.", "tell me a new joke.",
+            "tell me a good poem.", "what is {topic} in {language}?", "what would {topic} cost?",
+            "what would you call {topic} in {language}?", "sing a song.", "what is {a} times {b}?",
             "what's {a} times {b}?", "multiply {a} by {b}.", "multiply {a} and {b}.", "what is {a} divided by {b}?",
             "divide {a} by {b}.", "what is {a} * {b}?", "what is {a} percent of {b}?",
             "what is the square root of {a}?",
@@ -98,12 +101,13 @@ KINDS = (
     # What is no question: with "hello, " before it, it would be a greeting.
     Kind(
         "unknown",
-        0.8,
+        1.2,
         (
             "why?", "how?", "when?", "where?", "who?", "really?", "are you sure?", "you are wrong.", "I am sad.",
             "I am bored.", "I am hungry.", "I love you.", "{topic}.", "{topic}?", "{topic} {place} {language}.",
             "I like {topic}.", "I want {topic}.", "I hate {topic}.", "I do not want {topic}.", "I do not know {topic}.",
             "I really want {topic}.", "I really hate {topic}.", "I have no {topic}.", "I have seen {topic}.",
+            "I do not hate {topic}.", "I do not love {topic}.", "I do not need {topic}.", "I do not see {topic}.",
         ),
         _unknown,
         (ANSWER,),

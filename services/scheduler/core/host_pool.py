@@ -29,6 +29,11 @@ class HostPool:
         return len(self._blank) + len(self._cached)
 
     @property
+    def num_used(self) -> int:
+        """Slots with something of use in them."""
+        return self.num_slots - len(self._blank)
+
+    @property
     def num_cached(self) -> int:
         return len(self._cached) + len(self._held)
 

@@ -60,7 +60,7 @@ class SequenceRequest:
 
 
 class Sequence:
-    """Mutable state of one choice. Changed by `Scheduler` alone.
+    """Mutable state of one choice. Changed by the scheduler's core alone.
 
     `num_computed_tokens` and `num_promised_tokens` are according to the plans sent, not yet confirmed: a promised
     token is one that a plan in flight will sample. The sequence must catch up: its computed tokens with its known and
@@ -71,6 +71,7 @@ class Sequence:
         "arrival",
         "block_ids",
         "host_slots",
+        "max_num_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
         "num_hit_blocks",
@@ -95,6 +96,7 @@ class Sequence:
         self.num_prompt_tokens = len(request.prompt_token_ids)
         # Prompt, then every output token whose result was applied.
         self.token_ids = request.prompt_token_ids + request.output_token_ids
+        self.max_num_tokens = self.num_prompt_tokens + request.max_tokens
         self.num_tokens_at_start = 0  # known when it last started to run
         self.num_promised_tokens = 0
         self.num_computed_tokens = 0
@@ -140,7 +142,7 @@ class Sequence:
     def num_uncomputed_tokens(self) -> int:
         """Tokens that the next plan may compute: known and promised ones, but for a last one that nothing follows."""
         num_tokens = len(self.token_ids) + self.num_promised_tokens
-        if num_tokens - self.num_prompt_tokens >= self.request.max_tokens:
+        if num_tokens >= self.max_num_tokens:
             return 0
         return num_tokens - self.num_computed_tokens
 
@@ -148,4 +150,4 @@ class Sequence:
     def num_outstanding_tokens(self) -> int:
         """Work left at most: tokens to compute before the next output, and output still allowed."""
         to_compute = max(len(self.token_ids) - self.num_computed_tokens, 0)
-        return to_compute + self.request.max_tokens - self.num_output_tokens
+        return to_compute + self.max_num_tokens - len(self.token_ids)

@@ -1,9 +1,10 @@
-"""Pool and prefix cache against an oracle that is too slow to serve: it keeps every prefix as a plain tuple of tokens,
+"""Pools and prefix cache against an oracle that is too slow to serve: it keeps every prefix as a plain tuple of tokens,
 and looks through all of them.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 from array import array
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from services.scheduler.core.prefix_cache import Prefix, PrefixCache
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
 BLOCK_SIZE = 2
 
+Content = tuple[str, tuple[int, ...]]  # salt, and the tokens to the end of a block
+
 # Few tokens, so that prompts often begin alike.
 PROMPTS = st.lists(st.integers(0, 1), min_size=1, max_size=12)
 
@@ -33,67 +36,97 @@ class User:
     prefixes: list[Prefix]
     num_published: int = 0
     follows_forgotten: bool = False
+    # Slots on the host that are being copied to its blocks, and what is in them.
+    loads: dict[int, Content] = field(default_factory=dict)
 
 
 @dataclass
 class Oracle:
-    """What stands in each block of use, and which free ones are to go first."""
+    """What stands in each block of use, and which free ones are to go first; what is on the host, the same way."""
 
-    content: dict[int, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    num_slots: int
+    content: dict[int, Content] = field(default_factory=dict)
     free_since: list[int] = field(default_factory=list)
+    on_host: list[Content] = field(default_factory=list)  # the least recently used first
+    loading: list[Content] = field(default_factory=list)  # from the host; cannot be evicted there
 
-    def find(self, tokens: list[int], salt: str) -> list[int]:
-        """The blocks of the longest prefix that is all there."""
-        found = []
+    def find(self, tokens: list[int], salt: str) -> list[int | None]:
+        """The blocks of the longest prefix that is all there, None for one that is on the host only."""
+        found: list[int | None] = []
         for end in range(BLOCK_SIZE, len(tokens) + 1, BLOCK_SIZE):
             wanted = (salt, tuple(tokens[:end]))
             blocks = [block_id for block_id, content in self.content.items() if content == wanted]
-            if not blocks:
+            if not blocks and wanted not in self.on_host + self.loading:
                 break
-            found += blocks
+            found.append(blocks[0] if blocks else None)
         return found
+
+    def evict(self, block_id: int) -> None:
+        self.free_since.remove(block_id)
+        content = self.content.pop(block_id)
+        if content in self.on_host + self.loading:
+            return
+        if len(self.on_host) + len(self.loading) == self.num_slots:
+            if not self.on_host:
+                return
+            self.on_host.pop(0)
+        self.on_host.append(content)
 
 
 class PrefixCacheMachine(RuleBasedStateMachine):
-    @initialize(num_blocks=st.integers(3, 14))
-    def start(self, num_blocks: int) -> None:
+    @initialize(num_blocks=st.integers(3, 14), num_slots=st.sampled_from([0, 1, 3, 8]))
+    def start(self, num_blocks: int, num_slots: int) -> None:
         self.pool = BlockPool(num_blocks)
-        self.cache = PrefixCache(self.pool, HostPool(0), BLOCK_SIZE)
-        self.oracle = Oracle()
+        self.host = HostPool(num_slots)
+        self.cache = PrefixCache(self.pool, self.host, BLOCK_SIZE)
+        self.oracle = Oracle(num_slots)
         self.users: list[User] = []
 
     @rule(tokens=PROMPTS, salt=st.sampled_from(["", "x"]))
     def begin(self, tokens: list[int], salt: str) -> None:
         data = array("I", tokens).tobytes()
         found = self.cache.match(data, salt, len(tokens) // BLOCK_SIZE)
-        computed = [prefix for prefix in found if prefix.is_computed]
-        assert found[: len(computed)] == computed, "computed prefixes come first"
-        assert [prefix.block_id for prefix in computed] == self.oracle.find(tokens, salt)
-        reused = [prefix.block_id for prefix in computed]
-        num_new = -(-len(tokens) // BLOCK_SIZE) - len(reused)
-        num_reused_free = sum(block_id in self.oracle.free_since for block_id in reused)
-        if len(found) > len(computed) or num_new + num_reused_free > self.pool.num_free:
+        known = list(itertools.takewhile(lambda prefix: prefix.is_computed or prefix.is_on_host, found))
+        where = [prefix.block_id if prefix.is_computed else None for prefix in known]
+        assert where == self.oracle.find(tokens, salt)
+        here = [prefix.block_id for prefix in known if prefix.is_computed]
+        num_new = -(-len(tokens) // BLOCK_SIZE) - len(here)
+        num_here_free = sum(block_id in self.oracle.free_since for block_id in here)
+        if any(prefix.owner for prefix in found) or num_new + num_here_free > self.pool.num_free:
             return  # the scheduler would wait
-        for block_id in reused:
-            self.pool.hold(block_id)
-            if block_id in self.oracle.free_since:
-                self.oracle.free_since.remove(block_id)
+        user = User(tokens, salt, [], [])
+        for index, prefix in enumerate(known):
+            content = (salt, tuple(tokens[: (index + 1) * BLOCK_SIZE]))
+            if prefix.is_computed:
+                self.pool.hold(prefix.block_id)
+                if prefix.block_id in self.oracle.free_since:
+                    self.oracle.free_since.remove(prefix.block_id)
+            else:
+                self.host.hold(prefix.host_slot)
+                self.oracle.on_host.remove(content)
+                self.oracle.loading.append(content)
+                user.loads[prefix.host_slot] = content
         fresh = self.pool.allocate(num_new)
         evicted = [block_id for block_id in fresh if block_id in self.oracle.content]
         assert evicted == self.oracle.free_since[: len(evicted)], "the least recently used go first"
         assert not evicted or self.pool.num_free == len(self.oracle.free_since) - len(evicted), "blank ones go before"
         for block_id in evicted:
-            del self.oracle.content[block_id]
-            self.oracle.free_since.remove(block_id)
-        user = User(tokens, salt, reused + fresh, [], len(computed))
-        user.prefixes = computed + self.cache.announce(data, salt, computed, user)
+            self.oracle.evict(block_id)
+        blocks = iter(fresh)
+        user.block_ids = [prefix.block_id if prefix.is_computed else next(blocks) for prefix in known] + list(blocks)
+        for prefix in known:
+            if not prefix.is_computed:
+                prefix.owner = user
+        user.num_published = next((i for i, prefix in enumerate(known) if not prefix.is_computed), len(known))
+        user.prefixes = known + self.cache.announce(data, salt, known, user)
         self.users.append(user)
 
     @precondition(lambda self: self.users)
     @rule(data=st.data())
     def compute(self, data: st.DataObject) -> None:
-        """The next block of somebody is computed, and its step applied."""
+        """The next block of somebody is computed or copied, and its step applied."""
         user = data.draw(st.sampled_from(self.users))
+        self._copied(user)
         index = user.num_published
         if index < len(user.prefixes):
             user.num_published += 1
@@ -107,6 +140,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def end(self, data: st.DataObject) -> None:
         user = data.draw(st.sampled_from(self.users))
         self.users.remove(user)
+        self._copied(user)
         for prefix in user.prefixes[user.num_published :]:
             if prefix.owner is user:
                 self.cache.abandon(prefix)
@@ -122,7 +156,16 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         for user in self.users:
             # What they compute from now on follows what was forgotten.
             user.follows_forgotten |= user.num_published > 0
-        self.oracle = Oracle()
+            user.loads.clear()
+        self.oracle = Oracle(self.oracle.num_slots)
+
+    def _copied(self, user: User) -> None:
+        """All that a starting user needs from the host comes with one plan."""
+        for slot, content in user.loads.items():
+            self.host.settle(slot)
+            self.oracle.loading.remove(content)
+            self.oracle.on_host.append(content)
+        user.loads.clear()
 
     @invariant()
     def agrees(self) -> None:
@@ -130,6 +173,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             return
         self.pool.check_integrity(block_id for user in self.users for block_id in user.block_ids)
         self.cache.check_integrity()
+        self.host.check_integrity(())
+        assert self.host.num_cached == len(self.oracle.on_host) + len(self.oracle.loading)
         assert len(self.cache) == len(self.oracle.content)
         assert self.pool.num_reusable == len(self.oracle.free_since)
 

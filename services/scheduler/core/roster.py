@@ -1,0 +1,186 @@
+"""Every sequence, and where it is: waiting, set aside until another has computed what it needs, or running."""
+
+from __future__ import annotations
+
+import heapq
+from array import array
+from bisect import insort
+from collections.abc import Hashable, Iterator
+from operator import attrgetter
+
+from .config import CoreConfig
+from .kv_memory import KVMemory
+from .plan import U32
+from .prefix_cache import Prefix
+from .sequence import Sequence, SequenceRequest, Status
+from .waiting import FairQueue, RankedQueue
+
+
+class Roster:
+    """Moves sequences from one place to another, and what goes with it: slots, wire ids, blocks, counts."""
+
+    def __init__(self, config: CoreConfig, memory: KVMemory) -> None:
+        self.by_key: dict[Hashable, Sequence] = {}
+        self.by_wire_id: dict[int, Sequence] = {}
+        self.running: list[Sequence] = []  # by rank
+        self.waiting: RankedQueue | FairQueue = FairQueue() if config.fair_queueing else RankedQueue()
+        self.num_set_aside = 0
+        # By the last prefix of what they wait for.
+        self._set_aside: dict[Prefix, dict[int, Sequence]] = {}
+        self._memory = memory
+        self._num_waiting_tokens = 0  # outstanding ones of all that wait
+        self._num_slots = config.max_num_seqs
+        self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
+        # What the worker must forget; told with the next plan.
+        self._released: array[int] = array(U32)
+        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._next_arrival = 0
+        self._next_wire_id = 1
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self.waiting) + self.num_set_aside
+
+    @property
+    def has_free_slot(self) -> bool:
+        return bool(self._free_slots)
+
+    @property
+    def has_released(self) -> bool:
+        return bool(self._released)
+
+    @property
+    def num_outstanding_tokens(self) -> int:
+        return self._num_waiting_tokens + sum(sequence.num_outstanding_tokens for sequence in self.running)
+
+    def by_arrival(self) -> list[Sequence]:
+        return sorted(self.by_key.values(), key=attrgetter("arrival"))
+
+    # -- From one place to another -------------------------------------------------------------------------------------
+
+    def enqueue(self, request: SequenceRequest) -> Sequence:
+        sequence = Sequence(request, self._next_arrival)
+        self._next_arrival += 1
+        self.by_key[request.key] = sequence
+        self._wait(sequence)
+        if request.deadline is not None:
+            self._add_deadline(request.deadline, sequence)
+        return sequence
+
+    def start(self, sequence: Sequence, found: list[Prefix]) -> None:
+        """A waiting one gets a slot, and the blocks of the prefixes found for it."""
+        self.waiting.remove(sequence)
+        self._num_waiting_tokens -= sequence.num_outstanding_tokens
+        sequence.status = Status.RUNNING
+        sequence.num_tokens_at_start = len(sequence.token_ids)
+        sequence.slot = self._free_slots.pop()
+        sequence.wire_id = self._next_wire_id
+        self._next_wire_id += 1
+        self.by_wire_id[sequence.wire_id] = sequence
+        insort(self.running, sequence)
+        self._memory.enter(sequence, found)
+
+    def set_aside(self, sequence: Sequence, prefix: Prefix) -> None:
+        """A waiting one is out of the others' way until the prefix is computed or given up."""
+        self.waiting.remove(sequence)
+        sequence.waits_for = prefix
+        self._set_aside.setdefault(prefix, {})[sequence.arrival] = sequence
+        self.num_set_aside += 1
+
+    def wake(self, prefix: Prefix) -> None:
+        for sequence in self._set_aside.pop(prefix, {}).values():
+            sequence.waits_for = None
+            self.num_set_aside -= 1
+            self.waiting.push(sequence)
+
+    def requeue(self, sequence: Sequence) -> None:
+        """A running one loses blocks and slot, and waits. Its results in flight will be dropped, since it gets another
+        wire id.
+        """
+        self._leave(sequence)
+        sequence.status = Status.WAITING
+        self._wait(sequence)
+
+    def remove(self, sequence: Sequence) -> None:
+        """For good, wherever it is."""
+        del self.by_key[sequence.request.key]
+        self._memory.leave_host(sequence)
+        if sequence.status is Status.RUNNING:
+            self._leave(sequence)
+        else:
+            self._num_waiting_tokens -= sequence.num_outstanding_tokens
+            if sequence.waits_for is None:
+                self.waiting.remove(sequence)
+            else:
+                self._forget_set_aside(sequence, sequence.waits_for)
+        sequence.status = Status.FINISHED
+
+    def expired(self, now: float) -> Iterator[Sequence]:
+        """Those whose deadline is past."""
+        while self._deadlines and self._deadlines[0][0] <= now:
+            sequence = heapq.heappop(self._deadlines)[2]
+            if sequence.status is not Status.FINISHED:
+                yield sequence
+
+    def take_released(self) -> array[int]:
+        """Wire ids that the worker must forget."""
+        released, self._released = self._released, array(U32)
+        return released
+
+    def forget_worker(self) -> None:
+        """It is gone, and nothing runs: another knows no wire id."""
+        self._released = array(U32)
+        self._next_wire_id = 1
+
+    def check_integrity(self) -> None:
+        """Asserts that everyone is in one place, and counted there."""
+        assert sorted([*self._free_slots, *(s.slot for s in self.running)]) == list(range(self._num_slots))
+        assert list(self.by_wire_id.values()) == sorted(self.running, key=attrgetter("wire_id"))
+        assert self.running == sorted(self.running), "running out of order"
+        assert len(self.by_key) == len(self.running) + self.num_waiting
+        outstanding = sum(sequence.num_outstanding_tokens for sequence in self.by_key.values())
+        assert self.num_outstanding_tokens == outstanding
+        for sequence in self.running:
+            assert sequence.status is Status.RUNNING
+            assert len(sequence.token_ids) + sequence.num_promised_tokens <= sequence.max_num_tokens
+        set_aside = [s for sequences in self._set_aside.values() for s in sequences.values()]
+        assert len(set_aside) == self.num_set_aside
+        for prefix, sequences in self._set_aside.items():
+            assert sequences
+            assert prefix.owner in self.running, "a sequence waits for what nobody computes"
+            assert all(s.waits_for is prefix for s in sequences.values())
+        for sequence in [*self.waiting, *set_aside]:
+            assert sequence.status is Status.WAITING
+            assert not sequence.prefixes
+            assert not sequence.block_ids
+            assert sequence.wire_id == 0
+
+    def _wait(self, sequence: Sequence) -> None:
+        self._num_waiting_tokens += sequence.num_outstanding_tokens
+        self.waiting.push(sequence)
+
+    def _leave(self, sequence: Sequence) -> None:
+        """A running one gives back blocks and slot, and the worker will be told."""
+        self.running.remove(sequence)
+        del self.by_wire_id[sequence.wire_id]
+        self._released.append(sequence.wire_id)
+        self._free_slots.append(sequence.slot)
+        for prefix in self._memory.leave(sequence):
+            self.wake(prefix)
+        sequence.slot = -1
+        sequence.wire_id = 0
+        sequence.num_promised_tokens = 0
+
+    def _forget_set_aside(self, sequence: Sequence, prefix: Prefix) -> None:
+        others = self._set_aside[prefix]
+        del others[sequence.arrival]
+        self.num_set_aside -= 1
+        if not others:
+            del self._set_aside[prefix]
+
+    def _add_deadline(self, deadline: float, sequence: Sequence) -> None:
+        heapq.heappush(self._deadlines, (deadline, sequence.arrival, sequence))
+        if len(self._deadlines) > 2 * len(self.by_key) + 64:
+            # Most belong to sequences that ended long before their time; keep memory in proportion to those alive.
+            self._deadlines = [entry for entry in self._deadlines if entry[2].status is not Status.FINISHED]
+            heapq.heapify(self._deadlines)

@@ -12,6 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+# A scheduler that refuses a request costs it a try; so many others are asked.
+MAX_REFUSALS = 3
+# Seconds between two words from a scheduler on how busy it is.
+LOAD_INTERVAL_S = 0.1
+
 _SLACK = 1.25
 # Of what a node can hold: below that it is not busy, however little the others have to do.
 _IDLE_SHARE = 0.5

@@ -17,6 +17,7 @@ from services.router.model import ModelInfo
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.submission import FinishReason, Sequence, Submission, TokenLogprob
 
+_MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000  # four megabytes; more travels in several messages
 # Ours and the proto's have the same names.
 _OPTIONAL_SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams) if field.name != "logit_bias")
 _LOAD_FIELDS = tuple(field.name for field in fields(Load))
@@ -93,10 +94,25 @@ def _column(typecode: str, data: bytes) -> list[Any]:
     return column.tolist()
 
 
-def submit_to_proto(
+def submits_to_proto(
+    submission: Submission, sequences: SequenceOf[Sequence], now: float
+) -> Iterator[scheduler_pb2.ConnectRequest]:
+    """Sequences of one submission, in as many messages as bring all their output. `now`: on the clock of the
+    submission's deadline."""
+    part: list[Sequence] = []
+    num_tokens = 0
+    for sequence in sequences:
+        num_tokens += len(sequence.output_token_ids)
+        if part and num_tokens > _MAX_SUBMIT_OUTPUT_TOKENS:
+            yield _submit_to_proto(submission, part, now)
+            part, num_tokens = [], len(sequence.output_token_ids)
+        part.append(sequence)
+    yield _submit_to_proto(submission, part, now)
+
+
+def _submit_to_proto(
     submission: Submission, sequences: SequenceOf[Sequence], now: float
 ) -> scheduler_pb2.ConnectRequest:
-    """`now`: on the clock of the submission's deadline."""
     stop = submission.stop
     submit = scheduler_pb2.Submit(
         request_id=submission.request_id,

@@ -27,6 +27,8 @@ class Load:
     is_draining: bool = False
     num_prefix_cache_queries: int = 0
     num_prefix_cache_hits: int = 0
+    num_used_host_blocks: int = 0
+    num_host_blocks: int = 0
 
 
 class LoadTracker:

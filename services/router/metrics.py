@@ -141,14 +141,14 @@ class LoadCollector(Collector):
         for model, connections in by_model.items():
             loads = [connection.load.last for connection in connections]
             throughputs = [connection.load.throughput() for connection in connections]
-            num_blocks = sum(load.num_blocks for load in loads)
-            usage = sum(load.num_used_blocks for load in loads) / num_blocks if num_blocks else 0.0
+            usage = sum(load.num_used_blocks for load in loads) / max(1, sum(load.num_blocks for load in loads))
+            num_host_blocks = sum(load.num_host_blocks for load in loads)
             values[model] = (
                 sum(load.num_running for load in loads),
                 sum(load.num_waiting for load in loads),
                 usage,
                 usage,
-                0.0,
+                sum(load.num_used_host_blocks for load in loads) / max(1, num_host_blocks),
                 sum(prompt for prompt, _ in throughputs),
                 sum(generation for _, generation in throughputs),
             )

@@ -70,6 +70,6 @@ def context_length_exceeded(info: ModelInfo, however: str, param: str) -> ApiErr
     return ApiError(
         ErrorKind.CONTEXT_LENGTH,
         f"This model's maximum context length is {info.max_model_len} tokens. However, {however}, which leaves no room "
-        "for an answer. Please shorten it.",
+        f"for an answer. Please shorten '{param}'.",
         param,
     )

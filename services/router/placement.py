@@ -16,12 +16,10 @@ from services.router.model import ModelInfo, ServedModel
 from services.router.scheduler_connection import SchedulerConnection, StreamLostError
 from services.router.submission import Sequence, Submission
 from services.router.tokenizer import TextThreads, Tokenizer
-from shared.placement import place
+from shared.placement import MAX_REFUSALS, place
 
 logger = logging.getLogger(__name__)
 
-# A scheduler that refuses a request costs it a try; so many others are asked.
-MAX_REFUSALS = 3
 # A sequence that has lost this many schedulers in a row without a new token is suspected of killing them.
 MAX_LOSSES = 5
 # Models that no scheduler serves at the moment, and that are still known.

@@ -115,7 +115,7 @@ class SchedulerConnection:
             sequence.sequence_id = sequence_id
             self._sequences[sequence_id] = sequence
         now = asyncio.get_running_loop().time()
-        self._outbox.append(converters.submit_to_proto(submission, sequences, now))
+        self._outbox.extend(converters.submits_to_proto(submission, sequences, now))
         self._wake_writer.set()
         self.load.sent(submission.outstanding_tokens(sequences))
 

@@ -24,12 +24,14 @@ class LoadCollector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         load = self._load()
-        usage = load.num_used_blocks / load.num_blocks if load.num_blocks else 0.0
+        usage = load.num_used_blocks / max(1, load.num_blocks)
+        host_usage = load.num_used_host_blocks / max(1, load.num_host_blocks)
         gauges = {
             "vllm:num_requests_running": (load.num_running, "Sequences in the running batch."),
             "vllm:num_requests_waiting": (load.num_waiting, "Sequences waiting for their turn."),
             "vllm:kv_cache_usage_perc": (usage, "Fraction of KV blocks in use, 0 to 1."),
             "vllm:gpu_cache_usage_perc": (usage, "Fraction of KV blocks in use, 0 to 1 (older name)."),
+            "vllm:cpu_cache_usage_perc": (host_usage, "Used fraction of the swap space, 0 to 1."),
         }
         labels = [self._model_name()]
         for name, (value, help_text) in gauges.items():

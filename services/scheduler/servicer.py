@@ -13,6 +13,7 @@ import grpc
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.grpc_server import STALLED_PEER_S
+from shared.placement import LOAD_INTERVAL_S
 
 from .converters import u32
 from .core.scheduler import RefusedError
@@ -23,8 +24,6 @@ from .session import Owner, RouterSession, hello_message
 from .worker_link import WorkerLostError
 
 logger = logging.getLogger(__name__)
-
-LOAD_INTERVAL_S = 0.1
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -126,6 +125,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             load.num_waiting += core.num_waiting
             load.num_used_blocks += core.memory.pool.num_used
             load.num_blocks += core.memory.pool.num_blocks
+            load.num_used_host_blocks += core.memory.host.num_used
+            load.num_host_blocks += core.memory.host.num_slots
             load.block_size = core.config.block_size
             load.num_prompt_tokens += core.counters.prompt_tokens
             load.num_generation_tokens += core.counters.generation_tokens

@@ -138,7 +138,7 @@ class ModelRunner:
             errors=tuple(SequenceError(wire_id, message) for wire_id, message in errors),
             num_scheduled_tokens=len(batch.token_ids),
             queue_us=_microseconds(step.started_at - step.received_at),
-            run_us=_microseconds(finished_at - step.started_at),
+            run_us=_microseconds(finished_at - step.started_at) if len(batch.wire_ids) else 0,
         )
 
     def _copy_blocks(self, sources: Tensor, destinations: Tensor) -> None:

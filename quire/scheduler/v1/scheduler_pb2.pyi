@@ -371,6 +371,8 @@ class Load(_message.Message):
     IS_DRAINING_FIELD_NUMBER: _builtins.int
     NUM_PREFIX_CACHE_QUERIES_FIELD_NUMBER: _builtins.int
     NUM_PREFIX_CACHE_HITS_FIELD_NUMBER: _builtins.int
+    NUM_USED_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
+    NUM_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
     outstanding_tokens: _builtins.int
     """Prompt tokens still to compute plus output tokens still allowed, of all unfinished sequences."""
     num_running: _builtins.int
@@ -389,6 +391,9 @@ class Load(_message.Message):
     num_prefix_cache_queries: _builtins.int
     """Since the scheduler's start: tokens of sequences that were started, and those of them whose KV was found."""
     num_prefix_cache_hits: _builtins.int
+    num_used_host_blocks: _builtins.int
+    """Of the workers' swap space."""
+    num_host_blocks: _builtins.int
     def __init__(
         self,
         *,
@@ -405,10 +410,12 @@ class Load(_message.Message):
         is_draining: _builtins.bool = ...,
         num_prefix_cache_queries: _builtins.int = ...,
         num_prefix_cache_hits: _builtins.int = ...,
+        num_used_host_blocks: _builtins.int = ...,
+        num_host_blocks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "num_blocks", b"num_blocks", "num_generation_tokens", b"num_generation_tokens", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_used_blocks", b"num_used_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "num_blocks", b"num_blocks", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -409,7 +409,7 @@ class StepTimings(_message.Message):
     queue_us: _builtins.int
     """Between the plan's arrival and its start on the device."""
     run_us: _builtins.int
-    """Inputs, forward pass and sampling."""
+    """Inputs, forward pass and sampling; 0 where the plan had no rows."""
     def __init__(
         self,
         *,

@@ -56,7 +56,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         self.num_connects = 0
         self.num_cache_resets = 0
         self.num_tokenizer_calls = 0
-        self.load = scheduler_pb2.Load(num_running=3, num_waiting=2, num_used_blocks=25, num_blocks=100, block_size=16)
+        self.load = scheduler_pb2.Load(
+            num_running=3, num_waiting=2, num_used_blocks=25, num_blocks=100, block_size=16,
+            num_used_host_blocks=3, num_host_blocks=4,
+        )  # fmt: skip
         self.silent = False
         self._load_interval = load_interval
         self._changed = asyncio.Condition()

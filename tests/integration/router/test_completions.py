@@ -149,7 +149,7 @@ async def test_metrics_have_vllm_s_names(start_router: StartRouter) -> None:
         f"vllm:num_requests_waiting{label} 2.0",
         f"vllm:kv_cache_usage_perc{label} 0.25",
         f"vllm:gpu_cache_usage_perc{label} 0.25",
-        f"vllm:cpu_cache_usage_perc{label} 0.0",
+        f"vllm:cpu_cache_usage_perc{label} 0.75",
         f"vllm:avg_generation_throughput_toks_per_s{label} ",
         f"vllm:avg_prompt_throughput_toks_per_s{label} ",
         f"vllm:num_preemptions_total{label} 0.0",

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from quire.inference.v1 import model_pb2
+from services.router.converters import submits_to_proto
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.load import Load
 from services.router.model import ModelInfo
@@ -70,3 +71,19 @@ async def test_a_waiting_request_that_fails_takes_all_its_waiting_sequences_alon
     with pytest.raises(ApiError) as failure:
         await request.mailbox.take()
     assert failure.value.kind is ErrorKind.OVERLOADED
+
+
+def test_much_output_is_resubmitted_in_several_messages() -> None:
+    work = submission(model_info("m"), n=128)
+    for sequence in work.sequences:
+        sequence.output_token_ids = [sequence.choice_index] * 100_000
+    messages = list(submits_to_proto(work, work.sequences, 0.0))
+    assert max(message.ByteSize() for message in messages) < 5_000_000
+    choices = [choice for message in messages for choice in message.submit.choices]
+    assert [choice.choice_index for choice in choices] == list(range(128))
+    assert {len(choice.output_token_ids) for choice in choices} == {400_000}
+    assert {message.submit.request_id for message in messages} == {"r"}
+    # One that is too large for any message of that size still goes.
+    work.sequences[0].output_token_ids = [1] * 2_000_000
+    first, second = submits_to_proto(work, work.sequences[:2], 0.0)
+    assert (len(first.submit.choices), len(second.submit.choices)) == (1, 1)

@@ -28,6 +28,8 @@ COMMANDS = {
     "worker": Command("services.worker.main", "worker", "one worker: weights, KV pages and sampling"),
     "gateway": Command("quire.cli.gateway", "gateway", "one gateway: Envoy, HTTP and gRPC in front of routers"),
     "estimate": Command("quire.cli.estimate", "worker", "what a model needs and which GPUs hold it, from its config"),
+    "calibrate": Command("quire.cli.calibrate", "local", "measure how long steps take here, for simulate"),
+    "simulate": Command("quire.cli.simulate", "simulator", "what a cluster would do with a trace, in virtual time"),
     "health": Command("quire.cli.health", "telemetry", "whether a part is serving, for health checks"),
 }
 

@@ -1,0 +1,342 @@
+"""Routers, schedulers and their worker groups in virtual time, in as many processes as there are cores.
+
+Routers learn how busy schedulers are every LOAD_INTERVAL_S, and no scheduler learns anything of another. So between two
+reports the schedulers go their own ways, each in whatever process it is, and the outcome does not depend on how many
+processes there are.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import NamedTuple, Protocol
+
+from services.router.load import Load, LoadTracker
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.scheduler import Counters, RefusedError
+from shared.placement import LOAD_INTERVAL_S, MAX_REFUSALS, Node, chat_key, place
+
+from .device import StepSeconds
+from .group import Decider, Group, Overheads, Sample, Visit
+from .traces import Request
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What the cluster is made of."""
+
+    num_routers: int
+    num_schedulers: int
+    num_groups: int  # worker groups; schedulers have equally many, or one more
+    core: CoreConfig  # of every group
+    step: StepSeconds
+    overheads: Overheads
+    run_ahead: int | None = None
+
+    def groups_of(self, scheduler: int) -> range:
+        return range(scheduler, self.num_groups, self.num_schedulers)
+
+    @property
+    def group_capacity_tokens(self) -> int:
+        return self.core.num_blocks * self.core.block_size
+
+
+def with_groups(layout: Layout, num_groups: int) -> Layout:
+    """A scheduler for each group, or as many as there were if that is fewer."""
+    return replace(layout, num_groups=num_groups, num_schedulers=min(num_groups, layout.num_schedulers))
+
+
+class Arrival(NamedTuple):
+    """At a scheduler."""
+
+    time_s: float
+    request_index: int
+    scheduler: int
+
+
+class Refusal(NamedTuple):
+    request_index: int
+    scheduler: int
+
+
+class ServedRequest(NamedTuple):
+    """Times in seconds of virtual time, as its client saw them."""
+
+    request_index: int
+    scheduler: int
+    first_token_s: float
+    last_token_s: float
+    num_tokens: int
+
+
+class GroupOutcome(NamedTuple):
+    number: int
+    counters: Counters
+    num_steps: int
+    busy_s: float
+    peak_used_blocks: int
+    samples: list[Sample]
+    times_between_tokens: array[float]
+
+
+class Outcome(NamedTuple):
+    """What happened in some schedulers, or in all."""
+
+    served: list[ServedRequest]
+    groups: list[GroupOutcome]
+
+
+class Progress(NamedTuple):
+    outstanding_tokens: dict[int, int]  # by scheduler
+    refusals: list[Refusal]
+
+
+class Schedulers(Protocol):
+    """Some schedulers, in this process or another. `begin` and `end` come in turns, so that processes work at once."""
+
+    def begin(self, until: float, arrivals: list[Arrival]) -> None: ...
+
+    def end(self) -> Progress: ...
+
+    def outcome(self) -> Outcome: ...
+
+
+class _Scheduler:
+    """Its groups, and what is on the way to it."""
+
+    def __init__(self, layout: Layout, number: int) -> None:
+        self.number = number
+        self.visits: dict[int, Visit] = {}
+        decider = Decider()
+        self.groups = {
+            group: Group(layout.core, layout.step, layout.overheads, layout.run_ahead, decider)
+            for group in layout.groups_of(number)
+        }
+        self._arrivals: list[tuple[float, int, Visit]] = []
+
+    def expect(self, time_s: float, visit: Visit) -> None:
+        heapq.heappush(self._arrivals, (time_s, visit.index, visit))
+
+    def advance(self, until: float) -> Iterator[Refusal]:
+        """Everything that happens before then, in order."""
+        groups = list(self.groups.values())
+        while True:
+            first = min(groups, key=lambda group: group.next_event_s)
+            arrival_s = self._arrivals[0][0] if self._arrivals else math.inf
+            if min(arrival_s, first.next_event_s) >= until:
+                return
+            if first.next_event_s < arrival_s:
+                first.next_event()
+                continue
+            _, index, visit = heapq.heappop(self._arrivals)
+            try:
+                min(groups, key=lambda group: group.num_unfinished).submit(visit, arrival_s)
+                self.visits[index] = visit
+            except RefusedError:
+                yield Refusal(index, self.number)
+
+
+class LocalSchedulers:
+    def __init__(self, layout: Layout, numbers: Sequence[int], requests: Sequence[Request]) -> None:
+        self._requests = requests
+        self._schedulers = {number: _Scheduler(layout, number) for number in numbers}
+        self._refusals: list[Refusal] = []
+
+    def begin(self, until: float, arrivals: list[Arrival]) -> None:
+        for time_s, index, scheduler in arrivals:
+            self._schedulers[scheduler].expect(time_s, Visit(index, self._requests[index]))
+        self._refusals = [refusal for one in self._schedulers.values() for refusal in one.advance(until)]
+
+    def end(self) -> Progress:
+        tokens = {
+            number: sum(group.core.num_outstanding_tokens for group in one.groups.values())
+            for number, one in self._schedulers.items()
+        }
+        return Progress(tokens, self._refusals)
+
+    def outcome(self) -> Outcome:
+        return Outcome(
+            [
+                ServedRequest(v.index, one.number, v.first_token_s, v.last_token_s, v.num_tokens)
+                for one in self._schedulers.values()
+                for v in one.visits.values()
+            ],
+            [
+                GroupOutcome(
+                    number, group.core.counters, group.num_steps, group.busy_s, group.peak_used_blocks, group.samples,
+                    group.times_between_tokens,
+                )
+                for one in self._schedulers.values()
+                for number, group in one.groups.items()
+            ],
+        )  # fmt: skip
+
+
+class _RemoteSchedulers:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def begin(self, until: float, arrivals: list[Arrival]) -> None:
+        self._connection.send((until, arrivals))
+
+    def end(self) -> Progress:
+        progress: Progress = self._connection.recv()
+        return progress
+
+    def outcome(self) -> Outcome:
+        self._connection.send(None)
+        outcome: Outcome = self._connection.recv()
+        return outcome
+
+
+def _serve(connection: Connection, layout: Layout, numbers: Sequence[int], requests: Sequence[Request]) -> None:
+    schedulers = LocalSchedulers(layout, numbers, requests)
+    try:
+        while (order := connection.recv()) is not None:
+            schedulers.begin(*order)
+            connection.send(schedulers.end())
+        connection.send(schedulers.outcome())
+    except (EOFError, KeyboardInterrupt):
+        return  # nobody wants to know any more
+
+
+class _Router:
+    """What one router knows of every scheduler."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._trackers = [LoadTracker() for _ in range(layout.num_schedulers)]
+        self._capacity = [
+            len(layout.groups_of(number)) * layout.group_capacity_tokens for number in range(layout.num_schedulers)
+        ]
+
+    def report(self, outstanding_tokens: dict[int, int], now: float) -> None:
+        for number, tokens in outstanding_tokens.items():
+            self._trackers[number].report(Load(outstanding_tokens=tokens), now)
+
+    def place(self, request: Request, refused_by: Sequence[int]) -> int:
+        nodes = [
+            Node(str(number), tracker.outstanding_tokens, self._capacity[number])
+            for number, tracker in enumerate(self._trackers)
+            if number not in refused_by
+        ]
+        num_tokens = request.num_prompt_tokens + request.num_output_tokens
+        number = int(place(chat_key("", "", [("user", request.beginning)]), num_tokens, nodes).name)
+        self._trackers[number].sent(num_tokens)
+        return number
+
+
+class SimulationResult(NamedTuple):
+    outcome: Outcome
+    refused_by: dict[int, list[int]]  # schedulers that turned a request away, for want of room; served elsewhere or not
+    refused: list[int]  # requests that nobody served
+    too_long: list[int]  # requests that exceed the context
+
+
+def simulate(layout: Layout, requests: Sequence[Request], num_processes: int = 1) -> SimulationResult:
+    """`requests` by arrival."""
+    with _schedulers(layout, requests, min(num_processes, layout.num_schedulers)) as parts:
+        return _Simulation(layout, requests, parts).run()
+
+
+@contextmanager
+def _schedulers(layout: Layout, requests: Sequence[Request], num_processes: int) -> Iterator[list[Schedulers]]:
+    numbers = range(layout.num_schedulers)
+    if num_processes == 1:
+        yield [LocalSchedulers(layout, numbers, requests)]
+        return
+    # Not fork: children would hold each other's pipes, and threads that others have started do not survive it.
+    context = get_context("spawn")
+    with ExitStack() as stack:
+        parts: list[Schedulers] = []
+        for offset in range(num_processes):
+            ours, theirs = context.Pipe()
+            arguments = (theirs, layout, numbers[offset::num_processes], requests)
+            process = context.Process(target=_serve, args=arguments, daemon=True)
+            process.start()
+            theirs.close()
+            stack.callback(process.join)
+            stack.callback(ours.close)
+            parts.append(_RemoteSchedulers(ours))
+        yield parts
+
+
+class _Simulation:
+    def __init__(self, layout: Layout, requests: Sequence[Request], parts: list[Schedulers]) -> None:
+        self._layout = layout
+        self._requests = requests
+        self._parts = parts
+        self._routers = [_Router(layout) for _ in range(layout.num_routers)]
+        self._turns = itertools.cycle(self._routers)
+        self._refused_by: dict[int, list[int]] = {}
+        self._refused: list[int] = []
+        self._num_reports = 0  # of every scheduler so far
+        self._last_arrival_s = -math.inf  # of all that were placed
+
+    def run(self) -> SimulationResult:
+        limit = self._layout.core.max_model_len
+        sizes = [request.num_prompt_tokens + request.num_output_tokens for request in self._requests]
+        too_long = [index for index, size in enumerate(sizes) if size > limit]
+        to_come = iter([index for index, size in enumerate(sizes) if size <= limit])
+        following = next(to_come, None)
+        again: list[int] = []  # refused somewhere, to be placed anew
+        while following is not None or again or self._last_arrival_s >= self._now:
+            if following is not None and not again and self._last_arrival_s < self._now:
+                # Nothing to place until then, and nothing on its way: reports of meanwhile change nothing.
+                self._advance(max(self._num_reports, int(self._requests[following].arrival_s / LOAD_INTERVAL_S)), [])
+            arrivals = [self._place(index, self._now) for index in again]
+            end = self._num_reports + 1
+            while following is not None and self._requests[following].arrival_s < end * LOAD_INTERVAL_S:
+                arrivals.append(
+                    self._place(following, self._requests[following].arrival_s + self._layout.overheads.request)
+                )
+                following = next(to_come, None)
+            again = self._advance(end, arrivals)
+        self._advance(None, [])
+        outcomes = [part.outcome() for part in self._parts]
+        served = sorted(one for outcome in outcomes for one in outcome.served)
+        groups = sorted((one for outcome in outcomes for one in outcome.groups), key=lambda group: group.number)
+        assert len(served) + len(self._refused) + len(too_long) == len(self._requests), "a request is lost"
+        return SimulationResult(Outcome(served, groups), self._refused_by, self._refused, too_long)
+
+    @property
+    def _now(self) -> float:
+        return self._num_reports * LOAD_INTERVAL_S
+
+    def _place(self, index: int, time_s: float) -> Arrival:
+        self._last_arrival_s = max(self._last_arrival_s, time_s)
+        scheduler = next(self._turns).place(self._requests[index], self._refused_by.get(index, ()))
+        return Arrival(time_s, index, scheduler)
+
+    def _advance(self, num_reports: int | None, arrivals: list[Arrival]) -> list[int]:
+        """Until so many reports have come, or all is done, in every process at once. Returns the requests to place
+        anew.
+        """
+        if num_reports == self._num_reports:
+            return []
+        until = math.inf if num_reports is None else num_reports * LOAD_INTERVAL_S
+        num_parts = len(self._parts)
+        for number, part in enumerate(self._parts):
+            part.begin(until, [arrival for arrival in arrivals if arrival.scheduler % num_parts == number])
+        progress = [part.end() for part in self._parts]
+        if num_reports is not None:
+            # After the second report, what was sent before the first is in it for certain.
+            for _ in range(min(2, num_reports - self._num_reports)):
+                for router, one in itertools.product(self._routers, progress):
+                    router.report(one.outstanding_tokens, until)
+            self._num_reports = num_reports
+        again = []
+        for index, scheduler in sorted(refusal for one in progress for refusal in one.refusals):
+            refused_by = self._refused_by.setdefault(index, [])
+            refused_by.append(scheduler)
+            if len(refused_by) < min(MAX_REFUSALS, self._layout.num_schedulers):
+                again.append(index)
+            else:
+                self._refused.append(index)
+        return again

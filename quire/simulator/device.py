@@ -1,0 +1,127 @@
+"""What a worker group can do, as `quire calibrate` measured it: how long its steps take, and what it can hold."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.pacing import pairs
+from services.scheduler.core.plan import StepPlan
+
+Matrix = NDArray[np.float64]
+
+
+class DeviceError(ValueError):
+    """A file that describes no device."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepSeconds:
+    """seconds = base + per_token · tokens + per_sequence · sequences that sample + per_kv_token · positions read
+    + per_pair · pairs.
+
+    Positions count once for each sequence, pairs for each of its tokens: a decode reads much for
+    little arithmetic, a chunk of a prompt the other way round.
+    """
+
+    base: float
+    per_token: float
+    per_sequence: float
+    per_kv_token: float
+    per_pair: float
+
+    def of(self, plan: StepPlan) -> float:
+        rows = plan.rows
+        if not rows:  # it only says who has left
+            return 0.0
+        num_tokens = sum(rows.num_scheduled_tokens)
+        return (
+            self.base
+            + self.per_token * num_tokens
+            + self.per_sequence * len(plan.sampling_wire_ids)
+            + self.per_kv_token * (sum(rows.num_computed_tokens) + num_tokens)
+            + self.per_pair * plan.num_pairs
+        )
+
+    def of_prompt(self, num_tokens: int) -> float:
+        """A whole prompt, alone."""
+        per_token = self.per_token + self.per_kv_token
+        return self.base + self.per_sequence + per_token * num_tokens + self.per_pair * pairs(0, num_tokens)
+
+    @classmethod
+    def fit(cls, features: Matrix, seconds: Matrix) -> StepSeconds:
+        """The least relative errors squared, with no term below zero.
+
+        `features` [steps, 5] in the order of the fields, `seconds` [steps]. Terms that would be negative are left out
+        one by one, the most negative first: more work never takes less time.
+        """
+        weighted = features / seconds[:, None]
+        scale = np.maximum(np.abs(weighted).max(axis=0), 1e-12)
+        used = list(range(features.shape[1]))
+        while True:
+            solution = np.linalg.lstsq(weighted[:, used] / scale[used], np.ones(len(seconds)), rcond=None)[0]
+            if solution.min() >= 0:
+                break
+            del used[int(solution.argmin())]
+        weights = np.zeros(features.shape[1])
+        weights[used] = solution / scale[used]
+        return cls(*(float(weight) for weight in weights))
+
+    def predict(self, features: Matrix) -> Matrix:
+        """Seconds [steps] of features [steps, 5]."""
+        weights: Matrix = np.array([getattr(self, term.name) for term in fields(self)])
+        return features @ weights
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One worker group."""
+
+    step: StepSeconds
+    num_blocks: int
+    block_size: int
+    max_model_len: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    num_host_blocks: int = 0
+    swap_seconds_per_block: float = 0.0
+    # Where these figures come from, for people: device, model, versions, date, errors of the fit.
+    origin: dict[str, str | float] = field(default_factory=dict)
+
+    def core_config(
+        self, *, num_blocks: int | None = None, max_model_len: int | None = None, **limits: Any
+    ) -> CoreConfig:
+        """What the scheduler makes of it, but for the `limits` given: fields of CoreConfig."""
+        num_blocks = num_blocks or self.num_blocks
+        max_num_batched_tokens = limits.pop("max_num_batched_tokens", None) or self.max_num_batched_tokens
+        max_num_seqs = limits.pop("max_num_seqs", None) or self.max_num_seqs
+        return CoreConfig(
+            num_blocks=num_blocks,
+            block_size=self.block_size,
+            max_num_seqs=min(max_num_seqs, max_num_batched_tokens),
+            max_num_batched_tokens=max_num_batched_tokens,
+            max_model_len=min(max_model_len or self.max_model_len, num_blocks * self.block_size),
+            num_host_blocks=self.num_host_blocks,
+            seconds_per_swapped_block=self.swap_seconds_per_block,
+            **limits,
+        )
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def read_device(path: Path) -> Device:
+    """Raises DeviceError."""
+    try:
+        values = json.loads(path.read_text())
+        return Device(**{**values, "step": StepSeconds(**values["step"])})
+    except OSError as error:
+        raise DeviceError(f"{path}: {error.strerror}") from error
+    except (TypeError, KeyError, ValueError) as error:
+        raise DeviceError(f"{path} is no file of `quire calibrate`: {error}") from error

@@ -1,0 +1,169 @@
+"""One worker group in virtual time: the real core, its run-ahead, and a worker that takes as long as its device."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.pacing import RunAhead, pairs
+from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.scheduler import Scheduler
+from services.scheduler.core.sequence import FinishReason, SequenceRequest
+
+from .device import StepSeconds
+from .traces import Request
+
+# Between two looks at queue and memory.
+SAMPLE_S = 1.0
+# What every answer says: nothing that stands in a prompt.
+_TOKEN = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Overheads:
+    """Seconds outside the forward pass, measured on two cores of a server (docs/performance.md)."""
+
+    request: float = 0.005  # from the client's socket to the scheduler: gateway, router, tokenizer
+    hop: float = 0.0002  # of a message between two services
+    plan: float = 0.00002  # schedule() and apply() and the messages' conversion ...
+    plan_row: float = 0.0000022  # ... and per sequence in the step
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """One request at a group; times in seconds of virtual time, as its client sees them."""
+
+    index: int  # in the trace
+    request: Request
+    first_token_s: float = math.nan
+    last_token_s: float = math.nan
+    num_tokens: int = 0
+
+
+class Sample(NamedTuple):
+    """Taken every SAMPLE_S, from the beginning."""
+
+    num_running: int
+    num_waiting: int
+    num_used_blocks: int
+
+
+class _InFlight(NamedTuple):
+    plan: StepPlan
+    sent_s: float
+    queued_s: float  # it waited at the worker
+    run_s: float
+    result_s: float  # when its result is back
+
+
+class Decider:
+    """The one processor core on which a scheduler decides for all of its groups."""
+
+    def __init__(self) -> None:
+        self._free_s = 0.0
+
+    def decide(self, now: float, seconds: float) -> float:
+        """When it is through with it."""
+        self._free_s = max(now, self._free_s) + seconds
+        return self._free_s
+
+
+class Group:
+    def __init__(
+        self, config: CoreConfig, step: StepSeconds, overheads: Overheads, run_ahead: int | None, decider: Decider
+    ) -> None:
+        self.core = Scheduler(config)
+        self.busy_s = 0.0  # of the worker
+        self.num_steps = 0
+        self.peak_used_blocks = 0
+        self.samples: list[Sample] = []
+        self.times_between_tokens = array("d")
+        self._now = 0.0
+        self._step = step
+        self._overheads = overheads
+        self._run_ahead = RunAhead(run_ahead)
+        self._decider = decider
+        self._in_flight: deque[_InFlight] = deque()
+        self._worker_free_s = 0.0
+        self._has_arrivals = False
+        for num_tokens in (1, 128, 1, 128):  # which the worker tells when it is claimed
+            self.core.step_times.observe(num_tokens, pairs(0, num_tokens), step.of_prompt(num_tokens))
+
+    @property
+    def num_unfinished(self) -> int:
+        return self.core.num_running + self.core.num_waiting
+
+    @property
+    def next_event_s(self) -> float:
+        """When something happens here, if nothing comes from outside."""
+        if self._has_arrivals:
+            return self._now
+        return self._in_flight[0].result_s if self._in_flight else math.inf
+
+    def submit(self, visit: Visit, now: float) -> None:
+        """Raises scheduler.RefusedError."""
+        self._pass_time(now)
+        request = visit.request
+        self.core.submit(SequenceRequest(visit, request.token_ids, max_tokens=request.num_output_tokens))
+        # What comes at one time starts in one step.
+        self._has_arrivals = True
+
+    def next_event(self) -> None:
+        """What happens at `next_event_s`."""
+        if self._has_arrivals:
+            self._has_arrivals = False
+            self._pump()
+        else:
+            step = self._in_flight.popleft()
+            self._pass_time(step.result_s)
+            self._apply(step)
+
+    def _pass_time(self, now: float) -> None:
+        while len(self.samples) * SAMPLE_S <= now:
+            num_used_blocks = self.core.memory.pool.num_used
+            self.samples.append(Sample(self.core.num_running, self.core.num_waiting, num_used_blocks))
+        self._now = now
+
+    def _pump(self) -> float:
+        """Returns when the scheduler was through with it."""
+        decided = self._now
+        while self.core.num_in_flight < self._run_ahead.depth and (plan := self.core.schedule()) is not None:
+            overheads = self._overheads
+            decided = self._decider.decide(self._now, overheads.plan + overheads.plan_row * len(plan.rows))
+            arrived = decided + overheads.hop
+            start = max(arrived, self._worker_free_s)
+            seconds = self._step.of(plan) + self._swap_seconds(plan)
+            self._worker_free_s = start + seconds
+            self.busy_s += seconds
+            self.num_steps += len(plan.rows) > 0
+            self.peak_used_blocks = max(self.peak_used_blocks, self.core.memory.pool.num_used)
+            result = self._worker_free_s + overheads.hop
+            self._in_flight.append(_InFlight(plan, decided, start - arrived, seconds, result))
+        return decided
+
+    def _swap_seconds(self, plan: StepPlan) -> float:
+        num_blocks = len(plan.moves.swap_out) + len(plan.moves.swap_in)
+        return num_blocks * self.core.config.seconds_per_swapped_block if num_blocks else 0.0
+
+    def _apply(self, step: _InFlight) -> None:
+        ids = step.plan.sampling_wire_ids
+        outcome = self.core.apply(StepResult(step.plan.step_id, ids, [_TOKEN] * len(ids), seconds=step.run_s))
+        answered = self._pump()
+        self._run_ahead.observe(answered - step.sent_s - step.queued_s, step.run_s)
+        seen = step.result_s + self._overheads.hop
+        times = self.times_between_tokens
+        for token in outcome.tokens:
+            visit = token.sequence.request.key
+            assert isinstance(visit, Visit)
+            if visit.num_tokens:
+                times.append(seen - visit.last_token_s)
+            else:
+                visit.first_token_s = seen
+            visit.last_token_s = seen
+            visit.num_tokens += 1
+        for end in outcome.finished:
+            assert end.reason is FinishReason.LENGTH, end

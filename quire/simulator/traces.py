@@ -1,0 +1,133 @@
+"""Requests as they were recorded, or as chance would have them: when each came and how many tokens it had."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+# Of Mooncake's traces: prompts that begin alike have the same hashes, one for so many tokens.
+_TOKENS_PER_HASH = 512
+# Of a prompt's beginning, that placement looks at.
+_AFFINITY_TOKENS = 2048
+# Prompts that nobody knows anything about are all different: they are numbered from here.
+_FIRST_UNIQUE = 1 << 31
+
+
+class TraceError(ValueError):
+    """A trace that cannot be read; the message names the file and the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    arrival_s: float  # after the first one of its trace
+    num_prompt_tokens: int
+    num_output_tokens: int
+    content: tuple[int, ...]  # what the prompt says, a number for each 512 tokens; the last stands for all that follow
+
+    @property
+    def token_ids(self) -> array[int]:
+        """Tokens that are alike where two prompts are, and differ where they do."""
+        num_tokens = self.num_prompt_tokens
+        parts = [number.to_bytes(4, "little") * _TOKENS_PER_HASH for number in self.content]
+        missing = num_tokens - len(self.content) * _TOKENS_PER_HASH
+        if missing > 0:
+            parts.append(self.content[-1].to_bytes(4, "little") * missing)
+        return array("I", b"".join(parts)[: 4 * num_tokens])
+
+    @property
+    def beginning(self) -> str:
+        """Stands for the text that a router places the request by."""
+        return repr(self.content[: _AFFINITY_TOKENS // _TOKENS_PER_HASH])
+
+
+def read_trace(path: Path) -> list[Request]:
+    """A CSV file with Azure's columns, or lines of JSON with Mooncake's fields. Raises TraceError."""
+    try:
+        with path.open(newline="") as file:
+            is_json = file.read(1) == "{"
+            file.seek(0)
+            requests = list(_read_mooncake(file) if is_json else _read_azure(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise TraceError(f"{path}: {error}") from error
+    except _LineError as error:
+        raise TraceError(f"{path}, line {error.line}: {error}") from error.__cause__
+    if not requests:
+        raise TraceError(f"{path} has no requests")
+    requests.sort(key=lambda request: request.arrival_s)
+    first = requests[0].arrival_s
+    return [replace(request, arrival_s=request.arrival_s - first) for request in requests]
+
+
+def poisson(
+    requests_per_s: float,
+    duration_s: float,
+    num_prompt_tokens: int,
+    num_output_tokens: int,
+    *,
+    spread: float,
+    seed: int,
+) -> list[Request]:
+    """Arrivals independent of each other; lengths uniform within `spread` (a fraction) of the given ones."""
+    chance = random.Random(seed)
+
+    def length(mean: int) -> int:
+        return max(1, round(mean * chance.uniform(1 - spread, 1 + spread)))
+
+    requests: list[Request] = []
+    now = chance.expovariate(requests_per_s)
+    while now < duration_s:
+        requests.append(
+            Request(now, length(num_prompt_tokens), length(num_output_tokens), (_FIRST_UNIQUE + len(requests),))
+        )
+        now += chance.expovariate(requests_per_s)
+    return requests
+
+
+class _LineError(ValueError):
+    def __init__(self, line: int, message: str) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+def _read_azure(lines: Iterator[str]) -> Iterator[Request]:
+    rows = csv.DictReader(lines)
+    missing = {"TIMESTAMP", "ContextTokens", "GeneratedTokens"}.difference(rows.fieldnames or ())
+    if missing:
+        raise _LineError(1, f"there is no column {min(missing)}")
+    for index, row in enumerate(rows):
+        try:
+            arrival = datetime.fromisoformat(row["TIMESTAMP"])
+            arrival = arrival if arrival.tzinfo else arrival.replace(tzinfo=UTC)
+            yield _request(
+                arrival.timestamp(), int(row["ContextTokens"]), int(row["GeneratedTokens"]), (_FIRST_UNIQUE + index,)
+            )
+        except (TypeError, ValueError) as error:
+            raise _LineError(index + 2, str(error)) from error
+
+
+def _read_mooncake(lines: Iterator[str]) -> Iterator[Request]:
+    for index, line in enumerate(lines):
+        try:
+            row = json.loads(line)
+            content = tuple(int(number) % _FIRST_UNIQUE for number in row["hash_ids"])
+            yield _request(
+                row["timestamp"] / 1000, int(row["input_length"]), int(row["output_length"]),
+                content or (_FIRST_UNIQUE + index,),
+            )  # fmt: skip
+        except KeyError as error:
+            raise _LineError(index + 1, f"there is no {error.args[0]}") from error
+        except (TypeError, ValueError) as error:
+            raise _LineError(index + 1, str(error)) from error
+
+
+def _request(arrival_s: float, num_prompt_tokens: int, num_output_tokens: int, content: tuple[int, ...]) -> Request:
+    if num_prompt_tokens < 1:
+        raise ValueError(f"a prompt of {num_prompt_tokens} tokens")
+    # Whoever asks gets a token, and an end token counts.
+    return Request(arrival_s, num_prompt_tokens, max(1, num_output_tokens), content)

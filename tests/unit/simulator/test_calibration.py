@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import json
+from array import array
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quire.cli import calibrate, simulate
+from quire.simulator import calibration
+from quire.simulator.calibration import StepKind
+from quire.simulator.device import Device, StepSeconds, read_device
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.plan import StepResult
+from services.scheduler.core.scheduler import Scheduler
+from services.scheduler.core.sequence import SequenceRequest
+from tests.unit.worker.tiny_models import make_runner, save_model
+
+
+def test_a_plan_has_the_features_of_its_kind() -> None:
+    core = Scheduler(CoreConfig(64, 16, 8, 100, 1000))
+    core.submit(SequenceRequest("a", array("I", range(250)), 9))
+    core.submit(SequenceRequest("b", array("I", range(300, 340)), 9))
+    kinds = [
+        StepKind(0, 0, 100, 0),
+        StepKind(0, 0, 100, 100),
+        None,  # the end of one prompt beside the whole of the other is no kind that is measured
+        None,  # and their decodes are at different contexts
+    ]
+    weights = [StepSeconds(*(float(term == which) for term in range(5))) for which in range(5)]
+    for kind in kinds:
+        plan = core.schedule()
+        assert plan is not None
+        if kind is not None:
+            # A chunk that does not end its prompt samples nothing; those that are measured do.
+            sampled = len(plan.sampling_wire_ids)
+            expected = [feature - (feature == 1 and which == 2) for which, feature in enumerate(kind.features)]
+            assert sampled == 0
+            assert [weight.of(plan) for weight in weights] == expected
+        ids = plan.sampling_wire_ids
+        core.apply(StepResult(plan.step_id, ids, [1] * len(ids)))
+    plan = core.schedule()
+    assert plan is not None
+    contexts = [252, 42]
+    assert [weight.of(plan) for weight in weights] == [1, 2, 2, sum(contexts), sum(contexts)]
+    assert StepKind(2, 147, 0, 0).features == (1, 2, 2, sum(contexts), sum(contexts))
+
+
+def test_kinds_fit_the_worker_and_are_measured_as_they_are_called(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    runner = make_runner(tmp_path, block_size=16, num_blocks=60)
+    kinds = calibration.kinds_of(runner)
+    limits = runner.limits
+    assert any(kind.num_decodes and kind.chunk for kind in kinds)
+    assert all(kind.num_tokens <= limits.max_num_batched_tokens for kind in kinds)
+    assert all(kind.num_decodes + (kind.chunk > 0) <= limits.max_num_seqs for kind in kinds)
+    measured = [one for one in calibration.measure(runner, kinds) if one is not None]
+    assert {one.kind for one in measured} == set(kinds)
+    assert runner.num_sequences == 0
+    fitted = calibration.fit(measured)
+    seconds = np.array([one.seconds for one in measured])
+    assert 0 < fitted.step.base < 10 * seconds.max()
+    assert fitted.median_error <= fitted.worst_error
+
+
+def test_a_calibration_can_be_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device = tmp_path / "device.json"
+    small = ["--max-num-seqs", "4", "--max-num-batched-tokens", "80", "--max-model-len", "400"]
+    assert calibrate.main([*small, "--num-gpu-blocks-override", "200", "--output", str(device)]) == 0
+    assert "kinds of step measured" in capsys.readouterr().out
+    assert read_device(device).max_num_seqs == 4
+    assert simulate.main(["--device", str(device), "--poisson", "1", "--duration", "10", "--prompt-tokens", "60"]) == 0
+    assert "time to first token" in capsys.readouterr().out
+
+
+def test_a_report_and_the_fewest_workers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    device, report = tmp_path / "device.json", tmp_path / "report"
+    Device(StepSeconds(0.005, 1e-4, 0, 0, 0), 400, 16, 1600, 8, 256).save(device)
+    load = ["--device", str(device), "--poisson", "40", "--duration", "10", "--prompt-tokens", "60"]
+    assert simulate.main([*load, "--output-tokens", "20", "--workers", "2", "--output", str(report)]) == 0
+    assert "time to first token" in capsys.readouterr().out
+    assert {path.name for path in report.iterdir()} == {
+        "report.html", "report.json", "latencies.png", "requests.png", "kv_cache.png",
+    }  # fmt: skip
+    page = (report / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 3
+    assert "http" not in page  # it needs nothing else
+    search = [*load, "--slo-ttft-ms", "2000", "--slo-tbt-ms", "2000", "--workers", "64"]
+    assert simulate.main([*search, "--json"]) == 0
+    found = capsys.readouterr()
+    assert "enough" in found.err
+    assert json.loads(found.out)["num_groups"] < 64
+    assert simulate.main([*load, "--slo-ttft-ms", "0.001", "--workers", "2"]) == 1
+    assert "do not meet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--poisson", "1"], "--device is missing"),
+        (["--device", "/nowhere", "--poisson", "1"], "No such file"),
+        (["--device", "{device}"], "either a trace or --poisson"),
+        (["--device", "{device}", "/nowhere"], "/nowhere"),
+        (["--device", "{device}", "--poisson", "1", "--output", "/proc/none"], "/proc/none"),
+        (
+            ["--device", "{device}", "--poisson", "1", "--slo-percentile", "98", "--slo-ttft-ms", "1"],
+            "--slo-percentile",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
+) -> None:
+    Device(StepSeconds(0.01, 0, 0, 0, 0), 100, 16, 1600, 8, 256).save(tmp_path / "device.json")
+    arguments = [argument.format(device=tmp_path / "device.json") for argument in arguments]
+    try:
+        assert simulate.main(arguments) == 1
+        message = capsys.readouterr().err
+    except SystemExit as stopped:
+        message = str(stopped)
+    assert words in message

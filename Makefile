@@ -9,7 +9,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # One stamp per set of extras, remade when the project's metadata changes.
-.venv/local: pyproject.toml constraints.txt
+.venv/local: pyproject.toml constraints.txt $(wildcard services/worker/ops/cpu/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP_INSTALL) -e '.[local]'
 	touch $@
@@ -51,6 +51,7 @@ proto: ## regenerate the stubs from protos/
 
 proto-check: ## fail if the stubs are not what protos/ generates
 	PYTHON=$(PYTHON) protos/generate.sh build/proto
+	@find quire -name '*_pb2*' -not -path '*/__pycache__/*' | while read -r f; do test -f "build/proto/$$f" || { echo "$$f has no proto: delete it"; exit 1; }; done
 	@cd build/proto && find . -type f | while read -r f; do cmp -s "$$f" "../../$$f" || { echo "$$f is stale: run make proto"; exit 1; }; done
 
 bench: .venv/dev ## measure what docs/performance.md reports

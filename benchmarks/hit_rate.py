@@ -6,13 +6,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from quire.simulator.traces import Request, read_trace
 from services.scheduler.core.block_pool import BlockPool
 from services.scheduler.core.host_pool import HostPool
 from services.scheduler.core.prefix_cache import PrefixCache
@@ -24,18 +23,6 @@ TOKENS_PER_BLOCK = 512
 KEY_BLOCKS = 4
 # Of the time, the schedulers are busy so much of it; their outstanding tokens run down accordingly.
 UTILIZATION = 0.7
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    seconds: float
-    blocks: tuple[int, ...]
-
-
-def read_trace(path: Path = TRACE) -> list[Request]:
-    with path.open() as file:
-        rows = [json.loads(line) for line in file]
-    return [Request(row["timestamp"] / 1000, tuple(row["hash_ids"])) for row in rows]
 
 
 class Cache:
@@ -84,8 +71,8 @@ class Cluster:
         return [Node(str(index), tokens, self._capacity) for index, tokens in enumerate(self._outstanding)]
 
     def serve(self, index: int, request: Request) -> int:
-        found = self.caches[index].serve(request.blocks)
-        self._outstanding[index] += (len(request.blocks) - found) * TOKENS_PER_BLOCK
+        found = self.caches[index].serve(request.content)
+        self._outstanding[index] += (len(request.content) - found) * TOKENS_PER_BLOCK
         return found
 
 
@@ -93,8 +80,8 @@ Chooser = Callable[[Cluster, Request], int]
 
 
 def by_key(cluster: Cluster, request: Request) -> int:
-    key = array("I", request.blocks[:KEY_BLOCKS]).tobytes()[:16].ljust(16, b"\0")
-    return int(place(key, len(request.blocks) * TOKENS_PER_BLOCK, cluster.nodes).name)
+    key = array("I", request.content[:KEY_BLOCKS]).tobytes()[:16].ljust(16, b"\0")
+    return int(place(key, len(request.content) * TOKENS_PER_BLOCK, cluster.nodes).name)
 
 
 def by_turns() -> Chooser:
@@ -105,40 +92,40 @@ def by_turns() -> Chooser:
 def by_knowledge(cluster: Cluster, request: Request) -> int:
     """The scheduler that has most of the prompt, of those not over the bound; else the idlest."""
     nodes = cluster.nodes
-    num_tokens = len(request.blocks) * TOKENS_PER_BLOCK
+    num_tokens = len(request.content) * TOKENS_PER_BLOCK
     mean = (sum(node.outstanding_tokens for node in nodes) + num_tokens) / len(nodes)
     free = [
         index
         for index, node in enumerate(nodes)
         if node.outstanding_tokens + num_tokens <= max(1.25 * mean, 0.5 * node.capacity_tokens)
     ] or range(len(nodes))
-    return max(free, key=lambda i: (cluster.caches[i].num_found(request.blocks), -nodes[i].outstanding_tokens))
+    return max(free, key=lambda i: (cluster.caches[i].num_found(request.content), -nodes[i].outstanding_tokens))
 
 
 def hit_share(requests: list[Request], num_nodes: int, num_blocks: int, choose: Chooser) -> float:
-    num_tokens = sum(len(request.blocks) for request in requests) * TOKENS_PER_BLOCK
-    cluster = Cluster(num_nodes, num_blocks, num_tokens / requests[-1].seconds / UTILIZATION)
+    num_tokens = sum(len(request.content) for request in requests) * TOKENS_PER_BLOCK
+    cluster = Cluster(num_nodes, num_blocks, num_tokens / requests[-1].arrival_s / UTILIZATION)
     found = 0
     for request in requests:
-        cluster.pass_time(request.seconds)
+        cluster.pass_time(request.arrival_s)
         found += cluster.serve(choose(cluster, request), request)
-    return found / sum(len(request.blocks) for request in requests)
+    return found / sum(len(request.content) for request in requests)
 
 
 def unbounded(requests: list[Request]) -> float:
     seen: set[int] = set()
     found = 0
     for request in requests:
-        found += len(list(itertools.takewhile(seen.__contains__, request.blocks)))
-        seen.update(request.blocks)
-    return found / sum(len(request.blocks) for request in requests)
+        found += len(list(itertools.takewhile(seen.__contains__, request.content)))
+        seen.update(request.content)
+    return found / sum(len(request.content) for request in requests)
 
 
 def belady(requests: list[Request], num_blocks: int) -> float:
     """The block that is needed again last makes room (Belady, 1966). It counts blocks found behind missing ones, too,
     so no cache of prefixes can do better.
     """
-    accesses = [block for request in requests for block in request.blocks]
+    accesses = [block for request in requests for block in request.content]
     next_use = _next_uses(accesses)
     cached: dict[int, int] = {}  # block to its next use
     heap: list[tuple[int, int]] = []
@@ -170,8 +157,8 @@ def measure() -> dict[str, float]:
     """Percent of the prompts' blocks; empty without the trace."""
     if not TRACE.exists():
         return {}
-    requests = read_trace()
-    working_set = len({block for request in requests for block in request.blocks})
+    requests = read_trace(TRACE)
+    working_set = len({block for request in requests for block in request.content})
     figures = {"unbounded": unbounded(requests)}
     for percent in (10, 25, 50):
         num_blocks = working_set * percent // 100

@@ -5,18 +5,12 @@ from __future__ import annotations
 import http.client
 import json
 import time
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from benchmarks.direct import Timing
 
 MODEL = "quire-chat"
 PROMPT = list(range(10, 42))  # token ids, so that tokenizing is not what is compared
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    first_token_s: float
-    whole_s: float
-    tokens: int
 
 
 def stream_completion(url: str, max_tokens: int, connection: http.client.HTTPConnection | None = None) -> Timing:

@@ -7,7 +7,6 @@ The paper it answers to is Kwon et al., vLLM, SOSP 2023: section 6.2 (waste), 6.
 
 from __future__ import annotations
 
-import csv
 import random
 from array import array
 from collections import deque
@@ -15,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quire.simulator.traces import read_trace
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.plan import StepPlan, StepResult
 from services.scheduler.core.scheduler import Scheduler
@@ -33,6 +33,7 @@ Lengths = Iterator[tuple[int, int]]
 class Usage:
     """Sums over the steps of a run, in KV slots (token positions)."""
 
+    block_size: int
     allocated: int = 0
     live: int = 0
     live_in_whole_blocks: int = 0
@@ -42,23 +43,22 @@ class Usage:
     chance: random.Random = field(default_factory=lambda: random.Random(1))
 
     def add(self, core: Scheduler) -> None:
-        running = core._running
-        allocated = core.memory.pool.num_used * BLOCK_SIZE
+        running = core._roster.running
+        size = self.block_size
+        allocated = core.memory.pool.num_used * size
         live = [min(sequence.num_computed_tokens, len(sequence.token_ids)) for sequence in running]
-        in_blocks = sum(-(-count // BLOCK_SIZE) for count in live) * BLOCK_SIZE
+        in_blocks = sum(-(-count // size) for count in live) * size
         self.allocated += allocated
         self.live += sum(live)
         self.live_in_whole_blocks += in_blocks
         self.reserved += len(running) * MAX_MODEL_LEN
-        self.unshared += sum(len(sequence.block_ids) for sequence in running) * BLOCK_SIZE
+        self.unshared += sum(len(sequence.block_ids) for sequence in running) * size
         if in_blocks:
             self.worst_ratio = max(self.worst_ratio, allocated / in_blocks)
 
 
 def azure_code() -> Lengths:
-    with TRACE.open() as file:
-        for row in csv.DictReader(file):
-            yield int(row["ContextTokens"]), int(row["GeneratedTokens"])
+    return ((request.num_prompt_tokens, request.num_output_tokens) for request in read_trace(TRACE))
 
 
 def log_normal(prompt_mean: float, output_mean: float, seed: int = 1) -> Lengths:
@@ -82,15 +82,15 @@ def alpaca() -> Lengths:
     return log_normal(19.31, 58.45)
 
 
-def run(lengths: Lengths, num_requests: int, n: int = 1) -> Usage:
+def run(lengths: Lengths, num_requests: int, n: int = 1, block_size: int = BLOCK_SIZE) -> Usage:
     """A full queue, 64 sequences at a time."""
     core = Scheduler(
         CoreConfig(
-            num_blocks=64 * MAX_MODEL_LEN // BLOCK_SIZE, block_size=BLOCK_SIZE, max_num_seqs=64,
+            num_blocks=64 * MAX_MODEL_LEN // block_size, block_size=block_size, max_num_seqs=64,
             max_num_batched_tokens=2048, max_model_len=MAX_MODEL_LEN, max_num_queued_reqs=10**6,
         )
     )  # fmt: skip
-    usage = Usage()
+    usage = Usage(block_size)
     chance = usage.chance
     for key, (num_prompt, num_output) in zip(range(num_requests), lengths, strict=False):
         prompt = array("I", (chance.randrange(50_000) for _ in range(num_prompt)))
@@ -121,6 +121,8 @@ def measure() -> dict[str, float]:
         figures[f"{name}_waste_percent"] = 100 * (1 - usage.live / usage.allocated)
         figures[f"{name}_waste_contiguous_percent"] = 100 * (1 - usage.live / usage.reserved)
         figures[f"{name}_worst_ratio"] = usage.worst_ratio
+    small = run(alpaca(), NUM_REQUESTS, block_size=8)
+    figures["alpaca_waste_in_blocks_of_8_percent"] = 100 * (1 - small.live / small.allocated)
     for name, make in (("alpaca", alpaca), ("sharegpt", sharegpt)):
         for n in (2, 4, 6):
             usage = run(make(), NUM_REQUESTS // (2 * n), n)

@@ -1,65 +1,18 @@
 """What Envoy, router and scheduler add to a worker: the same greedy completion over HTTP through all of them, and on
-the worker's own step stream, where each plan is sent when the result before it is in.
-
-The scheduler keeps two plans in flight, so per token it can be ahead of the direct caller, who pays the round trip.
+the worker's own step stream, where the real core plans as far ahead as the scheduler does.
 """
 
 from __future__ import annotations
 
 import http.client
 import statistics
-import time
 from array import array
-from queue import SimpleQueue
 from urllib.parse import urlsplit
 
-import grpc
-
-from benchmarks.http import PROMPT, Timing, stream_completion
+from benchmarks.direct import GREEDY, DirectCaller, Timing
+from benchmarks.http import PROMPT, stream_completion
 from benchmarks.stack import lone_worker, parts
-from quire.inference.v1 import sampling_pb2
-from quire.worker.v1 import worker_pb2, worker_pb2_grpc
-from services.scheduler.converters import plan_to_proto, result_from_proto
-from services.scheduler.core.config import CoreConfig
-from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import SequenceRequest
-
-GREEDY = sampling_pb2.SamplingParams(temperature=0, top_p=1, repetition_penalty=1)
-
-
-class DirectCaller:
-    """Claims a worker and runs one sequence at a time on it, one plan in flight."""
-
-    def __init__(self, address: str) -> None:
-        self._channel = grpc.insecure_channel(address)
-        self._queue: SimpleQueue[worker_pb2.RunRequest | None] = SimpleQueue()
-        self._queue.put(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id="bench")))
-        self._responses = worker_pb2_grpc.WorkerServiceStub(self._channel).Run(iter(self._queue.get, None))
-        hello = next(self._responses).hello
-        self._epoch = hello.epoch
-        self._core = Scheduler(
-            CoreConfig(
-                hello.num_blocks,
-                hello.block_size,
-                hello.max_num_seqs,
-                hello.max_num_batched_tokens,
-                hello.model.max_model_len,
-            )
-        )
-
-    def complete(self, max_tokens: int) -> Timing:
-        start = time.perf_counter()
-        self._core.submit(SequenceRequest("one", array("I", PROMPT), max_tokens, sampling=GREEDY))
-        first, tokens = 0.0, 0
-        while (plan := self._core.schedule()) is not None:
-            self._queue.put(worker_pb2.RunRequest(plan=plan_to_proto(plan, self._epoch)))
-            tokens += len(self._core.apply(result_from_proto(next(self._responses).result)).tokens)
-            first = first or time.perf_counter() - start
-        return Timing(first, time.perf_counter() - start, tokens)
-
-    def close(self) -> None:
-        self._queue.put(None)
-        self._channel.close()
 
 
 def per_token_s(timings: list[Timing]) -> float:
@@ -70,12 +23,12 @@ def measure(rounds: int = 15, max_tokens: int = 201) -> dict[str, float]:
     """Milliseconds, medians. The worker serves one owner at a time, so each way has a worker of its own, and they take
     turns."""
     with parts() as through, lone_worker() as address:
-        direct = DirectCaller(address)
+        direct = DirectCaller(address, run_ahead=2)
         connection = http.client.HTTPConnection(urlsplit(through.http).netloc)
         stack_timings, direct_timings = [], []
         for round_number in range(rounds + 2):
             a = stream_completion(through.http, max_tokens, connection)
-            b = direct.complete(max_tokens)
+            b = direct.run([SequenceRequest("one", array("I", PROMPT), max_tokens, sampling=GREEDY)])
             if round_number >= 2:  # warm
                 stack_timings.append(a)
                 direct_timings.append(b)

@@ -14,7 +14,19 @@ from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import deciding, hit_rate, kv_memory, overhead, startup, steps
+from benchmarks import (
+    batching,
+    deciding,
+    hit_rate,
+    kv_memory,
+    long_prompt,
+    overhead,
+    preemption,
+    prefix_hit,
+    simulation,
+    startup,
+    steps,
+)
 
 BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "startup": startup.measure,
@@ -23,6 +35,11 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "deciding": deciding.measure,
     "kv_memory": kv_memory.measure,
     "hit_rate": hit_rate.measure,
+    "prefix_hit": prefix_hit.measure,
+    "long_prompt": long_prompt.measure,
+    "batching": batching.measure,
+    "preemption": preemption.measure,
+    "simulation": simulation.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ class RunningParts:
     """Addresses of parts started one by one."""
 
     http: str
+    grpc: str  # through the gateway
     worker: str
     scheduler: str
 
@@ -60,7 +61,7 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def parts(*worker_arguments: str) -> Iterator[RunningParts]:
+def parts(*worker_arguments: str, scheduler_arguments: Sequence[str] = ()) -> Iterator[RunningParts]:
     """The four parts on Unix sockets, so that each can be spoken to by itself."""
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory, ExitStack() as stack:
         worker, scheduler, router = (f"unix:{Path(directory) / name}" for name in ("w", "s", "r"))
@@ -68,11 +69,11 @@ def parts(*worker_arguments: str) -> Iterator[RunningParts]:
         url = f"http://127.0.0.1:{port}"
         main = "quire.cli.main"
         stack.enter_context(command(main, "worker", *worker_arguments, "--listen", worker))
-        stack.enter_context(command(main, "scheduler", "--listen", scheduler, "--worker", worker))
+        stack.enter_context(command(main, "scheduler", "--listen", scheduler, "--worker", worker, *scheduler_arguments))
         stack.enter_context(command(main, "router", "--listen", router, "--scheduler", scheduler))
         gateway = stack.enter_context(command(main, "gateway", "--port", str(port), "--router", router))
         wait_healthy(url, gateway)
-        yield RunningParts(url, worker, scheduler)
+        yield RunningParts(url, f"127.0.0.1:{port}", worker, scheduler)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import re
 from pathlib import Path
 
 import pytest
@@ -20,13 +20,22 @@ def fresh_cache() -> None:
     library.load.cache_clear()
 
 
+def has_compiler() -> bool:
+    try:
+        return bool(build.find_compiler())
+    except build.BuildError:
+        return False
+
+
+@pytest.mark.skipif(
+    not has_compiler(), reason="the compiler that built the kernels was there for the installation only"
+)
 def test_one_library_per_level_is_built_and_none_needs_an_openmp_runtime(tmp_path: Path) -> None:
     built = build.build(tmp_path)
     assert [path.name for path in built] == [build.library_name(level) for level in build.levels()]
     assert sorted(tmp_path.iterdir()) == sorted(built)
     for path in built:
-        needed = subprocess.run(["readelf", "-d", str(path)], capture_output=True, text=True, check=False).stdout
-        assert "omp" not in needed
+        assert not re.search(rb"lib[a-z]*omp[a-z0-9]*\.so", path.read_bytes())
 
 
 def test_a_compiler_that_fails_is_reported_and_leaves_nothing_behind(

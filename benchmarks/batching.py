@@ -1,0 +1,64 @@
+"""Continuous against static batching: the same requests on the same worker, in steps of the real core. A static batch
+starts when the last one has ended to the last of its sequences.
+
+Lengths as chats have them (kv_memory.py). What is published says 2 to 5 times.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import tempfile
+from array import array
+from itertools import islice
+from pathlib import Path
+
+from benchmarks.direct import GREEDY, DirectCaller, Timing
+from benchmarks.kv_memory import sharegpt
+from benchmarks.shapes import M15
+from benchmarks.stack import lone_worker
+from services.scheduler.core.sequence import SequenceRequest
+
+NUM_REQUESTS = 128
+BATCH = 16
+MAX_TOKENS = 1024
+ROUNDS = 3
+
+
+def requests(seed: int) -> list[SequenceRequest]:
+    chance = random.Random(seed)
+    return [
+        SequenceRequest(
+            (seed, key),
+            array("I", [chance.randrange(3, 8000) for _ in range(num_prompt)]),
+            min(num_output, MAX_TOKENS),
+            sampling=GREEDY,
+        )
+        for key, (num_prompt, num_output) in enumerate(islice(sharegpt(), NUM_REQUESTS))
+    ]
+
+
+def measure() -> dict[str, float]:
+    """Output tokens per second, with the same limit of sequences in a step."""
+    with (
+        tempfile.TemporaryDirectory(prefix="quire-bench-") as directory,
+        lone_worker(*M15.write(Path(directory))) as at,
+    ):
+        caller = DirectCaller(at, run_ahead=2, max_num_seqs=BATCH)
+        caller.run(requests(1)[:BATCH])  # warm
+        continuous, static = [], []
+        for round_number in range(ROUNDS):  # in turns
+            continuous.append(rate([caller.run(requests(2 + 2 * round_number))]))
+            one_by_one = requests(3 + 2 * round_number)
+            batches = [one_by_one[start : start + BATCH] for start in range(0, NUM_REQUESTS, BATCH)]
+            static.append(rate([caller.run(batch) for batch in batches]))
+        caller.close()
+    return {
+        "continuous_tokens_per_s": statistics.median(continuous),
+        "static_tokens_per_s": statistics.median(static),
+        "continuous_over_static": statistics.median(continuous) / statistics.median(static),
+    }
+
+
+def rate(timings: list[Timing]) -> float:
+    return sum(timing.tokens for timing in timings) / sum(timing.whole_s for timing in timings)

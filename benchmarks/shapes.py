@@ -1,0 +1,41 @@
+"""Models of known shapes with random weights: how fast they are does not depend on what their weights say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+_TOKENIZER = Path(__file__).parents[1] / "quire" / "models" / "quire-chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    max_model_len: int
+
+    def write(self, folder: Path) -> list[str]:
+        """Writes a model directory; returns the worker's arguments for it."""
+        for path in _TOKENIZER.glob("tokenizer*.json"):
+            shutil.copy(path, folder)
+        config = {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
+            "rope_theta": 10000.0, "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 2,
+            "vocab_size": self.vocab_size, "hidden_size": self.hidden_size,
+            "intermediate_size": self.intermediate_size, "num_hidden_layers": self.num_layers,
+            "num_attention_heads": self.num_heads, "num_key_value_heads": self.num_kv_heads,
+            "max_position_embeddings": self.max_model_len, "torch_dtype": "float32",
+        }  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(config))
+        return [str(folder), "--load-format", "dummy"]
+
+
+# SmolLM2-135M's.
+M135 = Shape(49_152, 576, 1536, 30, 9, 3, 4096)
+M15 = Shape(8192, 288, 768, 6, 6, 2, 32_768)

@@ -1,0 +1,151 @@
+"""How fast the simulator is, and how right: its prediction beside a real run of the same requests on this machine's
+worker, calibrated in the same run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.shapes import M15
+from benchmarks.stack import parts
+from quire.client import AsyncClient
+from quire.simulator.cluster import Layout, simulate
+from quire.simulator.device import Device, StepSeconds, read_device
+from quire.simulator.group import Overheads
+from quire.simulator.report import report_of, samples_of
+from quire.simulator.traces import Request, poisson, read_trace
+
+TRACE = Path(__file__).parents[2] / "shared" / "traces" / "azure_code_2023.csv"
+NUM_WORKERS = 20
+# Of a GPU that runs a model of some seven billion parameters; only the simulator's own speed is measured with it.
+SOME_GPU = StepSeconds(base=0.01, per_token=2.5e-5, per_sequence=1e-5, per_kv_token=2e-8, per_pair=1e-10)
+
+# What is played to the real worker, with 200 tokens in and 60 out on average.
+LOADS: dict[str, Callable[[], list[Request]]] = {
+    "half_busy": lambda: poisson(4.0, 45.0, 200, 60, spread=0.5, seed=1),
+    "busy": lambda: poisson(7.0, 45.0, 200, 60, spread=0.5, seed=2),
+    "all_at_once": lambda: [replace(one, arrival_s=0.0) for one in poisson(10.0, 16.0, 200, 60, spread=0.5, seed=3)],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What the clients of a real run saw, in seconds."""
+
+    first_tokens: list[float]
+    between_tokens: list[float]
+    tokens_per_s: float
+
+
+def layout_of(device: Device, num_groups: int) -> Layout:
+    core = device.core_config(target_tbt_s=0.05)
+    return Layout(1, num_groups, num_groups, core, device.step, Overheads())
+
+
+async def play(address: str, requests: list[Request]) -> Played:
+    first_tokens: list[float] = []
+    between_tokens: list[float] = []
+    # The simulator's prompts may have any token; the model has not.
+    chance = np.random.default_rng()
+    prompts = [chance.integers(3, 8000, request.num_prompt_tokens).tolist() for request in requests]
+
+    async def ask(client: AsyncClient, request: Request, prompt: list[int], start: float) -> None:
+        await asyncio.sleep(start + request.arrival_s - time.perf_counter())
+        sent = time.perf_counter()
+        seen: list[float] = []
+        async for delta in client.stream_generate(
+            prompt, max_tokens=request.num_output_tokens, temperature=0.0, ignore_eos=True
+        ):
+            seen += [time.perf_counter()] * len(delta.token_ids)
+        first_tokens.append(seen[0] - sent)
+        between_tokens.extend(after - before for before, after in pairwise(seen))
+
+    async with AsyncClient(address) as client:
+        await client.generate([5] * 50, max_tokens=20, ignore_eos=True)
+        start = time.perf_counter() + 0.1
+        pairs = zip(requests, prompts, strict=True)
+        await asyncio.gather(*(ask(client, request, prompt, start) for request, prompt in pairs))
+        seconds = time.perf_counter() - start - requests[0].arrival_s
+    return Played(first_tokens, between_tokens, sum(request.num_output_tokens for request in requests) / seconds)
+
+
+def accuracy() -> dict[str, float]:
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
+        model = M15.write(Path(directory))
+        path = Path(directory) / "device.json"
+        subprocess.run(
+            [sys.executable, "-m", "quire.cli.main", "calibrate", *model, "--output", str(path)],
+            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        device = read_device(path)
+        figures["calibration_median_error_percent"] = 100 * float(device.origin["median_error"])
+        for name, load in LOADS.items():
+            requests = load()
+            with parts(*model) as running:
+                played = asyncio.run(play(running.grpc, requests))
+            layout = layout_of(device, 1)
+            figures |= {f"{name}_{key}": value for key, value in beside(played, layout, requests).items()}
+    return figures
+
+
+def beside(played: Played, layout: Layout, requests: list[Request]) -> dict[str, float]:
+    """Milliseconds, and tokens per second."""
+    result = simulate(layout, requests)
+    samples = samples_of(requests, result)
+    made = report_of(layout, requests, result)
+    rows = {
+        "ttft_mean": (1e3 * float(np.mean(played.first_tokens)), 1e3 * float(samples.time_to_first_token.mean())),
+        "tbt_mean": (1e3 * float(np.mean(played.between_tokens)), 1e3 * float(samples.time_between_tokens.mean())),
+        "tokens_per_s": (played.tokens_per_s, made.output_tokens_per_s),
+    }
+    for percent in (50, 99):
+        real = 1e3 * float(np.percentile(played.first_tokens, percent))
+        rows[f"ttft_p{percent}"] = (real, 1e3 * float(np.percentile(samples.time_to_first_token, percent)))
+    figures = {"worker_busy_percent": 100 * made.worker_busy_share}
+    for name, (real, simulated) in rows.items():
+        figures |= {
+            name: real, f"{name}_simulated": simulated, f"{name}_error_percent": 100 * (simulated / real - 1),
+        }  # fmt: skip
+    return figures
+
+
+def speed() -> dict[str, float]:
+    """An hour of production requests on NUM_WORKERS workers; empty without the trace."""
+    if not TRACE.exists():
+        return {}
+    device = Device(SOME_GPU, 40_000, 16, 16_384, 256, 2048)
+    requests = read_trace(TRACE)
+    figures: dict[str, float] = {}
+    for speedup in (1, 10):
+        faster = [replace(request, arrival_s=request.arrival_s / speedup) for request in requests]
+        layout = layout_of(device, NUM_WORKERS)
+        start = time.perf_counter()
+        made = report_of(layout, faster, simulate(layout, faster, os.cpu_count() or 1))
+        seconds = time.perf_counter() - start
+        figures |= {
+            f"azure_x{speedup}_seconds": seconds,
+            f"azure_x{speedup}_simulated_s": made.duration_s,
+            f"azure_x{speedup}_steps_per_s": made.num_steps / seconds,
+        }
+    return figures
+
+
+def measure() -> dict[str, float]:
+    return accuracy() | speed()
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure(), indent=2))

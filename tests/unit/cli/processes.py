@@ -20,6 +20,18 @@ def is_running(pid: int) -> bool:
     return state not in ("Z", "X")
 
 
+def with_environment(entry: str) -> list[int]:
+    """Running processes that inherited an environment variable, `NAME=value`."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and entry.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+        except OSError:
+            continue  # Gone meanwhile.
+    return [pid for pid in found if is_running(pid)]
+
+
 async def until_ended(pids: Iterable[int]) -> None:
     """Raises TimeoutError where one still runs after 10 s."""
     async with asyncio.timeout(10):

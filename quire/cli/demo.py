@@ -30,20 +30,21 @@ def main(argv: Sequence[str]) -> int:
     arguments = parser.parse_args(argv)
 
     async def chat(url: str, stop: Callable[[], None]) -> None:
-        await asyncio.to_thread(_chat, url, arguments.prompt)
+        await asyncio.to_thread(_chat, url, stack.api_key or "none", arguments.prompt)
         stop()
 
     flags = {"port": "0", **({"model": arguments.model} if arguments.model else {})}
     try:
-        asyncio.run(run(with_port(build_stack(flags, {})), chat, verbose=arguments.verbose))
+        stack = with_port(build_stack(flags, {}))
+        asyncio.run(run(stack, chat, verbose=arguments.verbose))
     except (ConfigError, gateway.GatewayError, StackError, APIError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _chat(url: str, prompt: str) -> None:
-    with OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+def _chat(url: str, api_key: str, prompt: str) -> None:
+    with OpenAI(base_url=f"{url}/v1", api_key=api_key) as client:
         model = next(iter(client.models.list())).id
         conversation = Conversation(client, model, "", {"max_tokens": 200, "temperature": 0})
         print(f"\n{prompt}\n", flush=True)

@@ -12,24 +12,32 @@ class Answer:
     body: str
 
 
-async def ask(address: str, path: str, *, method: str = "GET", timeout: float = 2.0) -> Answer:  # noqa: ASYNC109
+async def ask(
+    address: str,
+    path: str,
+    *,
+    method: str = "GET",
+    api_key: str | None = None,
+    timeout: float = 2.0,  # noqa: ASYNC109
+) -> Answer:
     """`address` is `host:port` or `unix:/path`. Raises OSError when nobody answers within `timeout` seconds."""
     try:
-        return await asyncio.wait_for(_ask(address, path, method), timeout)
+        return await asyncio.wait_for(_ask(address, path, method, api_key), timeout)
     except TimeoutError as error:
         raise OSError(f"{address} did not answer within {timeout:g} s") from error
 
 
-async def _ask(address: str, path: str, method: str) -> Answer:
+async def _ask(address: str, path: str, method: str, api_key: str | None) -> Answer:
     if address.startswith("unix:"):
         reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
     else:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+    request = [f"{method} {path} HTTP/1.1", "host: quire", "content-length: 0", "connection: close"]
+    if api_key is not None:
+        request.append(f"authorization: Bearer {api_key}")
     try:
-        writer.write(
-            f"{method} {path} HTTP/1.1\r\nhost: quire\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".encode()
-        )
+        writer.write("\r\n".join([*request, "", ""]).encode())
         await writer.drain()
         head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
     finally:

@@ -36,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
     verbose, path = arguments.pop("verbose"), arguments.pop("config")
     try:
         stack = with_port(build_stack(arguments, read_file(path)))
-        asyncio.run(run(stack, _welcome, verbose=verbose))
+        asyncio.run(run(stack, lambda url, _: _welcome(url, stack.api_key), verbose=verbose))
     except (ConfigError, gateway.GatewayError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 2
@@ -96,17 +96,22 @@ async def _unhealthy(url: str) -> str | None:
     return None if answer.status == 200 else f"GET /health answers {answer.status}: {answer.body.strip()[:200]}"
 
 
-async def _welcome(url: str, stop: Callable[[], None]) -> None:
-    models = await ask(url.removeprefix("http://"), "/v1/models")
+async def _welcome(url: str, api_key: str | None) -> None:
+    models = await ask(url.removeprefix("http://"), "/v1/models", api_key=api_key)
     model = str(json.loads(models.body)["data"][0]["id"])
     request = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True})
+    # The key itself is not for a terminal, or a log.
+    header, note = "", ""
+    if api_key is not None:
+        header = ' -H "authorization: Bearer $QUIRE_API_KEY"'
+        note = "      both with a key in the environment, as QUIRE_API_KEY\n"
     print(
         f"\n{model} is served.\n"
         f"  OpenAI's API   {url}/v1\n"
         f"  gRPC           {url.removeprefix('http://')}\n"
         f"  metrics        {url}/metrics\n\n"
-        f"Try:  curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d '{request}'\n"
-        f"      quire chat --url {url}\n\n"
+        f"Try:  curl -N {url}/v1/chat/completions -H 'content-type: application/json'{header} -d '{request}'\n"
+        f"      quire chat --url {url}\n{note}\n"
         "Ctrl-C stops it.",
         flush=True,
     )

@@ -49,6 +49,13 @@ class Stack:
         assert isinstance(config, GatewayConfig)
         return config
 
+    @property
+    def api_key(self) -> str | None:
+        """A key that the stack takes, or None where everyone may ask."""
+        config = self.configs["router"]
+        assert isinstance(config, RouterConfig)
+        return next(iter(config.api_key), None)
+
 
 def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     """`flags` by field name, `file` by option name. What several parts have goes to each. Raises ConfigError."""

@@ -42,3 +42,11 @@ async def test_it_streams_an_answer_prints_the_figures_and_leaves_nothing(short_
     assert os.listdir(short_directory) == []
     # The promise; it takes about seven on two cores that nobody else uses.
     assert seconds < 20
+
+
+async def test_it_asks_with_the_key_that_the_environment_sets(short_directory: Path) -> None:
+    process = await start_demo(short_directory, "--prompt", "What is Quire?", QUIRE_API_KEY="open-sesame")
+    stdout, stderr = await asyncio.wait_for(process.communicate(), 100)
+
+    assert process.returncode == 0, stderr.decode()
+    assert stdout.startswith(b"\nWhat is Quire?\n\n")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from shared.config import option
+from shared.config import ConfigError, option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,3 +39,8 @@ class RouterConfig:
     status_fd: int | None = option(None, "File descriptor to report the start's progress on, as JSON lines.")
     log_level: str = option("info", "Least severity that is logged.", choices=("debug", "info", "warning", "error"))
     log_format: str = option("text", "How log lines look.", choices=("text", "json"))
+
+    def __post_init__(self) -> None:
+        # What a header carries, and a list in the environment.
+        if not all(re.fullmatch("[!-~]+", key) and "," not in key for key in self.api_key):
+            raise ConfigError("--api-key takes visible ASCII characters other than commas")

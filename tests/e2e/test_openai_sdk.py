@@ -105,6 +105,10 @@ async def test_the_async_client(server: Server) -> None:
     )
     assert "".join([chunk.choices[0].text async for chunk in pieces]) == completion.choices[0].text
     assert [model.id async for model in client.models.list()] == [server.model]
+    with pytest.raises(openai.NotFoundError) as missing:
+        await client.chat.completions.create(model="gpt-none", messages=QUESTION)
+    assert missing.value.code == "model_not_found"
+    assert missing.value.param == "model"
     with pytest.raises(openai.BadRequestError) as refused:
         await client.chat.completions.create(model=server.model, messages=[])
     assert refused.value.param == "messages"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.models.families import FAMILIES, layer_windows, layers_with_rope, read_bias
+from services.worker.models.families import FAMILIES, Family, layer_windows, layers_with_rope, read_bias
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.sampling.params import RANGES
 
@@ -90,13 +90,13 @@ def _parse(directory: Path, config: Mapping[str, Any], generation: Mapping[str, 
     if architecture is None:
         given = ", ".join(config.get("architectures") or []) or "no architecture"
         raise ModelError(f"{directory} is {given}, which is not supported; supported are {', '.join(sorted(FAMILIES))}")
-    _refuse_unsupported(directory, config)
     family = FAMILIES[architecture]
+    _refuse_unsupported(directory, config, family)
     num_heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim") or family.head_dim or config["hidden_size"] // num_heads
+    head_dim = config.get("head_dim", family.head_dim) or config["hidden_size"] // num_heads
     use_rope = layers_with_rope(family, config, config["num_hidden_layers"])
     windows = layer_windows(family, config, use_rope)
-    rope = read_rope(config, head_dim, family.rope_theta)
+    rope = read_rope(config, head_dim, family)
     return ModelConfig(
         architecture=architecture,
         vocab_size=config["vocab_size"],
@@ -105,7 +105,7 @@ def _parse(directory: Path, config: Mapping[str, Any], generation: Mapping[str, 
         num_heads=num_heads,
         num_kv_heads=config.get("num_key_value_heads") or num_heads,
         head_dim=head_dim,
-        rms_norm_eps=config.get("rms_norm_eps", 1e-6),
+        rms_norm_eps=config.get("rms_norm_eps", family.rms_norm_eps),
         tie_word_embeddings=config.get("tie_word_embeddings", family.tie_word_embeddings),
         qkv_bias=read_bias(family.qkv_bias, config),
         output_bias=read_bias(family.output_bias, config),
@@ -120,13 +120,16 @@ def _parse(directory: Path, config: Mapping[str, Any], generation: Mapping[str, 
     )
 
 
-def _refuse_unsupported(directory: Path, config: Mapping[str, Any]) -> None:
+def _refuse_unsupported(directory: Path, config: Mapping[str, Any], family: Family) -> None:
     if config.get("quantization_config"):
         method = config["quantization_config"].get("quant_method", "an unknown method")
         raise ModelError(f"{directory} is quantized with {method}; quantized checkpoints are not supported")
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise ModelError(f"{directory} has {activation} activations; only silu is supported")
+    for key in family.unsupported_keys:
+        if config.get(key):
+            raise ModelError(f"{directory} sets {key}, which is not supported")
 
 
 def _token_ids(value: int | list[int] | None) -> tuple[int, ...]:

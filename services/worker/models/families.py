@@ -17,18 +17,20 @@ class Windowed(Enum):
     TYPED_ELSE_ALL = auto()
     TYPED_ELSE_LAST = auto()  # from max_window_layers on, if use_sliding_window
     TYPED_ELSE_WITHOUT_ROPE = auto()  # if use_sliding_window
+    TYPED_ELSE_THREE_OF_FOUR = auto()  # all but the first, the fifth, ...
+
+
+# True, False, the key that says so, or that key and what holds where it is left out.
+Bias = bool | str | tuple[str, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Defaults are what the family's configuration class in transformers takes for a key that config.json leaves out.
+    """Defaults are what the family's configuration class in transformers takes for what config.json leaves out."""
 
-    A bias is True, False, or the key that says so.
-    """
-
-    qkv_bias: bool | str = False
-    output_bias: bool | str = False
-    mlp_bias: bool | str = False
+    qkv_bias: Bias = False
+    output_bias: Bias = False
+    mlp_bias: Bias = False
     qk_norm: bool = False
     default_window: int | None = None
     windowed_layers: Windowed = Windowed.NONE
@@ -36,7 +38,11 @@ class Family:
     # Every n-th layer goes without RoPE.
     no_rope_interval: int | None = None
     rope_theta: float = 10_000.0
+    rope_parameters: Mapping[str, Any] | None = None
+    rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
+    # Keys that would change the forward pass, and that no released checkpoint sets.
+    unsupported_keys: tuple[str, ...] = ()
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -62,13 +68,50 @@ FAMILIES: Mapping[str, Family] = {
         tie_word_embeddings=True,
     ),
     "SeedOssForCausalLM": Family(
-        qkv_bias="attention_bias", output_bias="attention_out_bias", mlp_bias="mlp_bias", head_dim=128
+        qkv_bias=("attention_bias", True), output_bias="attention_out_bias", mlp_bias="mlp_bias", head_dim=128
+    ),
+    "CwmForCausalLM": Family(
+        mlp_bias="mlp_bias",
+        default_window=8192,
+        windowed_layers=Windowed.TYPED_ELSE_THREE_OF_FOUR,
+        head_dim=128,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 1_000_000.0,
+            "factor": 16.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+        rms_norm_eps=1e-5,
+    ),
+    "Emu3ForCausalLM": Family(
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        rope_theta=1_000_000.0,
+        rms_norm_eps=1e-5,
+    ),
+    # The next two have configurations of their own; transformers runs and saves them as Llama.
+    "InternLM3ForCausalLM": Family(
+        qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", head_dim=128, rms_norm_eps=1e-5
+    ),
+    "IQuestCoderForCausalLM": Family(
+        qkv_bias="attention_bias",
+        output_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        head_dim=128,
+        rms_norm_eps=1e-5,
+        unsupported_keys=("clip_qkv", "use_sliding_window"),
     ),
 }
 
 
-def read_bias(bias: bool | str, config: Mapping[str, Any]) -> bool:
-    return bias if isinstance(bias, bool) else bool(config.get(bias, False))
+def read_bias(bias: Bias, config: Mapping[str, Any]) -> bool:
+    if isinstance(bias, bool):
+        return bias
+    key, default = bias if isinstance(bias, tuple) else (bias, False)
+    return bool(config.get(key, default))
 
 
 def layers_with_rope(family: Family, config: Mapping[str, Any], num_layers: int) -> list[bool]:
@@ -86,7 +129,7 @@ def layer_windows(family: Family, config: Mapping[str, Any], rope: list[bool]) -
     kind = family.windowed_layers
     window = config.get("sliding_window", family.default_window)
     optional = kind in (Windowed.TYPED_ELSE_LAST, Windowed.TYPED_ELSE_WITHOUT_ROPE)
-    if kind is Windowed.NONE or window is None or (optional and not config.get("use_sliding_window", False)):
+    if kind is Windowed.NONE or not window or (optional and not config.get("use_sliding_window", False)):
         return [None] * len(rope)
     types = config.get("layer_types")
     if kind is Windowed.ALL:
@@ -97,6 +140,8 @@ def layer_windows(family: Family, config: Mapping[str, Any], rope: list[bool]) -
         windowed = [layer >= config.get("max_window_layers", 28) for layer in range(len(rope))]
     elif kind is Windowed.TYPED_ELSE_WITHOUT_ROPE:
         windowed = [not has_rope for has_rope in rope]
+    elif kind is Windowed.TYPED_ELSE_THREE_OF_FOUR:
+        windowed = [layer % 4 != 0 for layer in range(len(rope))]
     else:
         windowed = [True] * len(rope)
     return [int(window) if has_window else None for has_window in windowed]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from services.worker.errors import ModelError
+from services.worker.models.families import Family
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,14 +95,14 @@ class RopeConfig:
         return interpolated * (1 - keep) + extrapolated * keep
 
 
-def read_rope(config: Mapping[str, Any], head_dim: int, default_theta: float) -> RopeConfig:
+def read_rope(config: Mapping[str, Any], head_dim: int, family: Family) -> RopeConfig:
     """From config.json as transformers 5 writes it (`rope_parameters`) and as 4 did (`rope_theta`, `rope_scaling`).
 
     Raises ModelError for a kind that is not supported.
     """
-    parameters = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+    parameters = dict(config.get("rope_scaling") or config.get("rope_parameters") or family.rope_parameters or {})
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    theta = float(parameters.get("rope_theta") or config.get("rope_theta") or default_theta)
+    theta = float(parameters.get("rope_theta") or config.get("rope_theta") or family.rope_theta)
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise ModelError(
             f"RoPE scaling of type {kind} is not supported; supported are default, linear, llama3 and yarn"

@@ -12,7 +12,8 @@ import transformers
 
 from services.worker.errors import ModelError
 from services.worker.models.config import GenerationDefaults, ModelConfig, read_model_config
-from tests.unit.worker.tiny_models import TINY
+from services.worker.models.families import FAMILIES
+from tests.unit.worker.tiny_models import TINY, config_class
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -41,6 +42,27 @@ def test_what_config_json_leaves_out_follows_from_the_rest(tmp_path: Path) -> No
     assert config.eos_token_ids == ()
     assert config.default_sampling == GenerationDefaults()
     assert not config.tie_word_embeddings
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_what_config_json_leaves_out_is_what_transformers_takes(tmp_path: Path, architecture: str) -> None:
+    given = LLAMA | {"architectures": [architecture], "num_hidden_layers": 6}
+    config, reference = read(tmp_path, given), config_class(architecture.removesuffix("ForCausalLM"))(**given)
+    assert config.head_dim == (getattr(reference, "head_dim", None) or 16)
+    assert config.rms_norm_eps == reference.rms_norm_eps
+    assert config.tie_word_embeddings == reference.tie_word_embeddings
+    rope = reference.rope_parameters
+    assert (config.rope.kind, config.rope.theta) == (rope["rope_type"], rope["rope_theta"])
+    assert config.rope.factor == rope.get("factor", 1.0)
+    assert config.rope.original_max_positions == rope.get("original_max_position_embeddings", 0)
+    window = getattr(reference, "sliding_window", None)
+    types = getattr(reference, "layer_types", None) or ["sliding_attention"] * 6
+    windows = [window if layer_type == "sliding_attention" else None for layer_type in types]
+    assert [layer.sliding_window for layer in config.layers] == windows
+    if architecture != "Qwen2ForCausalLM":  # biased, and no key says so
+        assert config.qkv_bias == getattr(reference, "attention_bias", False)
+    assert config.output_bias == getattr(reference, "attention_out_bias", getattr(reference, "attention_bias", False))
+    assert config.mlp_bias == getattr(reference, "mlp_bias", False)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +178,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "activation": ({"hidden_act": "gelu"}, "has gelu activations; only silu is supported"),
     "rope": ({"rope_scaling": {"rope_type": "longrope"}}, "RoPE scaling of type longrope is not supported"),
     "partial rope": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+    "clipped": (
+        {"architectures": ["IQuestCoderForCausalLM"], "clip_qkv": 8.0},
+        "sets clip_qkv, which is not supported",
+    ),
 }
 
 

@@ -61,6 +61,23 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     ),
     "smollm3, a layer without rope": ("SmolLM3", {"no_rope_layer_interval": 2}, 16),
     "seed-oss": ("SeedOss", {"attention_bias": True, "attention_out_bias": True}, 16),
+    "cwm, window in three layers of four": ("Cwm", {"num_hidden_layers": 5, "sliding_window": 12}, 16),
+    "cwm, window by layer, rope linear": (
+        "Cwm",
+        {
+            "sliding_window": 9,
+            "layer_types": MIXED_LAYERS,
+            "mlp_bias": True,
+            "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5},
+        },
+        8,
+    ),
+    "emu3": ("Emu3", {}, 16),
+    "emu3, biases": ("Emu3", {"attention_bias": True, "mlp_bias": True}, 16),
+    "internlm3": ("InternLM3", {"num_key_value_heads": 1}, 16),
+    "internlm3, biases": ("InternLM3", {"attention_bias": True, "mlp_bias": True}, 32),
+    "iquestcoder": ("IQuestCoder", {}, 16),
+    "iquestcoder, biases": ("IQuestCoder", {"attention_bias": True, "mlp_bias": True, "head_dim": 32}, 8),
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,18 @@ TINY: dict[str, Any] = {
 }
 
 
+def config_class(family: str) -> Any:
+    """Of `family` as in LlamaForCausalLM, without that suffix."""
+    model = getattr(transformers, f"{family}ForCausalLM", None)
+    return model.config_class if model else getattr(transformers, f"{family}Config")
+
+
 def make_model(family: str, seed: int = 0, **overrides: Any) -> transformers.PreTrainedModel:
-    """`family` as in LlamaForCausalLM, without that suffix. Norms and biases are random too: none is missed."""
-    config = getattr(transformers, f"{family}Config")(**(TINY | overrides))
+    """Norms and biases are random too: none is missed."""
+    config = config_class(family)(**(TINY | overrides))
     config._attn_implementation = "eager"
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    # A family without a model class of its own runs as Llama.
+    model = getattr(transformers, f"{family}ForCausalLM", transformers.LlamaForCausalLM)(config).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -54,8 +62,15 @@ def make_model(family: str, seed: int = 0, **overrides: Any) -> transformers.Pre
 
 
 def save_model(directory: Path, family: str, seed: int = 0, **overrides: Any) -> transformers.PreTrainedModel:
+    """With the names that the family's own checkpoints have where transformers writes Llama's."""
     model = make_model(family, seed, **overrides)
     model.save_pretrained(directory)
+    path = directory / "config.json"
+    config = json.loads(path.read_text())
+    config["architectures"] = [f"{family}ForCausalLM"]
+    for own, written in model.config.attribute_map.items():
+        config[own] = config.pop(written)
+    path.write_text(json.dumps(config))
     return model
 
 

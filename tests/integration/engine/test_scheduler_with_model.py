@@ -5,11 +5,13 @@ must be preempted.
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 from array import array
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,14 @@ from services.worker.model_runner import LaunchedStep, ModelRunner
 from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_runner, save_model
 
 FAMILIES = ["Llama", "Mistral", "Qwen2", "Qwen3"]
+OTHER_FAMILIES = ["Ministral", "SmolLM3", "SeedOss", "Cwm", "Emu3", "InternLM3", "IQuestCoder"]
+BLOCK_SIZES = [8, 16, 32]
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "Mistral": {"sliding_window": 24},
+    "Ministral": {"sliding_window": 24, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]},
+    "SmolLM3": {"no_rope_layer_interval": 2},
+    "Cwm": {"sliding_window": 24},
+}
 
 
 class Engine:
@@ -82,11 +92,15 @@ class Engine:
                 self.outputs[token.sequence.request.key].append(token.token_id)
 
 
-@pytest.mark.parametrize("block_size", [8, 16, 32])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "block_size"),
+    [
+        *itertools.product(FAMILIES, BLOCK_SIZES),
+        *zip(OTHER_FAMILIES, itertools.cycle(BLOCK_SIZES)),
+    ],
+)
 def test_greedy_tokens_are_those_of_transformers(tmp_path: Path, family: str, block_size: int) -> None:
-    overrides = {"sliding_window": 24} if family == "Mistral" else {}
-    model = save_model(tmp_path, family, seed=block_size, **overrides)
+    model = save_model(tmp_path, family, seed=block_size, **OVERRIDES.get(family, {}))
     chance = random.Random(block_size)
     # Room for about two and a half of the longest sequences.
     runner = make_runner(
@@ -115,8 +129,7 @@ def test_greedy_tokens_are_those_of_transformers(tmp_path: Path, family: str, bl
 def test_greedy_tokens_from_shared_copied_and_swapped_blocks_are_those_of_transformers(
     tmp_path: Path, family: str, num_host_blocks: int
 ) -> None:
-    overrides = {"sliding_window": 24} if family == "Mistral" else {}
-    model = save_model(tmp_path, family, seed=3, **overrides)
+    model = save_model(tmp_path, family, seed=3, **OVERRIDES.get(family, {}))
     chance = random.Random(3)
     runner = make_runner(
         tmp_path, block_size=8, num_blocks=16, max_num_seqs=8, max_num_batched_tokens=48,

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from services.worker.kv_cache import allocate_pages
 from services.worker.model_runner import ModelRunner
+from services.worker.models.decoder import Decoder
+from services.worker.ops import create_ops
+from services.worker.ops.interface import AttentionBatch, KVPages
 from services.worker.sampling.params import SamplingParams
 from tests.unit.worker.driver import GREEDY, Driver, Request
-from tests.unit.worker.tiny_models import VOCAB_SIZE, make_runner, save_model
+from tests.unit.worker.tiny_models import VOCAB_SIZE, make_decoder, make_runner, save_model
 
 EVERYTHING = SamplingParams(
     temperature=0.9,
@@ -40,9 +49,14 @@ pytestmark = pytest.mark.usefixtures("batch_invariant")
 
 
 @pytest.fixture(scope="module")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("model")
     save_model(directory, "Qwen3", use_sliding_window=True, sliding_window=24, max_window_layers=2)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def runner(directory: Path) -> ModelRunner:
     return make_runner(directory, num_blocks=256, max_num_seqs=32)
 
 
@@ -90,6 +104,68 @@ def test_tokens_and_logprobs_are_the_same_bits_in_any_company(
     for request, expected in zip(mixed, alone, strict=True):
         assert request.output == expected.output
         assert request.logprobs == expected.logprobs  # floats, compared bit for bit
+
+
+@dataclass(slots=True)
+class Text:
+    """What a decoder computes piece by piece, over blocks of its own."""
+
+    token_ids: Tensor  # int64 [length]
+    block_ids: Tensor  # int32 [num_blocks]
+    num_computed: int = 0
+    logits: list[Tensor] = field(default_factory=list)  # [num_tokens, vocab] of each piece
+
+    @property
+    def num_left(self) -> int:
+        return len(self.token_ids) - self.num_computed
+
+
+def texts(chooser: random.Random) -> list[Text]:
+    """The same tokens every time, in blocks that the chooser deals out."""
+    lengths = (1, 5, 16, 33, 47, 60, 71, 80, 2, 64)
+    tokens = torch.Generator().manual_seed(8)
+    blocks = torch.tensor(chooser.sample(range(50), 50), dtype=torch.int32).view(10, 5)
+    return [
+        Text(torch.randint(VOCAB_SIZE, (length,), generator=tokens), own)
+        for length, own in zip(lengths, blocks, strict=True)
+    ]
+
+
+def compute(decoder: Decoder, pages: Sequence[KVPages], rows: Sequence[tuple[Text, int]]) -> None:
+    """One step over the next tokens of each text, as many as its row says."""
+    ends = list(itertools.accumulate(count for _, count in rows))
+    batch = AttentionBatch(
+        positions=torch.cat([torch.arange(text.num_computed, text.num_computed + count) for text, count in rows]).int(),
+        query_starts=torch.tensor([0, *ends], dtype=torch.int32),
+        block_tables=torch.stack([text.block_ids for text, _ in rows]),
+    )
+    token_ids = torch.cat([text.token_ids[text.num_computed : text.num_computed + count] for text, count in rows])
+    with torch.inference_mode():
+        logits = decoder.forward(token_ids, batch, pages, torch.arange(len(token_ids)))
+    for (text, count), end in zip(rows, ends, strict=True):
+        text.num_computed += count
+        text.logits.append(logits[end - count : end])
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.parametrize("max_chunk", [1, 7, 64])
+def test_logits_are_the_same_bits_alone_or_in_a_crowd_and_whole_or_in_chunks(
+    directory: Path, max_chunk: int, num_threads: int
+) -> None:
+    decoder = make_decoder(directory, create_ops(torch.device("cpu"), torch.float32))
+    pages = allocate_pages(decoder.config, 50, 16, torch.device("cpu"), torch.float32)
+    chooser = random.Random(max_chunk)
+    alone, crowd = texts(chooser), texts(chooser)
+    for text in alone:
+        compute(decoder, pages, [(text, text.num_left)])
+    before = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
+    while unfinished := [text for text in crowd if text.num_left]:
+        chosen = chooser.sample(unfinished, chooser.randint(1, len(unfinished)))
+        compute(decoder, pages, [(text, chooser.randint(1, min(text.num_left, max_chunk))) for text in chosen])
+    torch.set_num_threads(before)
+    for text, expected in zip(crowd, alone, strict=True):
+        assert torch.equal(torch.cat(text.logits), torch.cat(expected.logits))
 
 
 def test_a_sequence_goes_on_the_same_over_pages_that_another_computed(

@@ -74,6 +74,12 @@ def save_model(directory: Path, family: str, seed: int = 0, **overrides: Any) ->
     return model
 
 
+def make_decoder(directory: Path, ops: Ops) -> Decoder:
+    config = read_model_config(directory)
+    with torch.inference_mode():
+        return Decoder(config, ops, SafetensorsSource(directory, config, lambda _: None), config.max_model_len)
+
+
 def make_runner(
     directory: Path,
     block_size: int = 16,
@@ -85,9 +91,9 @@ def make_runner(
 ) -> ModelRunner:
     """On a CPU in float32, with the compiled operations where they are there."""
     ops = ops or create_ops(torch.device("cpu"), torch.float32)
-    config = read_model_config(directory)
+    decoder = make_decoder(directory, ops)
+    config = decoder.config
     with torch.inference_mode():
-        decoder = Decoder(config, ops, SafetensorsSource(directory, config, lambda _: None), config.max_model_len)
         pages = allocate_pages(config, num_blocks, block_size, ops.device, ops.dtype)
     limits = Limits(
         num_blocks, block_size, max_num_seqs, max_num_batched_tokens, config.max_model_len, config.vocab_size,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
+from services.worker.progress import Progress
 
 BUNDLED = "quire-chat"
 # Weights in one format only, and everything a configuration or tokenizer may be kept in.
@@ -21,9 +22,11 @@ class Checkpoint:
     names: tuple[str, ...]  # what requests call the model; the first is its name, the others are aliases
 
 
-def find_checkpoint(config: WorkerConfig, patterns: Sequence[str] = _HUB_PATTERNS) -> Checkpoint:
-    """Downloads files that match `patterns`, if need be. Raises ModelError, with a sentence, if there is no such
-    model."""
+def find_checkpoint(
+    config: WorkerConfig, progress: Progress = lambda _: None, patterns: Sequence[str] = _HUB_PATTERNS
+) -> Checkpoint:
+    """Downloads files that match `patterns`, if need be; `progress` is told the fraction that has come. Raises
+    ModelError, with a sentence, if there is no such model."""
     if not config.model:
         directory = Path(str(resources.files("quire"))) / "models" / BUNDLED
         if not directory.is_dir():
@@ -32,36 +35,9 @@ def find_checkpoint(config: WorkerConfig, patterns: Sequence[str] = _HUB_PATTERN
     directory = Path(config.model).expanduser()
     if directory.is_dir():
         return Checkpoint(directory, config.served_model_name or (directory.resolve().name, config.model))
-    return Checkpoint(_download(config, patterns), config.served_model_name or (config.model,))
+    if directory.is_absolute() or config.model.startswith(("./", "../")):
+        raise ModelError(f"there is no directory {config.model}")
+    from services.worker.hub import download
 
-
-def _download(config: WorkerConfig, patterns: Sequence[str]) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HFValidationError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
-
-    name = config.model
-    if Path(name).is_absolute() or name.startswith(("./", "../", "~")):
-        raise ModelError(f"there is no directory {name}")
-    try:
-        return Path(snapshot_download(name, revision=config.revision or None, allow_patterns=list(patterns)))
-    except HFValidationError as error:
-        raise ModelError(f"{name} is neither a directory nor the name of a model on the Hugging Face hub") from error
-    except GatedRepoError as error:
-        raise ModelError(f"{name} is gated on the Hugging Face hub: ask for access there, then set HF_TOKEN") from error
-    except RepositoryNotFoundError as error:
-        raise ModelError(
-            f"{name} is no directory, and the Hugging Face hub has no such model (private? set HF_TOKEN)"
-        ) from error
-    except LocalEntryNotFoundError as error:
-        raise ModelError(
-            f"{name} is no directory, and the Hugging Face hub cannot be reached to download it"
-        ) from error
-    except Exception as error:
-        raise ModelError(
-            f"{name} is no directory, and downloading it from the Hugging Face hub failed: {error}"
-        ) from error
+    directory = download(config.model, config.revision or None, patterns, progress)
+    return Checkpoint(directory, config.served_model_name or (config.model,))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +23,7 @@ from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights import DummySource, SafetensorsSource, WeightSource
 from services.worker.ops import create_ops, fallback_reason
+from services.worker.progress import Report, per_percent
 from services.worker.served_model import ServedModel
 from services.worker.speed import Speed, measure_steps, measure_swap
 from services.worker.threads import physical_cores
@@ -39,11 +39,11 @@ class Engine:
     model: ServedModel
 
 
-def load_engine(config: WorkerConfig, report: Callable[[str, float | None], None]) -> Engine:
-    """`report` is told what is being done and, for weights, the fraction that is. To be called on the thread that will
-    run the steps, as CPU thread pools belong to the thread that uses them. Raises ModelError."""
+def load_engine(config: WorkerConfig, report: Report) -> Engine:
+    """To be called on the thread that will run the steps, as CPU thread pools belong to the thread that uses them.
+    Raises ModelError."""
     report("finding the model", None)
-    checkpoint = find_checkpoint(config)
+    checkpoint = find_checkpoint(config, per_percent(report, "downloading the model"))
     model = read_model_config(checkpoint.directory)
     tokenizer = read_tokenizer(checkpoint.directory)
     device = resolve_device(config.device)
@@ -51,20 +51,11 @@ def load_engine(config: WorkerConfig, report: Callable[[str, float | None], None
     if device.type == "cpu":
         torch.set_num_threads(config.num_threads or physical_cores())
     ops = create_ops(device, dtype)
-
-    reported = -1
-
-    def loading(fraction: float) -> None:
-        nonlocal reported
-        if int(fraction * 100) > reported:  # a line per percent, not per tensor
-            reported = int(fraction * 100)
-            report("loading weights", fraction)
-
     source: WeightSource
     if config.load_format == "dummy":
         source = DummySource(model)
     else:
-        source = SafetensorsSource(checkpoint.directory, model, loading)
+        source = SafetensorsSource(checkpoint.directory, model, per_percent(report, "loading weights"))
     with torch.inference_mode():
         decoder = Decoder(model, ops, source, _longest(config, model))
     num_blocks = count_blocks(config, model, device, dtype)

@@ -6,7 +6,7 @@ No source holds more than the tensor it hands out: the operations pack each into
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from services.worker.errors import ModelError
 from services.worker.models.config import ModelConfig, read_json
+from services.worker.progress import Progress
 
 if TYPE_CHECKING:
     from safetensors import safe_open
 
 Shapes = Mapping[str, tuple[int, ...]]
-Progress = Callable[[float], None]
 
 _FLOAT_TYPES = ("F32", "F16", "BF16")
 

@@ -1,0 +1,87 @@
+"""Downloads a model from the Hugging Face hub. Token, address and cache are the environment's: HF_TOKEN, HF_HOME ..."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import (
+    DryRunError,
+    GatedRepoError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+)
+from huggingface_hub.utils.tqdm import tqdm
+
+from services.worker.errors import ModelError
+from services.worker.progress import Progress
+
+# The bar that counts bytes written to disk, by the name that the library gives it.
+_BYTES_BAR = "huggingface_hub.snapshot_download"
+
+
+def download(name: str, revision: str | None, patterns: Sequence[str], progress: Progress) -> Path:
+    """The directory of the files that match `patterns`. `progress` is told the fraction of what is not here yet, from
+    several threads but one at a time. Raises ModelError, with a sentence."""
+    try:
+        missing = _missing_bytes(name, revision, patterns)
+        bar = _reporting_bar(missing, progress) if missing else None
+        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns), tqdm_class=bar))
+    except HFValidationError as error:
+        raise ModelError(f"{name} is neither a directory nor the name of a model on the Hugging Face hub") from error
+    except GatedRepoError as error:
+        raise ModelError(f"{name} is gated on the Hugging Face hub: ask for access there, then set HF_TOKEN") from error
+    except RepositoryNotFoundError as error:
+        raise ModelError(
+            f"{name} is no directory, and the Hugging Face hub has no such model (private? set HF_TOKEN)"
+        ) from error
+    except LocalEntryNotFoundError as error:
+        raise ModelError(
+            f"{name} is no directory, and the Hugging Face hub cannot be reached to download it"
+        ) from error
+    except Exception as error:
+        raise ModelError(
+            f"{name} is no directory, and downloading it from the Hugging Face hub failed: {error}"
+        ) from error
+
+
+def _missing_bytes(name: str, revision: str | None, patterns: Sequence[str]) -> int:
+    """0 where the hub does not say: the download will say why, or take what is here."""
+    try:
+        files = snapshot_download(
+            name, revision=revision, allow_patterns=list(patterns), tqdm_class=_HiddenBar, dry_run=True
+        )
+    except DryRunError:
+        return 0
+    return sum(file.file_size or 0 for file in files if file.will_download)
+
+
+class _HiddenBar(tqdm):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **(options | {"disable": True}))  # type: ignore[no-untyped-call]
+
+
+def _reporting_bar(total: int, progress: Progress) -> type[tqdm]:
+    """The library's bar, which shows itself on terminals only, and counts everywhere. `total` in bytes: the bar's own
+    grows with each file that is begun."""
+    lock = threading.Lock()
+    done = 0
+
+    class Bar(tqdm):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            self._counts_bytes = options.get("name") == _BYTES_BAR
+            super().__init__(*arguments, **options)  # type: ignore[no-untyped-call]
+
+        def update(self, n: float | None = 1) -> Any:
+            nonlocal done
+            if self._counts_bytes:
+                with lock:
+                    done += int(n or 0)
+                    progress(min(done / total, 1.0))
+            return super().update(n)
+
+    return Bar

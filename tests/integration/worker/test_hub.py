@@ -1,0 +1,62 @@
+"""A model that is named rather than at hand comes from the hub, with the token of the environment, once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shared.status import Status
+from tests.integration.worker import fake_hub
+from tests.integration.worker.fake_hub import NAME, TOKEN, FakeHub
+from tests.integration.worker.process import OPTIONS, statuses, worker
+
+
+@pytest.fixture
+def hub(model_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with fake_hub.serving(model_directory) as hub:
+        hub.files["training_log.csv"] = b"1,2,3"
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield hub
+
+
+def start(directory: Path) -> list[Status]:
+    """Of a worker that is ended when it is ready or has failed."""
+    with worker(NAME, "--listen", f"unix:{directory}/worker.sock", *OPTIONS) as (_, reports):
+        return statuses(reports)
+
+
+def progress(found: list[Status]) -> list[float]:
+    return [status.progress for status in found if status.detail == "downloading the model" and status.progress]
+
+
+def test_a_download_is_reported_and_not_repeated(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = start(tmp_path)
+    assert (first[-1].state, first[-1].facts["model"]) == ("ready", NAME)
+    assert len(progress(first)) > 1
+    assert progress(first) == sorted(progress(first))
+    assert progress(first)[-1] == 1.0
+    assert sorted(hub.downloads) == sorted(hub.files.keys() - {"training_log.csv"})
+
+    second = start(tmp_path)
+    assert second[-1].state == "ready"
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
+    without_a_hub = start(tmp_path)
+    assert without_a_hub[-1].state == "ready"
+    assert progress(second) == progress(without_a_hub) == []
+    assert len(hub.downloads) == len(hub.files) - 1
+
+
+def test_a_private_model_needs_a_token(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    last = start(tmp_path)[-1]
+    assert (last.state, last.detail) == (
+        "failed",
+        f"{NAME} is no directory, and the Hugging Face hub has no such model (private? set HF_TOKEN)",
+    )
+    assert hub.downloads == []

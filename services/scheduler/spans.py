@@ -26,6 +26,8 @@ class SequenceSpans:
             return
         assert isinstance(request.key, Owner)
         span = self._tracer.start_span("scheduler.sequence", context=extract_context(request.traceparent))
+        # A chat is text by now too.
+        span.set_attribute("gen_ai.operation.name", "text_completion")
         span.set_attribute("gen_ai.usage.input_tokens", sequence.num_prompt_tokens)
         span.set_attribute("quire.choice_index", request.choice_index)
         span.set_attribute("quire.request_id", request.key.request_id)

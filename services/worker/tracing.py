@@ -32,6 +32,8 @@ class SequenceSpans:
         if source is None:
             return
         span = source.start_span("worker.sequence", context=extract_context(sequence.traceparent))
+        # A chat is text by now too.
+        span.set_attribute("gen_ai.operation.name", "text_completion")
         span.set_attribute("gen_ai.usage.input_tokens", sequence.num_prompt_tokens)
         span.set_attribute("quire.num_computed_tokens", sequence.num_computed_tokens)
         known_output = len(sequence.token_ids) - sequence.num_prompt_tokens
@@ -57,7 +59,7 @@ class SequenceSpans:
         record.span.set_attribute("gen_ai.usage.output_tokens", record.num_output_tokens)
         if record.first_token_at is not None:
             seconds = record.first_token_at - record.started_at
-            record.span.set_attribute("gen_ai.latency.time_to_first_token", seconds)
+            record.span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
         record.span.end()
 
     def end_all(self) -> None:

@@ -12,15 +12,17 @@ import grpc
 import openai
 import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.proto.trace.v1 import trace_pb2
+from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from tests.e2e.conftest import serving
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """Keeps (service, span name, trace id, parent span id, span id)."""
+    """Keeps spans, each with the service's name."""
 
     def __init__(self) -> None:
-        self.spans: list[tuple[str, str, bytes, bytes, bytes]] = []
+        self.spans: list[tuple[str, trace_pb2.Span]] = []
         self.more = threading.Condition()
 
     def Export(  # noqa: N802
@@ -30,10 +32,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
             for resource in request.resource_spans:
                 attributes = {entry.key: entry.value.string_value for entry in resource.resource.attributes}
                 for scope in resource.scope_spans:
-                    self.spans += [
-                        (attributes["service.name"], span.name, span.trace_id, span.parent_span_id, span.span_id)
-                        for span in scope.spans
-                    ]
+                    self.spans += [(attributes["service.name"], span) for span in scope.spans]
             self.more.notify_all()
         return trace_service_pb2.ExportTraceServiceResponse()
 
@@ -61,10 +60,16 @@ def test_one_request_is_one_trace(collector: tuple[Collector, str]) -> None:
         )
         with spans.more:
             assert spans.more.wait_for(lambda: len(spans.spans) >= 3, 20), spans.spans
-    by_service = {service: (name, trace, parent, own) for service, name, trace, parent, own in spans.spans}
+    by_service = dict(spans.spans)
     assert set(by_service) == {"quire-router", "quire-scheduler", "quire-worker"}
-    assert {trace.hex() for _, trace, _, _ in by_service.values()} == {"0123456789abcdef0123456789abcdef"}
-    router_span = by_service["quire-router"][3]
-    assert by_service["quire-router"][2].hex() == "0123456789abcdef"
-    assert by_service["quire-scheduler"][2] == router_span
-    assert by_service["quire-worker"][2] == router_span
+    assert {span.trace_id.hex() for span in by_service.values()} == {"0123456789abcdef0123456789abcdef"}
+    router_span = by_service["quire-router"]
+    assert router_span.parent_span_id.hex() == "0123456789abcdef"
+    assert by_service["quire-scheduler"].parent_span_id == router_span.span_id
+    assert by_service["quire-worker"].parent_span_id == router_span.span_id
+
+    conventions = {value for name, value in vars(gen_ai_attributes).items() if name.startswith("GEN_AI_")}
+    for span in by_service.values():
+        names = {attribute.key for attribute in span.attributes if attribute.key.startswith("gen_ai.")}
+        assert "gen_ai.operation.name" in names
+        assert names <= conventions

@@ -49,9 +49,10 @@ def test_a_span_from_arrival_to_release(tmp_path: Path, exporter: InMemorySpanEx
     assert f"{span.context.trace_id:032x}" == TRACEPARENT.split("-")[1]
     assert f"{span.parent.span_id:016x}" == TRACEPARENT.split("-")[2]
     assert span.attributes is not None
+    assert span.attributes["gen_ai.operation.name"] == "text_completion"
     assert span.attributes["gen_ai.usage.input_tokens"] == 3
     assert span.attributes["gen_ai.usage.output_tokens"] == 3
     assert [event.name for event in span.events] == ["first_token"]
-    seconds = span.attributes["gen_ai.latency.time_to_first_token"]
+    seconds = span.attributes["gen_ai.response.time_to_first_chunk"]
     assert isinstance(seconds, float)
     assert seconds > 0

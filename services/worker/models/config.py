@@ -53,6 +53,7 @@ class ModelConfig:
     output_bias: bool
     mlp_bias: bool
     qk_norm: bool
+    fused_projections: bool
     rope: RopeConfig
     layers: tuple[LayerConfig, ...]
     max_model_len: int  # tokens, with RoPE scaling
@@ -111,6 +112,7 @@ def _parse(directory: Path, config: Mapping[str, Any], generation: Mapping[str, 
         output_bias=read_bias(family.output_bias, config),
         mlp_bias=read_bias(family.mlp_bias, config),
         qk_norm=family.qk_norm,
+        fused_projections=family.fused_projections,
         rope=rope,
         layers=tuple(LayerConfig(window, has_rope) for window, has_rope in zip(windows, use_rope, strict=True)),
         max_model_len=rope.max_model_len(config["max_position_embeddings"]),

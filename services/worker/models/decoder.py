@@ -84,15 +84,17 @@ class _Builder:
 
     def layer(self, index: int) -> Layer:
         config, prefix = self._config, f"model.layers.{index}"
+        fused = config.fused_projections
+        qkv, gate_up = (("qkv",), ("gate_up",)) if fused else (("q", "k", "v"), ("gate", "up"))
         return Layer(
             config.layers[index],
             input_norm=self.vector(f"{prefix}.input_layernorm.weight"),
-            qkv=self.linear(*(f"{prefix}.self_attn.{name}_proj" for name in "qkv"), bias=config.qkv_bias),
+            qkv=self.linear(*(f"{prefix}.self_attn.{name}_proj" for name in qkv), bias=config.qkv_bias),
             q_norm=self.vector(f"{prefix}.self_attn.q_norm.weight") if config.qk_norm else None,
             k_norm=self.vector(f"{prefix}.self_attn.k_norm.weight") if config.qk_norm else None,
             output=self.linear(f"{prefix}.self_attn.o_proj", bias=config.output_bias),
             post_attention_norm=self.vector(f"{prefix}.post_attention_layernorm.weight"),
-            gate_up=self.linear(f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj", bias=config.mlp_bias),
+            gate_up=self.linear(*(f"{prefix}.mlp.{name}_proj" for name in gate_up), bias=config.mlp_bias),
             down=self.linear(f"{prefix}.mlp.down_proj", bias=config.mlp_bias),
         )
 

@@ -32,6 +32,8 @@ class Family:
     output_bias: Bias = False
     mlp_bias: Bias = False
     qk_norm: bool = False
+    # The checkpoint holds q, k and v as one matrix, gate and up as another.
+    fused_projections: bool = False
     default_window: int | None = None
     windowed_layers: Windowed = Windowed.NONE
     head_dim: int | None = None
@@ -92,6 +94,7 @@ FAMILIES: Mapping[str, Family] = {
         rope_theta=1_000_000.0,
         rms_norm_eps=1e-5,
     ),
+    "Phi3ForCausalLM": Family(fused_projections=True, windowed_layers=Windowed.ALL, rms_norm_eps=1e-5),
     # The next two have configurations of their own; transformers runs and saves them as Llama.
     "InternLM3ForCausalLM": Family(
         qkv_bias="qkv_bias", output_bias="bias", mlp_bias="bias", head_dim=128, rms_norm_eps=1e-5

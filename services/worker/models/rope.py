@@ -102,6 +102,8 @@ def read_rope(config: Mapping[str, Any], head_dim: int, family: Family) -> RopeC
     """
     parameters = dict(config.get("rope_scaling") or config.get("rope_parameters") or family.rope_parameters or {})
     kind = parameters.get("rope_type") or parameters.get("type") or "default"
+    if "long_factor" in parameters:
+        kind = "longrope"  # which early Phi-3 checkpoints call su or yarn
     theta = float(parameters.get("rope_theta") or config.get("rope_theta") or family.rope_theta)
     if kind not in ("default", "linear", "llama3", "yarn"):
         raise ModelError(

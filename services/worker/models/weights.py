@@ -36,14 +36,22 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     projections = {
-        "self_attn.q_proj": (queries, hidden, config.qkv_bias),
-        "self_attn.k_proj": (keys, hidden, config.qkv_bias),
-        "self_attn.v_proj": (keys, hidden, config.qkv_bias),
         "self_attn.o_proj": (hidden, queries, config.output_bias),
-        "mlp.gate_proj": (inner, hidden, config.mlp_bias),
-        "mlp.up_proj": (inner, hidden, config.mlp_bias),
         "mlp.down_proj": (hidden, inner, config.mlp_bias),
     }
+    if config.fused_projections:
+        projections |= {
+            "self_attn.qkv_proj": (queries + 2 * keys, hidden, config.qkv_bias),
+            "mlp.gate_up_proj": (2 * inner, hidden, config.mlp_bias),
+        }
+    else:
+        projections |= {
+            "self_attn.q_proj": (queries, hidden, config.qkv_bias),
+            "self_attn.k_proj": (keys, hidden, config.qkv_bias),
+            "self_attn.v_proj": (keys, hidden, config.qkv_bias),
+            "mlp.gate_proj": (inner, hidden, config.mlp_bias),
+            "mlp.up_proj": (inner, hidden, config.mlp_bias),
+        }
     shapes: dict[str, tuple[int, ...]] = {
         "model.embed_tokens.weight": (config.vocab_size, hidden),
         "model.norm.weight": (hidden,),

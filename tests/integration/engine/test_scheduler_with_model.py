@@ -26,7 +26,7 @@ from services.worker.model_runner import LaunchedStep, ModelRunner
 from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_runner, save_model
 
 FAMILIES = ["Llama", "Mistral", "Qwen2", "Qwen3"]
-OTHER_FAMILIES = ["Ministral", "SmolLM3", "SeedOss", "Cwm", "Emu3", "InternLM3", "IQuestCoder"]
+OTHER_FAMILIES = ["Ministral", "SmolLM3", "SeedOss", "Cwm", "Emu3", "Phi3", "InternLM3", "IQuestCoder"]
 BLOCK_SIZES = [8, 16, 32]
 OVERRIDES: dict[str, dict[str, Any]] = {
     "Mistral": {"sliding_window": 24},

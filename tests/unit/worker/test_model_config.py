@@ -177,6 +177,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "quantized": ({"quantization_config": {"quant_method": "awq"}}, "is quantized with awq"),
     "activation": ({"hidden_act": "gelu"}, "has gelu activations; only silu is supported"),
     "rope": ({"rope_scaling": {"rope_type": "longrope"}}, "RoPE scaling of type longrope is not supported"),
+    "rope of an early Phi-3": (
+        {"architectures": ["Phi3ForCausalLM"], "rope_scaling": {"type": "yarn", "long_factor": [1.0] * 8}},
+        "RoPE scaling of type longrope is not supported",
+    ),
     "partial rope": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     "clipped": (
         {"architectures": ["IQuestCoderForCausalLM"], "clip_qkv": 8.0},

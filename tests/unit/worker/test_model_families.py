@@ -74,6 +74,8 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     ),
     "emu3": ("Emu3", {}, 16),
     "emu3, biases": ("Emu3", {"attention_bias": True, "mlp_bias": True}, 16),
+    "phi3": ("Phi3", {}, 16),
+    "phi3, window": ("Phi3", {"sliding_window": 20, "num_key_value_heads": 1}, 8),
     "internlm3": ("InternLM3", {"num_key_value_heads": 1}, 16),
     "internlm3, biases": ("InternLM3", {"attention_bias": True, "mlp_bias": True}, 32),
     "iquestcoder": ("IQuestCoder", {}, 16),

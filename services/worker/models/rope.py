@@ -105,13 +105,14 @@ def read_rope(config: Mapping[str, Any], head_dim: int, family: Family) -> RopeC
     if "long_factor" in parameters:
         kind = "longrope"  # which early Phi-3 checkpoints call su or yarn
     theta = float(parameters.get("rope_theta") or config.get("rope_theta") or family.rope_theta)
-    if kind not in ("default", "linear", "llama3", "yarn"):
+    if kind not in ("default", "dynamic", "linear", "llama3", "yarn"):
         raise ModelError(
-            f"RoPE scaling of type {kind} is not supported; supported are default, linear, llama3 and yarn"
+            f"RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3 and yarn"
         )
     if (parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0) != 1.0:
         raise ModelError("RoPE on a part of each head (partial_rotary_factor) is not supported")
-    if kind == "default":
+    # Dynamic scaling begins beyond max_position_embeddings, where no sequence gets.
+    if kind in ("default", "dynamic"):
         return RopeConfig(head_dim, theta)
     original = (
         config.get("original_max_position_embeddings")

@@ -76,7 +76,15 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {
     "emu3, biases": ("Emu3", {"attention_bias": True, "mlp_bias": True}, 16),
     "phi3": ("Phi3", {}, 16),
     "phi3, window": ("Phi3", {"sliding_window": 20, "num_key_value_heads": 1}, 8),
-    "internlm3": ("InternLM3", {"num_key_value_heads": 1}, 16),
+    "internlm3, rope dynamic": (
+        "InternLM3",
+        {
+            "num_key_value_heads": 1,
+            "max_position_embeddings": 128,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 6.0},
+        },
+        16,
+    ),
     "internlm3, biases": ("InternLM3", {"attention_bias": True, "mlp_bias": True}, 32),
     "iquestcoder": ("IQuestCoder", {}, 16),
     "iquestcoder, biases": ("IQuestCoder", {"attention_bias": True, "mlp_bias": True, "head_dim": 32}, 8),

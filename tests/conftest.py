@@ -1,8 +1,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import pytest
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Tiny models are computed fastest on one thread, above all where the cores are busy."""
+    import torch  # which most tests do without
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

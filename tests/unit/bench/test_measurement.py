@@ -1,0 +1,126 @@
+"""One streamed answer, with the times at which its pieces came."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from quire.bench.http import AnswerError
+from quire.bench.measurement import AnswerReader, Measurement
+
+DONE = "[DONE]"
+USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}
+
+
+def text(piece: str, reason: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "text": piece, "finish_reason": reason}]}
+
+
+def delta(reason: str | None = None, **fields: object) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": fields, "finish_reason": reason}]}
+
+
+def read(*arrivals: tuple[float, dict[str, Any] | str]) -> Measurement:
+    """A request sent at 10 s, and chunks that come so many seconds later."""
+    measurement = Measurement(10.0, input_len=5)
+    reader = AnswerReader(measurement)
+    for seconds, event in arrivals:
+        data = event if isinstance(event, str) else json.dumps(event)
+        reader.take(200, f"data: {data}\n\n".encode(), 10.0 + seconds)
+    reader.finish()
+    return measurement
+
+
+def test_a_completion() -> None:
+    measurement = read(
+        (0.5, text("a")), (0.75, text("b")), (1.25, text("cd")), (1.5, text("", "length")), (9.0, USAGE), (9.0, DONE)
+    )
+
+    assert (measurement.input_len, measurement.output_len) == (9, 4)
+    assert measurement.ttft == 0.5
+    assert measurement.latency == 1.5  # What follows the last choice is no part of the answer.
+    assert measurement.tpot == pytest.approx(1.0 / 3)
+    assert measurement.inter_token_latencies == [0.25, 0.5]
+
+
+def test_a_chat_begins_with_its_first_word_not_with_its_role() -> None:
+    measurement = read(
+        (0.125, delta(role="assistant", content="")),
+        (0.5, delta(reasoning_content="hm")),
+        (1.0, delta(content="a")),
+        (1.25, delta("stop")),
+        (1.25, USAGE),
+        (1.25, DONE),
+    )
+
+    assert (measurement.ttft, measurement.latency) == (0.5, 1.25)
+    assert measurement.inter_token_latencies == [0.5]
+
+
+def test_tokens_without_text_count_where_a_chunk_comes_for_them() -> None:
+    completion = read((0.5, text("")), (0.75, text("é")), (1.0, text("", "stop")), (1.0, USAGE))
+    chat = read((0.5, delta(content="")), (0.75, delta(content="é")), (1.0, delta("stop")), (1.0, USAGE))
+
+    assert completion.ttft == chat.ttft == 0.5
+    assert completion.inter_token_latencies == chat.inter_token_latencies == [0.25]
+
+
+def test_an_answer_of_no_text_has_its_only_time_twice() -> None:
+    measurement = read((0.5, text("", "stop")), (0.5, {"choices": [], "usage": {"completion_tokens": 1}}))
+
+    assert (measurement.ttft, measurement.latency, measurement.output_len) == (0.5, 0.5, 1)
+    assert measurement.tpot is None
+    assert measurement.inter_token_latencies == []
+
+
+def test_usage_in_every_chunk_counts_once() -> None:
+    chunks = [{**text("a"), "usage": {"prompt_tokens": 9, "completion_tokens": count}} for count in (1, 2, 3)]
+    measurement = read(*((0.5 + index, chunk) for index, chunk in enumerate(chunks)), (4.0, DONE))
+
+    assert (measurement.input_len, measurement.output_len) == (9, 3)
+
+
+def test_without_usage_a_chunk_is_a_token() -> None:
+    measurement = read((0.5, {**text("a"), "usage": None}), (0.75, text("b")), (1.0, DONE))
+
+    assert (measurement.input_len, measurement.output_len) == (5, 2)
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "told"),
+    [
+        ([(0.5, text("a")), (0.75, {"error": {"message": "no worker", "code": 503}})], "in the stream: no worker"),
+        ([(0.5, text("a"))], "the stream broke off"),
+        ([], "HTTP status 0"),
+        ([(0.5, DONE)], "no stream of chunks"),
+        ([(0.5, "{cut")], "no chunk: b'{cut'"),
+        ([(0.5, "[1]")], "no chunk"),
+        ([(0.5, '{"choices": [1]}')], "no chunk"),
+        ([(0.5, '{"choices": {"a": 1}}')], "no chunk"),
+    ],
+)
+def test_what_is_no_answer_is_told(arrivals: list[tuple[float, dict[str, Any] | str]], told: str) -> None:
+    with pytest.raises(AnswerError) as failed:
+        read(*arrivals)
+    assert told in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"error": {"message": "too hot", "type": "x"}}', "HTTP status 400: too hot"),
+        (b'{"message": "too hot"}', "HTTP status 400: too hot"),
+        (b"<html>no</html>", "HTTP status 400: <html>no</html>"),
+        (b'"no"', "HTTP status 400: no"),
+        (b"", "HTTP status 400: "),
+    ],
+)
+def test_a_refusal_is_told_in_the_server_s_words(body: bytes, told: str) -> None:
+    reader = AnswerReader(Measurement(0.0, 1))
+    reader.take(400, body[:5], 1.0)
+    reader.take(400, body[5:], 1.0)
+    with pytest.raises(AnswerError) as failed:
+        reader.finish()
+    assert str(failed.value) == told

@@ -1,0 +1,120 @@
+"""What requests ask: random tokens, or the first questions of ShareGPT's conversations."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from string import ascii_lowercase
+from typing import Any
+
+# Its tokens are those that random prompts are drawn from where the server can say what they are: they are in the
+# vocabulary and none of them is special, which ids below a bound cannot promise.
+SAMPLE_TEXT = " ".join(map("".join, product(ascii_lowercase, repeat=2)))
+
+# Tokens of ShareGPT's requests as vLLM prunes them: the least of question and answer, the most of question and of both.
+MIN_LEN = 4
+MAX_PROMPT_LEN = 1024
+MAX_TOTAL_LEN = 2048
+
+
+class DatasetError(Exception):
+    """A file that cannot be used; the message is meant for the person who named it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """`content`: text or token ids; `num_tokens`: 0 if unknown."""
+
+    content: str | list[int]
+    num_tokens: int
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    question: str
+    answer: str
+
+
+def random_prompts(
+    count: int, tokens: Sequence[int], input_len: int, output_len: int, range_ratio: float, rng: random.Random
+) -> list[Prompt]:
+    """Lengths are even between (1 - range_ratio) and (1 + range_ratio) times what is given, tokens among `tokens`."""
+    input_range, output_range = _range(input_len, range_ratio), _range(output_len, range_ratio)
+    prompts = []
+    for _ in range(count):
+        num_tokens = rng.randint(*input_range)
+        prompts.append(Prompt(rng.choices(tokens, k=num_tokens), num_tokens, rng.randint(*output_range)))
+    return prompts
+
+
+def _range(length: int, ratio: float) -> tuple[int, int]:
+    return max(1, math.floor(length * (1 - ratio))), math.ceil(length * (1 + ratio))
+
+
+def read_sharegpt(path: str) -> list[Turn]:
+    """The first question and answer of each conversation that has them. Raises DatasetError."""
+    try:
+        entries = json.loads(Path(path).read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise DatasetError(f"{path}: {error}") from error
+    turns = [turn for entry in entries if (turn := _first_turn(entry))] if isinstance(entries, list) else []
+    if not turns:
+        raise DatasetError(f"{path} holds no conversation in ShareGPT's format")
+    return turns
+
+
+def _first_turn(entry: Any) -> Turn | None:
+    try:
+        question, answer = (message["value"] for message in entry["conversations"][:2])
+    except (LookupError, TypeError, ValueError):
+        return None
+    return Turn(question, answer) if isinstance(question, str) and isinstance(answer, str) else None
+
+
+async def sharegpt_prompts(
+    turns: Sequence[Turn],
+    count: int,
+    output_len: int | None,
+    num_tokens: Callable[[str], Awaitable[int]] | None,
+    rng: random.Random,
+) -> list[Prompt]:
+    """Questions in random order, those too short or too long left out; some come again where there are too few. Answers
+    are as long as the file's, or `output_len`; with that alone, and no way to tell lengths, every question is taken.
+    Raises DatasetError where none is left."""
+
+    async def prompt(turn: Turn) -> Prompt | None:
+        if num_tokens is None:
+            return Prompt(turn.question, 0, output_len or 1)
+        prompt_len = await num_tokens(turn.question)
+        answer_len = await num_tokens(turn.answer) if output_len is None else output_len
+        fits = MIN_LEN <= prompt_len <= MAX_PROMPT_LEN and prompt_len + answer_len <= MAX_TOTAL_LEN
+        is_long_enough = output_len is not None or answer_len >= MIN_LEN
+        return Prompt(turn.question, prompt_len, answer_len) if fits and is_long_enough else None
+
+    prompts: list[Prompt] = []
+    shuffled = rng.sample(turns, len(turns))
+    for start in range(0, len(shuffled), 64):
+        prompts += filter(None, await asyncio.gather(*map(prompt, shuffled[start : start + 64])))
+        if len(prompts) >= count:
+            return prompts[:count]
+    if not prompts:
+        raise DatasetError("no conversation of the file is of a length to ask")
+    return prompts + rng.choices(prompts, k=count - len(prompts))
+
+
+def request_body(prompt: Prompt, model: str, is_chat: bool, options: Mapping[str, object]) -> bytes:
+    """`options`: further fields. A chat takes text."""
+    asked: dict[str, object] = (
+        {"messages": [{"role": "user", "content": prompt.content}], "max_completion_tokens": prompt.max_tokens}
+        if is_chat
+        else {"prompt": prompt.content, "max_tokens": prompt.max_tokens}
+    )
+    stream = {"stream": True, "stream_options": {"include_usage": True}}
+    return json.dumps({"model": model, **asked, **options, **stream}).encode()

@@ -1,0 +1,160 @@
+"""Load on a server that streams as a script says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from quire.bench.http import Client
+from quire.bench.load import Load, Request
+from tests.unit.bench.scripted_server import STREAM_END, STREAM_HEAD, chunk, serving, whole
+
+CHUNK = chunk(b'data: {"choices": [{"text": "a", "finish_reason": null}]}\n\n')
+END = chunk(
+    b'data: {"choices": [{"text": "b", "finish_reason": "length"}]}\n\n'
+    b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}\n\n'
+    b"data: [DONE]\n\n"
+)
+
+
+async def stream(head: str, body: bytes, connection: asyncio.Transport) -> None:
+    connection.write(STREAM_HEAD + CHUNK)
+    await asyncio.sleep(0.05)
+    connection.write(END + STREAM_END)
+
+
+def requests(client: Client, count: int, path: str = "/") -> list[Request]:
+    return [Request(client.request("POST", path, b"{}"), 3)] * count
+
+
+async def test_answers_are_timed() -> None:
+    async with serving(stream) as server:
+        client = Client(server.url, {})
+        load = Load(client, None, lambda: None)
+        before = time.perf_counter()
+        await load.run(requests(client, 5), [0.0] * 5)
+        elapsed = time.perf_counter() - before
+        client.close()
+
+    assert 0.05 <= load.duration <= elapsed
+    for measurement in load.measurements:
+        assert (measurement.error, measurement.input_len, measurement.output_len) == ("", 3, 2)
+        assert 0 < measurement.ttft < measurement.latency <= load.duration
+        assert measurement.tpot is not None
+        assert 0.04 < measurement.tpot < 0.5
+        assert measurement.inter_token_latencies == pytest.approx([measurement.tpot])
+
+
+async def test_no_more_requests_than_asked_for_are_in_progress() -> None:
+    running = most = 0
+
+    async def count(head: str, body: bytes, connection: asyncio.Transport) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        connection.write(STREAM_HEAD + CHUNK + END + STREAM_END)
+
+    async with serving(count) as server:
+        client = Client(server.url, {})
+        load = Load(client, 3, lambda: None)
+        await load.run(requests(client, 20), [0.0] * 20)
+        client.close()
+
+    assert len(load.measurements) == 20
+    assert (most, server.num_connections) == (3, 3)
+
+
+async def test_requests_are_sent_at_their_times() -> None:
+    times = [0.0, 0.1, 0.25]
+    async with serving(stream) as server:
+        client = Client(server.url, {})
+        load = Load(client, None, lambda: None)
+        before = time.perf_counter()
+        await load.run(requests(client, 3), times)
+        client.close()
+
+    starts = sorted(measurement.start - before for measurement in load.measurements)
+    for moment, start in zip(times, starts, strict=True):
+        assert moment - 0.002 <= start <= moment + 0.5  # the machine may be busy
+
+
+async def test_failures_are_measurements_too() -> None:
+    async def refuse_some(head: str, body: bytes, connection: asyncio.Transport) -> None:
+        if "/refused" in head:
+            connection.write(whole(b'{"error": {"message": "no such model"}}', "404 Not Found"))
+        elif "/cut" in head:
+            connection.write(STREAM_HEAD + CHUNK)
+            connection.close()
+        else:
+            await stream(head, body, connection)
+
+    num_done = 0
+
+    def count() -> None:
+        nonlocal num_done
+        num_done += 1
+
+    async with serving(refuse_some) as server:
+        client = Client(server.url, {})
+        load = Load(client, None, count)
+        asked = [requests(client, 1, path)[0] for path in ("/", "/refused", "/cut", "/")]
+        await load.run(asked, [0.0] * 4)
+        client.close()
+
+    assert num_done == 4
+    assert sorted(measurement.error for measurement in load.measurements) == [
+        "",
+        "",
+        "HTTP status 404: no such model",
+        "the server closed the connection in the middle of an answer",
+    ]
+
+
+async def test_no_server_is_a_failure_of_each_request() -> None:
+    async with serving(stream) as server:
+        pass
+    client = Client(server.url, {})
+    load = Load(client, None, lambda: None)
+    await load.run(requests(client, 2), [0.0, 0.0])
+
+    assert len(load.measurements) == 2
+    assert all(measurement.error.startswith("no connection: ") for measurement in load.measurements)
+
+
+async def test_a_load_that_is_cut_short_keeps_what_came_and_leaves_nobody_waiting() -> None:
+    asked = waiting = 0
+
+    async def answer_three(head: str, body: bytes, connection: asyncio.Transport) -> None:
+        nonlocal asked, waiting
+        asked += 1
+        if asked <= 3:
+            connection.write(STREAM_HEAD + CHUNK + END + STREAM_END)
+            return
+        connection.write(STREAM_HEAD + CHUNK)
+        waiting += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            waiting -= 1
+
+    async def until_waiting(count: int) -> None:
+        while waiting != count:  # noqa: ASYNC110 - counted by the server's tasks
+            await asyncio.sleep(0.01)
+
+    async with serving(answer_three) as server:
+        client = Client(server.url, {})
+        load = Load(client, 3, lambda: None)
+        running = asyncio.create_task(load.run(requests(client, 50), [0.0] * 50))
+        await asyncio.wait_for(until_waiting(3), 10)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await asyncio.wait_for(until_waiting(0), 10)
+
+    assert [measurement.error for measurement in load.measurements] == [""] * 3
+    assert asked == 6
+    assert load.duration > 0

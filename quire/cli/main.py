@@ -30,6 +30,7 @@ COMMANDS = {
     "estimate": Command("quire.cli.estimate", "worker", "what a model needs and which GPUs hold it, from its config"),
     "calibrate": Command("quire.cli.calibrate", "local", "measure how long steps take here, for simulate"),
     "simulate": Command("quire.cli.simulate", "simulator", "what a cluster would do with a trace, in virtual time"),
+    "bench": Command("quire.cli.bench", "local", "measure a server under load: quire bench serve"),
     "health": Command("quire.cli.health", "telemetry", "whether a part is serving, for health checks"),
 }
 

@@ -1,0 +1,289 @@
+"""`quire bench serve`: measures a server with the options, and into the figures, of `vllm bench serve`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import math
+import os
+import random
+import resource
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from quire.bench.arrivals import arrival_times
+from quire.bench.http import Client
+from quire.bench.load import Load, Request
+from quire.bench.metrics import LATENCIES, summarize
+from quire.bench.prompts import (
+    SAMPLE_TEXT,
+    DatasetError,
+    Prompt,
+    Turn,
+    random_prompts,
+    read_sharegpt,
+    request_body,
+    sharegpt_prompts,
+)
+from quire.bench.report import Traffic, file_name, result, table
+from quire.bench.server import NotServedError, Server, ServerError
+from shared.config import ConfigError, option, resolve, stop
+
+PROG = "quire bench serve"
+OBJECTIVES = ("ttft", "tpot", "e2el")
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class BenchConfig:
+    base_url: str = option("", "The server, with or without /v1; http://HOST:PORT if left out.")
+    host: str = option("127.0.0.1", "Host of the server.")
+    port: int = option(8000, "Port of the server.", minimum=1, maximum=65535)
+    endpoint: str = option(COMPLETIONS, "What is asked.", choices=(COMPLETIONS, CHAT))
+    model: str = option("", "The model to ask; the server's first one if left out.")
+    api_key: tuple[str, ...] = option((), "Key of the server, if it asks for one.", secret=True)
+    dataset_name: str = option("random", "What the prompts are.", choices=("random", "sharegpt"))
+    dataset_path: str = option("", "ShareGPT's JSON file.")
+    random_input_len: int = option(1024, "Tokens of a random prompt.", minimum=1)
+    random_output_len: int = option(128, "Tokens to generate for a random prompt.", minimum=1)
+    random_range_ratio: float = option(
+        0.0, "How far both lengths vary around what is given, as a fraction of it, below 1.", minimum=0
+    )
+    random_vocab_size: int | None = option(
+        None,
+        "Random prompts are drawn from the ids below this one; if left out, from the tokens that the server's "
+        "/tokenize finds in a text, none of which is special. A chat's prompts become text by /detokenize.",
+        minimum=1,
+    )
+    sharegpt_output_len: int | None = option(
+        None, "Tokens to generate for a ShareGPT prompt; those of the answer in the file if left out.", minimum=1
+    )
+    num_prompts: int = option(1000, "Requests to send.", minimum=1)
+    num_warmups: int = option(
+        0, "Requests to send before, with prompts of their own, that are not measured.", minimum=0
+    )
+    request_rate: float = option(math.inf, "Requests per second on average; inf sends all of them at once.")
+    burstiness: float = option(
+        1.0,
+        "Shape of the gaps' gamma distribution: 1 makes a Poisson process, less comes in bursts, more comes evenly.",
+    )
+    max_concurrency: int | None = option(None, "Requests in progress at most; any number if left out.", minimum=1)
+    seed: int = option(0, "Seed of prompts and arrivals.")
+    ignore_eos: bool | None = option(
+        None, "Generate to the full length, past tokens that end it; if left out, for random prompts only."
+    )
+    temperature: float | None = option(None, "0 for the likeliest words; the server's default if left out.", minimum=0)
+    percentile_metrics: str = option(",".join(LATENCIES), "Latencies to tell, out of these.")
+    metric_percentiles: str = option("99", "Percentiles of the latencies to tell, with commas between them.")
+    goodput: tuple[str, ...] = option(
+        (),
+        f"An objective, as NAME:MILLISECONDS with {', '.join(OBJECTIVES)} for a name. May be given several times: "
+        "goodput counts requests that met them all.",
+    )
+    save_result: bool = option(False, "Save the figures as JSON.")
+    result_dir: str = option("", "Directory to save them in; the current one if left out.")
+    result_filename: str = option("", "Name of the file; told by backend, rate, model and time if left out.")
+
+    @property
+    def url(self) -> str:
+        return self.base_url.rstrip("/").removesuffix("/v1") or f"http://{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Which ones are told; `objectives` in milliseconds."""
+
+    latencies: tuple[str, ...]
+    percents: tuple[float, ...]
+    objectives: dict[str, float]
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="quire bench", description="Measures a server.")
+    parser.add_argument("benchmark", choices=("serve",), help="a server's answers under load: quire bench serve --help")
+    parser.parse_args(argv[:1])
+    config = resolve(
+        BenchConfig, argv[1:], prog=PROG, description="Measures any server that speaks OpenAI's API, under load."
+    )
+    key = config.api_key[0] if config.api_key else os.environ.get("OPENAI_API_KEY", "")
+    try:
+        figures = _check(config)
+        turns = read_sharegpt(config.dataset_path) if config.dataset_name == "sharegpt" else []
+        client = Client(config.url, {"authorization": f"Bearer {key}"} if key else {})
+    except (ConfigError, DatasetError, ValueError) as error:
+        stop(PROG, str(error))
+    _raise_file_limit()
+    try:
+        load, model, is_whole = asyncio.run(_measure(config, client, turns))
+    except (ServerError, DatasetError) as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    is_saved = _tell(config, figures, load, model)
+    if not is_whole:
+        return 130
+    return 0 if is_saved and any(not measurement.error for measurement in load.measurements) else 1
+
+
+def _check(config: BenchConfig) -> Figures:
+    """What options by themselves cannot say. Raises ConfigError."""
+    for name, value in (("--request-rate", config.request_rate), ("--burstiness", config.burstiness)):
+        if not value > 0:
+            raise ConfigError(f"{name} is {value}: use more than 0")
+    if not config.random_range_ratio < 1:
+        raise ConfigError(f"--random-range-ratio is {config.random_range_ratio}: use less than 1")
+    if (config.dataset_name == "sharegpt") != bool(config.dataset_path):
+        raise ConfigError("--dataset-name sharegpt and --dataset-path need each other")
+    latencies = tuple(name for name in config.percentile_metrics.split(",") if name)
+    if unknown := sorted(set(latencies) - set(LATENCIES)):
+        raise ConfigError(f"--percentile-metrics names {unknown[0]!r}: use some of {','.join(LATENCIES)}")
+    return Figures(latencies, _percents(config.metric_percentiles), dict(map(_objective, config.goodput)))
+
+
+def _percents(text: str) -> tuple[float, ...]:
+    try:
+        percents = tuple(float(part) for part in text.split(",") if part)
+    except ValueError:
+        percents = (math.nan,)
+    if not all(0 <= percent <= 100 for percent in percents):
+        raise ConfigError(f"--metric-percentiles is {text!r}: use numbers from 0 to 100, such as 50,90,99")
+    return percents
+
+
+def _objective(text: str) -> tuple[str, float]:
+    name, _, limit = text.partition(":")
+    try:
+        milliseconds = float(limit)
+    except ValueError:
+        milliseconds = math.nan
+    if name not in OBJECTIVES or not milliseconds >= 0:
+        raise ConfigError(f"--goodput is {text!r}: use NAME:MILLISECONDS with {', '.join(OBJECTIVES)} for a name")
+    return name, milliseconds
+
+
+async def _measure(config: BenchConfig, client: Client, turns: Sequence[Turn]) -> tuple[Load, str, bool]:
+    """The load that was put on, the model, and whether it came to its end. Raises ServerError, DatasetError."""
+    server = Server(client, config.url)
+    model = config.model or await server.first_model()
+    options = _options(config)
+    requests = [
+        Request(
+            client.request("POST", config.endpoint, request_body(prompt, model, config.endpoint == CHAT, options)),
+            prompt.num_tokens,
+        )
+        for prompt in await _prompts(config, server, model, turns)
+    ]
+    measured, warmups = requests[: config.num_prompts], requests[config.num_prompts :]
+    times = arrival_times(len(measured), config.request_rate, config.burstiness, random.Random(config.seed))
+    await Load(client, config.max_concurrency, lambda: None).run(warmups, [0.0] * len(warmups))
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    is_seen = sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), disable=not is_seen, refresh_per_second=4) as progress:
+        bar = progress.add_task(f"{model} at {config.url}", total=len(measured))
+        load = Load(client, config.max_concurrency, lambda: progress.advance(bar))
+        is_whole = await _until_interrupted(load, measured, times)
+    client.close()
+    return load, model, is_whole
+
+
+def _options(config: BenchConfig) -> dict[str, object]:
+    """Fields of every request, left out where the server's default is meant."""
+    options: dict[str, object] = {}
+    if config.ignore_eos or (config.ignore_eos is None and config.dataset_name == "random"):
+        options["ignore_eos"] = True
+    if config.temperature is not None:
+        options["temperature"] = config.temperature
+    return options
+
+
+async def _prompts(config: BenchConfig, server: Server, model: str, turns: Sequence[Turn]) -> list[Prompt]:
+    """Those to measure, then those to warm up with. Raises ServerError, DatasetError."""
+    rng = random.Random(config.seed)
+    count = config.num_prompts + config.num_warmups
+    if config.dataset_name == "sharegpt":
+
+        async def num_tokens(text: str) -> int:
+            return len(await server.tokenize(model, text))
+
+        try:
+            await num_tokens(SAMPLE_TEXT)
+        except NotServedError as error:
+            if config.sharegpt_output_len is None:
+                raise ServerError(f"{error}; without it, --sharegpt-output-len must be given") from None
+            return await sharegpt_prompts(turns, count, config.sharegpt_output_len, None, rng)
+        return await sharegpt_prompts(turns, count, config.sharegpt_output_len, num_tokens, rng)
+    tokens: Sequence[int]
+    if config.random_vocab_size is not None:
+        tokens = range(config.random_vocab_size)
+    else:
+        try:
+            tokens = sorted(set(await server.tokenize(model, SAMPLE_TEXT, special=False)))
+        except NotServedError as error:
+            raise ServerError(f"{error}; without it, --random-vocab-size must be given") from None
+    lengths = config.random_input_len, config.random_output_len, config.random_range_ratio
+    prompts = random_prompts(count, tokens, *lengths, rng)
+    if config.endpoint == CHAT:
+        texts = await asyncio.gather(
+            *(server.detokenize(model, prompt.content) for prompt in prompts if isinstance(prompt.content, list))
+        )
+        prompts = [replace(prompt, content=text) for prompt, text in zip(prompts, texts, strict=True)]
+    return prompts
+
+
+async def _until_interrupted(load: Load, requests: Sequence[Request], times: Sequence[float]) -> bool:
+    """Whether the load came to its end. Ctrl-C cuts it short, and what came until then counts."""
+    gc.collect()
+    gc.freeze()  # What is there stays: collections need not look at it in the middle of an answer.
+    running = asyncio.create_task(load.run(requests, times))
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, running.cancel)
+    try:
+        await running
+    except asyncio.CancelledError:
+        return False
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+    return True
+
+
+def _tell(config: BenchConfig, figures: Figures, load: Load, model: str) -> bool:
+    """Prints the figures, and saves them if asked to; False where that failed."""
+    metrics = summarize(load.measurements, load.duration, figures.percents, figures.objectives)
+    traffic = Traffic(
+        backend="openai-chat" if config.endpoint == CHAT else "openai",
+        model=model,
+        num_prompts=config.num_prompts,
+        request_rate=config.request_rate,
+        burstiness=config.burstiness,
+        max_concurrency=config.max_concurrency,
+    )
+    print(table(metrics, traffic, figures.latencies))
+    if errors := [measurement.error for measurement in load.measurements if measurement.error]:
+        print(f"{PROG}: {len(errors)} requests failed, the first: {errors[0]}", file=sys.stderr)
+    if not config.save_result:
+        return True
+    date = time.strftime("%Y%m%d-%H%M%S")
+    path = Path(config.result_dir, config.result_filename or file_name(traffic, date))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(result(metrics, traffic, date), indent=2) + "\n")
+    except OSError as error:
+        print(f"{PROG}: the figures were not saved: {error}", file=sys.stderr)
+        return False
+    return True
+
+
+def _raise_file_limit() -> None:
+    """A connection is a file, and the usual limit is 1,024."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

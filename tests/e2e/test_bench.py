@@ -1,0 +1,166 @@
+"""`quire bench serve` against the whole stack: it counts what the server counts."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import ROOT, Server
+
+LABELS = [
+    "Successful requests", "Failed requests", "Benchmark duration (s)", "Total input tokens", "Total generated tokens",
+    "Request throughput (req/s)", "Output token throughput (tok/s)", "Peak output token throughput (tok/s)",
+    "Peak concurrent requests", "Total token throughput (tok/s)",
+    *(f"{kind} {name} (ms)" for name in ("TTFT", "TPOT", "ITL", "E2EL") for kind in ("Mean", "Median", "P99")),
+]  # fmt: skip
+
+
+def command(server: Server, *options: str) -> list[str]:
+    return [sys.executable, "-m", "quire.cli.main", "bench", "serve", "--base-url", f"{server.url}/v1", *options]
+
+
+def bench(server: Server, directory: Path, *options: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """The table's fields and the file's."""
+    saved = ("--save-result", "--result-dir", str(directory), "--result-filename", "result.json")
+    done = subprocess.run(
+        command(server, *options, *saved), cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return fields(done.stdout), json.loads((directory / "result.json").read_text())
+
+
+def fields(table: str) -> dict[str, str]:
+    return dict(re.findall(r"^(.+): +([\d.]+)$", table, re.MULTILINE))
+
+
+def tokens_served(server: Server) -> tuple[int, int]:
+    """Prompt and output tokens since the server's start, by its own metrics."""
+    with urllib.request.urlopen(f"{server.url}/metrics") as metrics:
+        text = metrics.read().decode()
+    names = ("vllm:prompt_tokens_total", "vllm:generation_tokens_total")
+    prompt, output = (
+        sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)) for name in names
+    )
+    return int(prompt), int(output)
+
+
+def test_random_prompts_are_counted_token_by_token(server: Server, tmp_path: Path) -> None:
+    before = tokens_served(server)
+    table, result = bench(
+        server, tmp_path, "--num-prompts", "12", "--random-input-len", "20", "--random-output-len", "8",
+        "--max-concurrency", "3", "--num-warmups", "2", "--goodput", "e2el:100000",
+    )  # fmt: skip
+    after = tokens_served(server)
+
+    assert set(table) >= set(LABELS)
+    assert table["Successful requests"] == "12"
+    assert table["Maximum request concurrency"] == "3"
+    assert (table["Total input tokens"], table["Total generated tokens"]) == ("240", "96")
+    assert (after[0] - before[0], after[1] - before[1]) == (14 * 20, 14 * 8)
+    assert (result["completed"], result["failed"], result["model_id"]) == (12, 0, server.model)
+    assert (result["total_input_tokens"], result["total_output_tokens"]) == (240, 96)
+    assert 1 <= result["max_concurrent_requests"] <= 3
+    assert result["output_throughput"] == pytest.approx(96 / result["duration"])
+    assert result["total_token_throughput"] == pytest.approx(336 / result["duration"])
+    assert result["request_goodput"] == result["request_throughput"] == pytest.approx(12 / result["duration"])
+    assert 0 < result["mean_ttft_ms"] < result["mean_e2el_ms"] <= 1000 * result["duration"]
+    # What follows the first token takes 7 times as long as a token.
+    assert result["mean_e2el_ms"] - result["mean_ttft_ms"] == pytest.approx(7 * result["mean_tpot_ms"])
+
+
+def test_lengths_that_vary_add_up_to_what_the_server_counts(server: Server, tmp_path: Path) -> None:
+    before = tokens_served(server)
+    _, result = bench(
+        server, tmp_path, "--num-prompts", "10", "--random-input-len", "30", "--random-output-len", "10",
+        "--random-range-ratio", "0.5", "--random-vocab-size", "900", "--request-rate", "50", "--seed", "3",
+    )  # fmt: skip
+    after = tokens_served(server)
+
+    assert result["completed"] == 10
+    assert (result["total_input_tokens"], result["total_output_tokens"]) == (after[0] - before[0], after[1] - before[1])
+    assert 150 <= result["total_input_tokens"] <= 450
+    assert 50 <= result["total_output_tokens"] <= 150
+    assert result["request_rate"] == 50.0
+    assert result["duration"] >= 0.2  # when the last request is sent
+
+
+def test_a_chat_with_random_prompts(server: Server, tmp_path: Path) -> None:
+    before = tokens_served(server)
+    table, result = bench(
+        server, tmp_path, "--endpoint", "/v1/chat/completions", "--num-prompts", "6", "--random-input-len", "20",
+        "--random-output-len", "8", "--percentile-metrics", "ttft,e2el", "--metric-percentiles", "50,90",
+    )  # fmt: skip
+    after = tokens_served(server)
+
+    assert (result["completed"], result["backend"]) == (6, "openai-chat")
+    assert result["total_output_tokens"] == after[1] - before[1] == 48
+    # The template and the way through text add some.
+    assert result["total_input_tokens"] == after[0] - before[0] > 120
+    assert {"P50 TTFT (ms)", "P90 TTFT (ms)", "P50 E2EL (ms)", "P90 E2EL (ms)"} <= table.keys()
+    assert not any("TPOT" in label or "P99" in label for label in table)
+
+
+@pytest.mark.parametrize("endpoint", ["/v1/completions", "/v1/chat/completions"])
+def test_sharegpt_s_questions(server: Server, tmp_path: Path, endpoint: str) -> None:
+    questions = ["What is 7 plus 5?", "Count from 3 to 9.", "Hi", "Tell me a story about a fox. " * 400]
+    entries = [
+        {"conversations": [{"from": "human", "value": question}, {"from": "gpt", "value": "That is a long answer. "}]}
+        for question in questions
+    ]
+    (tmp_path / "sharegpt.json").write_text(json.dumps(entries))
+    before = tokens_served(server)
+    _, result = bench(
+        server, tmp_path, "--endpoint", endpoint, "--dataset-name", "sharegpt", "--dataset-path",
+        str(tmp_path / "sharegpt.json"), "--num-prompts", "6", "--sharegpt-output-len", "3", "--temperature", "0",
+        "--ignore-eos",
+    )  # fmt: skip
+    after = tokens_served(server)
+
+    assert result["completed"] == 6
+    assert (result["total_input_tokens"], result["total_output_tokens"]) == (after[0] - before[0], 18)
+    assert result["total_input_tokens"] < 6 * 100  # the long one was left out
+
+
+def test_an_unknown_model_fails_every_request(server: Server) -> None:
+    options = ("--model", "none", "--random-vocab-size", "900", "--num-prompts", "4")
+    done = subprocess.run(command(server, *options), cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+
+    assert done.returncode == 1
+    assert fields(done.stdout)["Failed requests"] == "4"
+    assert "4 requests failed, the first: HTTP status 404: The model `none` does not exist." in done.stderr
+
+
+def test_ctrl_c_tells_what_came_until_then(server: Server) -> None:
+    options = (
+        "--num-prompts",
+        "100000",
+        "--max-concurrency",
+        "2",
+        "--random-input-len",
+        "8",
+        "--random-output-len",
+        "4",
+    )
+    before = tokens_served(server)
+    with subprocess.Popen(
+        command(server, *options), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while tokens_served(server)[1] < before[1] + 100 and process.poll() is None:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+
+    assert (process.returncode, err) == (130, "")
+    told = fields(out)
+    assert 20 <= int(told["Successful requests"]) < 100_000
+    assert told["Failed requests"] == "0"
+    assert int(told["Total generated tokens"]) == 4 * int(told["Successful requests"])

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import datetime
+import os
 import platform
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, fields
+from importlib.metadata import version
 from pathlib import Path
 
-import torch
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
+from quire.cli.part import Part, PartSpec
 from quire.simulator.calibration import Calibration, fit, kinds_of, measure
 from quire.simulator.device import Device
+from services.scheduler.converters import WorkerHello
+from services.scheduler.worker_link import WorkerLink, WorkerLostError
 from services.worker.config import WorkerConfig
-from services.worker.engine import load_engine
-from services.worker.errors import ModelError
-from shared.config import option, resolve
+from shared.config import option, resolve, to_argv
+from shared.status import Status
 
 PROG = "quire calibrate"
 
@@ -30,35 +36,24 @@ class CalibrateConfig(WorkerConfig):
     output: str = option("device.json", "File to write.")
 
 
+class WorkerFailedError(Exception):
+    """The worker did not start; says why."""
+
+
 def main(argv: Sequence[str]) -> int:
     config = resolve(CalibrateConfig, argv, prog=PROG, description="Measures steps, for `quire simulate`.")
-    console = Console(stderr=True)
     try:
-        engine = load_engine(config, lambda what, _: None)
-    except ModelError as error:
+        device, fitted = asyncio.run(_calibrate(config))
+        device.save(Path(config.output))
+    except (WorkerFailedError, WorkerLostError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 1
-    kinds = kinds_of(engine.runner)
-    steps = track(measure(engine.runner, kinds), "measuring steps", len(kinds), console=console)
-    fitted = fit([one for one in steps if one is not None])
-    limits = engine.runner.limits
-    device = Device(
-        step=fitted.step,
-        num_blocks=limits.num_blocks,
-        block_size=limits.block_size,
-        max_model_len=limits.max_model_len,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        num_host_blocks=limits.num_host_blocks,
-        swap_seconds_per_block=engine.speed.swap_per_block,
-        origin=_origin(engine.model.names[0], str(engine.runner.ops.device), fitted),
-    )
-    try:
-        device.save(Path(config.output))
     except OSError as error:
         print(f"{PROG}: {config.output}: {error.strerror}", file=sys.stderr)
         return 1
-    step = fitted.step
+    except KeyboardInterrupt:
+        return 130
+    step = device.step
     print(
         f"{len(fitted.measured)} kinds of step measured; a step takes {1000 * step.base:.3g} ms"
         f" + {1e6 * step.per_token:.3g} µs per token + {1e6 * step.per_sequence:.3g} µs per sequence"
@@ -69,15 +64,82 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _origin(model: str, device: str, fitted: Calibration) -> dict[str, str | float]:
-    return {
-        "model": model,
-        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor(),
-        "torch": torch.__version__,
-        "date": datetime.date.today().isoformat(),
-        "median_error": fitted.median_error,
-        "worst_error": fitted.worst_error,
-    }
+async def _calibrate(config: CalibrateConfig) -> tuple[Device, Calibration]:
+    """Raises WorkerFailedError and WorkerLostError."""
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task("starting the worker", total=None)
+        async with _worker(config) as (link, device_name):
+            kinds = kinds_of(link.hello)
+            progress.update(task, description="measuring steps", total=len(kinds))
+            measured = []
+            async for one in measure(link, kinds):
+                progress.advance(task)
+                if one is not None:
+                    measured.append(one)
+            fitted = fit(measured)
+            return _device(link.hello, device_name, fitted), fitted
+
+
+@contextlib.asynccontextmanager
+async def _worker(config: CalibrateConfig) -> AsyncIterator[tuple[WorkerLink, str]]:
+    """A worker process that we own, and its device's name."""
+    values = {field.name: getattr(config, field.name) for field in fields(WorkerConfig)}
+    with tempfile.TemporaryDirectory(prefix="quire-calibrate-") as directory:
+        address = f"unix:{directory}/worker.sock"
+        worker = WorkerConfig(**{**values, "listen": (address,), "status_fd": None})
+        argv = (sys.executable, "-m", "quire.cli.main", "worker", *to_argv(worker))
+        observer = _Start()
+        part = await Part.start(PartSpec("worker", argv), os.environ, observer)
+        try:
+            ended = asyncio.create_task(part.ended())
+            ready = asyncio.create_task(observer.ready.wait())
+            await asyncio.wait((ended, ready), return_when=asyncio.FIRST_COMPLETED)
+            ready.cancel()
+            if ended.done():
+                raise WorkerFailedError(ended.result())
+            link = await WorkerLink.claim(address, "calibrate", timeout_s=10)
+            try:
+                yield link, part.status.facts.get("device", "cpu")
+            finally:
+                await link.close()
+        finally:
+            ended.cancel()
+            await part.stop()
+
+
+class _Start:
+    """Sees a part come up."""
+
+    def __init__(self) -> None:
+        self.ready = asyncio.Event()
+
+    def on_status(self, name: str, status: Status) -> None:
+        if status.state == "ready":
+            self.ready.set()
+
+    def on_line(self, name: str, line: str) -> None:
+        """Kept by the part."""
+
+
+def _device(hello: WorkerHello, device_name: str, fitted: Calibration) -> Device:
+    return Device(
+        step=fitted.step,
+        num_blocks=hello.num_blocks,
+        block_size=hello.block_size,
+        max_model_len=hello.model.max_model_len,
+        max_num_seqs=hello.max_num_seqs,
+        max_num_batched_tokens=hello.max_num_batched_tokens,
+        num_host_blocks=hello.num_host_blocks,
+        swap_seconds_per_block=hello.swap_seconds_per_block,
+        origin={
+            "model": hello.model.name,
+            "device": _processor() if device_name == "cpu" else device_name,
+            "torch": version("torch"),
+            "date": datetime.date.today().isoformat(),
+            "median_error": fitted.median_error,
+            "worst_error": fitted.worst_error,
+        },
+    )
 
 
 def _processor() -> str:

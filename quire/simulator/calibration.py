@@ -1,17 +1,27 @@
-"""Measures how long this device's steps take, over all that a step can be made of, and fits a `StepSeconds` to it."""
+"""Measures how long a worker's steps take, over all that a step can be made of, and fits a `StepSeconds` to it.
+
+The worker is a process of its own and gets its plans as from a scheduler, the next one while it computes the last: what
+is measured is how often results come.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from services.worker.model_runner import ModelRunner
-from services.worker.plan import NewSequence, Rows, StepPlan
-from services.worker.sampling.params import SamplingParams
+from quire.inference.v1 import sampling_pb2
+from services.scheduler.converters import WorkerHello, result_from_proto
+from services.scheduler.core.kv_memory import Moves
+from services.scheduler.core.pacing import pairs
+from services.scheduler.core.plan import U32, NewSequence, Rows, StepPlan
+from services.scheduler.core.sequence import Sequence as CoreSequence
+from services.scheduler.core.sequence import SequenceRequest
+from services.scheduler.worker_link import WorkerLink
 
 from .device import Matrix, StepSeconds
 
@@ -21,10 +31,12 @@ _CHUNKS = (0, 16, 64, 256, 1024, 2048)
 # A kind of step is measured so often, or for so long if that is reached sooner.
 _REPEATS = 5
 _SECONDS_PER_KIND = 1.0
+# What decodes of a kind add to their contexts: steps to make them known and to warm up, repeats, and one ahead.
+_STEPS_PER_KIND = _REPEATS + 3
 # Kinds of step that would take longer are left out: nobody wants a calibration to take an hour.
 _LONGEST_STEP_S = 4.0
 _MIN_KINDS = 8  # from which that can be told
-_SAMPLING = SamplingParams(temperature=0.0)
+_GREEDY = sampling_pb2.SamplingParams(temperature=0, top_p=1, repetition_penalty=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +57,16 @@ class StepKind:
         """In the order of StepSeconds' fields."""
         read_by_chunk = self.position + self.chunk if self.chunk else 0
         decoded = self.num_decodes * self.context
-        pairs = self.chunk * (self.position + (self.chunk + 1) / 2)
         sampled = self.num_decodes + (self.chunk > 0)
-        return (1.0, self.num_tokens, sampled, decoded + read_by_chunk, decoded + pairs)
+        return (
+            1.0, self.num_tokens, sampled, decoded + read_by_chunk, decoded + pairs(self.position, self.chunk),
+        )  # fmt: skip
+
+    def blocks_per_decode(self, block_size: int) -> int:
+        return -(-(self.context + _STEPS_PER_KIND) // block_size)
+
+    def num_blocks(self, block_size: int) -> int:
+        return self.num_decodes * self.blocks_per_decode(block_size) + -(-(self.position + self.chunk) // block_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +83,8 @@ class Calibration:
     worst_error: float  # relative
 
 
-def kinds_of(runner: ModelRunner) -> list[StepKind]:
-    """What fits into the runner's limits, the cheapest first."""
-    limits = runner.limits
+def kinds_of(hello: WorkerHello) -> list[StepKind]:
+    """What fits into a worker's limits, the cheapest first."""
     kinds = []
     for num_decodes in _BATCHES:
         for context in _CONTEXTS if num_decodes else (0,):
@@ -76,25 +94,49 @@ def kinds_of(runner: ModelRunner) -> list[StepKind]:
                         continue  # mixed steps only say whether the parts add up
                     kind = StepKind(num_decodes, context, chunk, position)
                     fits = (
-                        0 < kind.num_tokens <= limits.max_num_batched_tokens
-                        and num_decodes + (chunk > 0) <= limits.max_num_seqs
-                        and max(context + 3 * _REPEATS, position + chunk) <= limits.max_model_len
-                        and _num_blocks(kind, limits.block_size) <= limits.num_blocks
+                        0 < kind.num_tokens <= hello.max_num_batched_tokens
+                        and num_decodes + (chunk > 0) <= hello.max_num_seqs
+                        and max(context + _STEPS_PER_KIND, position + chunk) <= hello.model.max_model_len
+                        and kind.num_blocks(hello.block_size) <= hello.num_blocks
                     )
                     if fits:
                         kinds.append(kind)
     return sorted(kinds, key=lambda kind: (kind.num_tokens, kind.features[3]))
 
 
-def measure(runner: ModelRunner, kinds: Sequence[StepKind]) -> Iterator[Measured | None]:
-    """One by one; None for a kind that would have taken too long, by those before it."""
+async def measure(link: WorkerLink, kinds: Sequence[StepKind]) -> AsyncIterator[Measured | None]:
+    """One by one; None for a kind that would have taken too long, by those before it. Raises WorkerLostError."""
+    planner = _Planner(link.hello.block_size)
+    results = link.results()
     measured: list[Measured] = []
     for kind in kinds:
         if len(measured) >= _MIN_KINDS and fit(measured).step.predict(np.array([kind.features]))[0] > _LONGEST_STEP_S:
             yield None
             continue
-        measured.append(Measured(kind, statistics.median(_time(runner, kind))))
+        plans = planner.plans(kind)
+        link.send(next(plans))
+        link.send(next(plans))
+        last = time.monotonic()
+        seconds: list[float] = []
+        for plan in plans:
+            # One is always ahead, so that the worker never waits for us.
+            link.send(plan)
+            seconds.append(await _gap(results, last))
+            last += seconds[-1]
+            if sum(seconds) > _SECONDS_PER_KIND and len(seconds) > 2:
+                break
+        for _ in range(2):
+            await _gap(results, last)
+        # The first makes sequences known, the second warms up caches and kernels.
+        measured.append(Measured(kind, statistics.median(seconds[2:])))
         yield measured[-1]
+
+
+async def _gap(results: AsyncIterator[object], last: float) -> float:
+    message = await anext(results)
+    result = result_from_proto(message)  # type: ignore[arg-type]
+    assert not result.errors, result.errors
+    return time.monotonic() - last
 
 
 def fit(measured: list[Measured]) -> Calibration:
@@ -105,90 +147,56 @@ def fit(measured: list[Measured]) -> Calibration:
     return Calibration(step, measured, float(np.median(errors)), float(errors.max()))
 
 
-def _num_blocks(kind: StepKind, block_size: int) -> int:
-    per_decode = -(-(kind.context + 3 * _REPEATS) // block_size)
-    return kind.num_decodes * per_decode + -(-(kind.position + kind.chunk) // block_size)
+class _Planner:
+    """Plans of one kind after another, on one stream: names are never used twice, and blocks always."""
 
-
-def _time(runner: ModelRunner, kind: StepKind) -> list[float]:
-    """Seconds of each repeat, without the first, which warms up caches and kernels."""
-    steps = _Steps(runner, kind)
-    steps.start_decodes()
-    steps.run()
-    seconds: list[float] = []
-    while len(seconds) < _REPEATS and (not seconds or sum(seconds) < _SECONDS_PER_KIND):
-        seconds.append(steps.run())
-    runner.reset()
-    return seconds
-
-
-class _Steps:
-    """Plans of one kind, one after the other, as a scheduler would send them."""
-
-    def __init__(self, runner: ModelRunner, kind: StepKind) -> None:
-        self._runner = runner
-        self._kind = kind
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
         self._step_id = 0
-        # The repeats are at the context asked for on average.
-        self._num_computed = kind.context - 3 - _REPEATS // 2
-        block_size = runner.limits.block_size
-        self._blocks_per_decode = -(-(kind.context + 3 * _REPEATS) // block_size)
-        first = kind.num_decodes * self._blocks_per_decode
-        self._chunk_blocks = np.arange(first, first + -(-(kind.position + kind.chunk) // block_size), dtype=np.uint32)
-        self._chunk_wire_id = 0
+        self._wire_id = 0
+        self._running: list[int] = []  # wire ids
 
-    def start_decodes(self) -> None:
-        """A step in which they are made known, and computed but for their last token."""
-        kind = self._kind
-        if not kind.num_decodes:
-            return
-        blocks = np.arange(kind.num_decodes * self._blocks_per_decode, dtype=np.uint32)
-        sequences = [
-            self._sequence(slot + 1, slot, self._num_computed + 1, self._num_computed, table)
-            for slot, table in enumerate(np.split(blocks, kind.num_decodes))
+    def plans(self, kind: StepKind) -> Iterator[StepPlan]:
+        """A step in which the decodes are made known, and then the kind's own, at its context on average."""
+        released = self._running
+        position = kind.context - _STEPS_PER_KIND // 2
+        blocks_each = kind.blocks_per_decode(self._block_size)
+        decodes = [
+            self._sequence(slot, position + 1, position, range(slot * blocks_each, (slot + 1) * blocks_each))
+            for slot in range(kind.num_decodes)
         ]
-        self._launch(sequences, [], np.arange(1, kind.num_decodes + 1), np.ones(kind.num_decodes))
+        wire_ids = self._running = [new.wire_id for new in decodes]
+        yield self._plan(released, decodes, [(wire_id, 1, position) for wire_id in wire_ids])
+        chunk_blocks = range(kind.num_decodes * blocks_each, kind.num_blocks(self._block_size))
+        released = []
+        for step in range(1, _STEPS_PER_KIND):
+            rows = [(wire_id, 1, position + step) for wire_id in wire_ids]
+            new: list[NewSequence] = []
+            if kind.chunk:
+                new = [self._sequence(kind.num_decodes, kind.position + kind.chunk, kind.position, chunk_blocks)]
+                rows.append((new[0].wire_id, kind.chunk, kind.position))
+            plan = self._plan(released, new, rows)
+            released = [sequence.wire_id for sequence in new]
+            self._running = wire_ids + released
+            yield plan
 
-    def run(self) -> float:
-        """Seconds of one step."""
-        kind = self._kind
-        wire_ids, num_scheduled = list(range(1, kind.num_decodes + 1)), [1] * kind.num_decodes
-        sequences, released = [], []
-        if kind.chunk:
-            if self._chunk_wire_id:
-                released.append(self._chunk_wire_id)
-            self._chunk_wire_id = max(self._chunk_wire_id, kind.num_decodes) + 1
-            length = kind.position + kind.chunk
-            sequences.append(
-                self._sequence(self._chunk_wire_id, kind.num_decodes, length, kind.position, self._chunk_blocks)
-            )
-            wire_ids.append(self._chunk_wire_id)
-            num_scheduled.append(kind.chunk)
-        return self._launch(sequences, released, np.array(wire_ids), np.array(num_scheduled))
-
-    def _launch(
-        self, sequences: list[NewSequence], released: list[int], wire_ids: np.ndarray, num_scheduled: np.ndarray
-    ) -> float:
-        kind = self._kind
-        num_rows = len(wire_ids)
-        num_computed = np.full(num_rows, self._num_computed)
-        if num_rows > kind.num_decodes:
-            num_computed[-1] = kind.position
-        rows = Rows(
-            wire_ids.astype(np.uint32), np.arange(num_rows, dtype=np.uint32), num_scheduled.astype(np.uint32),
-            num_computed.astype(np.uint32), np.zeros(num_rows + 1, np.uint32), np.zeros(0, np.uint32),
-        )  # fmt: skip
+    def _plan(self, released: list[int], new: list[NewSequence], rows: list[tuple[int, int, int]]) -> StepPlan:
+        """`rows`: wire id, tokens to compute, position of the first. Slots are in their order."""
         self._step_id += 1
-        plan = StepPlan(0, self._step_id, np.array(released, np.uint32), tuple(sequences), rows)
-        start = time.monotonic()
-        self._runner.collect(self._runner.launch(plan, start))
-        seconds = time.monotonic() - start
-        self._num_computed += 1
-        return seconds
+        columns = [array(U32, column) for column in zip(*rows, strict=True)] or [array(U32) for _ in range(3)]
+        slots = array(U32, range(len(rows)))
+        offsets = array(U32, [0] * (len(rows) + 1))
+        return StepPlan(
+            step_id=self._step_id,
+            released_wire_ids=array(U32, released),
+            new_sequences=new,
+            rows=Rows(columns[0], slots, columns[1], columns[2], offsets),
+            sampling_wire_ids=columns[0],
+            num_pairs=0.0,
+            moves=Moves(),
+        )
 
-    @staticmethod
-    def _sequence(wire_id: int, slot: int, num_tokens: int, num_computed: int, block_ids: np.ndarray) -> NewSequence:
-        return NewSequence(
-            wire_id=wire_id, slot=slot, token_ids=np.ones(num_tokens, np.uint32), num_prompt_tokens=num_tokens,
-            num_computed_tokens=num_computed, block_ids=block_ids, sampling=_SAMPLING, choice_index=0,
-        )  # fmt: skip
+    def _sequence(self, slot: int, num_tokens: int, num_computed: int, block_ids: range) -> NewSequence:
+        self._wire_id += 1
+        request = SequenceRequest(self._wire_id, array(U32, [1]) * num_tokens, 1, sampling=_GREEDY)
+        return NewSequence(CoreSequence(request, 0), self._wire_id, slot, num_computed, list(block_ids))

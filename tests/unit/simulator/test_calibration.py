@@ -4,18 +4,18 @@ import json
 from array import array
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from quire.cli import calibrate, simulate
+from quire.inference.v1 import model_pb2
 from quire.simulator import calibration
 from quire.simulator.calibration import StepKind
 from quire.simulator.device import Device, StepSeconds, read_device
+from services.scheduler.converters import WorkerHello
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.plan import StepResult
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import SequenceRequest
-from tests.unit.worker.tiny_models import make_runner, save_model
 
 
 def test_a_plan_has_the_features_of_its_kind() -> None:
@@ -47,21 +47,15 @@ def test_a_plan_has_the_features_of_its_kind() -> None:
     assert StepKind(2, 147, 0, 0).features == (1, 2, 2, sum(contexts), sum(contexts))
 
 
-def test_kinds_fit_the_worker_and_are_measured_as_they_are_called(tmp_path: Path) -> None:
-    save_model(tmp_path, "Llama")
-    runner = make_runner(tmp_path, block_size=16, num_blocks=60)
-    kinds = calibration.kinds_of(runner)
-    limits = runner.limits
+def test_kinds_fit_the_worker() -> None:
+    hello = WorkerHello(0, 1, model_pb2.ModelInfo(max_model_len=400), 60, 16, 8, 256, 0, 0.0, 0.0, 0.0)
+    kinds = calibration.kinds_of(hello)
     assert any(kind.num_decodes and kind.chunk for kind in kinds)
-    assert all(kind.num_tokens <= limits.max_num_batched_tokens for kind in kinds)
-    assert all(kind.num_decodes + (kind.chunk > 0) <= limits.max_num_seqs for kind in kinds)
-    measured = [one for one in calibration.measure(runner, kinds) if one is not None]
-    assert {one.kind for one in measured} == set(kinds)
-    assert runner.num_sequences == 0
-    fitted = calibration.fit(measured)
-    seconds = np.array([one.seconds for one in measured])
-    assert 0 < fitted.step.base < 10 * seconds.max()
-    assert fitted.median_error <= fitted.worst_error
+    assert len(set(kinds)) == len(kinds)
+    assert all(kind.num_tokens <= 256 for kind in kinds)
+    assert all(kind.num_decodes + (kind.chunk > 0) <= 8 for kind in kinds)
+    assert all(kind.num_blocks(16) <= 60 for kind in kinds)
+    assert all(max(kind.context, kind.position + kind.chunk) <= 400 for kind in kinds)
 
 
 def test_a_calibration_can_be_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +63,10 @@ def test_a_calibration_can_be_simulated(tmp_path: Path, capsys: pytest.CaptureFi
     small = ["--max-num-seqs", "4", "--max-num-batched-tokens", "80", "--max-model-len", "400"]
     assert calibrate.main([*small, "--num-gpu-blocks-override", "200", "--output", str(device)]) == 0
     assert "kinds of step measured" in capsys.readouterr().out
-    assert read_device(device).max_num_seqs == 4
+    measured = read_device(device)
+    assert (measured.max_num_seqs, measured.num_blocks, measured.max_model_len) == (4, 200, 400)
+    assert 0 < measured.step.of_prompt(50) < 10
+    assert float(measured.origin["median_error"]) < 1
     assert simulate.main(["--device", str(device), "--poisson", "1", "--duration", "10", "--prompt-tokens", "60"]) == 0
     assert "time to first token" in capsys.readouterr().out
 
@@ -120,3 +117,9 @@ def test_what_is_wrong_is_said(
     except SystemExit as stopped:
         message = str(stopped)
     assert words in message
+
+
+def test_a_worker_that_does_not_start_says_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert calibrate.main(["/nowhere", "--output", str(tmp_path / "device.json")]) == 1
+    assert "/nowhere" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

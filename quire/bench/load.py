@@ -7,22 +7,26 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from quire.bench.http import Client
+import aiohttp
+
 from quire.bench.measurement import Measurement, measure
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`data`: as it goes over the wire; `input_len`: tokens of its prompt, 0 if unknown."""
+    """`body`: JSON; `input_len`: tokens of its prompt, 0 if unknown."""
 
-    data: bytes
+    url: str
+    body: bytes
     input_len: int
 
 
 class Load:
-    def __init__(self, client: Client, max_concurrency: int | None, on_done: Callable[[], None]) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, max_concurrency: int | None, on_done: Callable[[], None]
+    ) -> None:
         """`on_done` is called with each answer that is there."""
-        self._client = client
+        self._session = session
         self._turns = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
         self._on_done = on_done
         # Of answers that are there, failed or not, in the order in which they ended.
@@ -47,7 +51,7 @@ class Load:
 
     async def _send(self, request: Request) -> None:
         try:
-            self.measurements.append(await measure(self._client, request.data, request.input_len))
+            self.measurements.append(await measure(self._session, request.url, request.body, request.input_len))
         finally:
             if self._turns is not None:
                 self._turns.release()

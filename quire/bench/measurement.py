@@ -9,11 +9,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from quire.bench.events import EventParser
-from quire.bench.http import AnswerError, Client
+import aiohttp
 
+from quire.bench.events import EventParser
+
+_JSON = {"Content-Type": "application/json"}
 # Of an answer that is an error, so much is kept.
 _MAX_ERROR_CHARS = 500
+
+
+class AnswerError(Exception):
+    """What came is no answer one can measure, or not a whole one."""
 
 
 @dataclass(slots=True)
@@ -48,36 +54,37 @@ class Measurement:
         return [after - before for before, after in pairwise(self.chunk_times)]
 
 
-async def measure(client: Client, request: bytes, input_len: int) -> Measurement:
-    """Sends a request for a streamed answer. What goes wrong is in the measurement."""
+async def measure(session: aiohttp.ClientSession, url: str, body: bytes, input_len: int) -> Measurement:
+    """Asks for a streamed answer; `body` is JSON. What goes wrong is in the measurement. Cancelled, it closes the
+    connection, which tells the server to stop."""
     measurement = Measurement(time.perf_counter(), input_len)
-    reader = AnswerReader(measurement)
     try:
-        await client.send(request, reader.take)
-        reader.finish()
+        async with session.post(url, data=body, headers=_JSON, allow_redirects=False) as response:
+            if response.status != 200:
+                raise AnswerError(f"HTTP status {response.status}: {error_message(await response.read())}")
+            reader = AnswerReader(measurement)
+            async for piece in response.content.iter_any():
+                reader.take(piece, time.perf_counter())
+            reader.finish()
     except OSError as error:
         measurement.error = f"no connection: {error}"
+    except aiohttp.ClientError as error:
+        measurement.error = f"no whole answer: {error_text(error)}"
     except AnswerError as error:
         measurement.error = str(error)
     return measurement
 
 
 class AnswerReader:
-    """Fills a measurement from an answer's bytes."""
+    """Fills a measurement from a stream's bytes."""
 
     def __init__(self, measurement: Measurement) -> None:
         self._measurement = measurement
         self._events = EventParser()
-        self._status = 0
-        self._error_body = b""
         self._is_whole = False
 
-    def take(self, status: int, data: bytes, now: float) -> None:
+    def take(self, data: bytes, now: float) -> None:
         """Raises AnswerError where the stream says so, or makes no sense."""
-        self._status = status
-        if status != 200:
-            self._error_body += data
-            return
         for event in self._events.feed(data):
             if event == b"[DONE]":
                 self._is_whole = True
@@ -87,8 +94,6 @@ class AnswerReader:
     def finish(self) -> None:
         """The answer is there. Raises AnswerError where it is none."""
         measurement = self._measurement
-        if self._status != 200:
-            raise AnswerError(f"HTTP status {self._status}: {error_message(self._error_body)}")
         if not measurement.end:
             raise AnswerError("the answer is no stream of chunks")
         if not self._is_whole:
@@ -106,7 +111,7 @@ class AnswerReader:
     def _take_chunk(self, chunk: Mapping[str, Any], now: float) -> None:
         measurement = self._measurement
         if error := chunk.get("error"):
-            raise AnswerError(f"in the stream: {_error_text(error)}")
+            raise AnswerError(f"in the stream: {error_text(error)}")
         if choices := chunk.get("choices"):
             choice = choices[0]
             measurement.end = now
@@ -137,9 +142,10 @@ def error_message(body: bytes) -> str:
         error = json.loads(text)
     except ValueError:
         return text[:_MAX_ERROR_CHARS]
-    return _error_text(error.get("error", error) if isinstance(error, dict) else error)
+    return error_text(error.get("error", error) if isinstance(error, dict) else error)
 
 
-def _error_text(error: object) -> str:
+def error_text(error: object) -> str:
+    """Of an error's object in JSON, or of an exception."""
     message = error.get("message", error) if isinstance(error, dict) else error
     return str(message)[:_MAX_ERROR_CHARS]

@@ -6,8 +6,9 @@ import asyncio
 import json
 from typing import Any
 
-from quire.bench.http import AnswerError, Client
-from quire.bench.measurement import error_message
+import aiohttp
+
+from quire.bench.measurement import error_message, error_text
 
 # Questions at once, at most.
 _MAX_CONCURRENCY = 64
@@ -22,8 +23,8 @@ class NotServedError(ServerError):
 
 
 class Server:
-    def __init__(self, client: Client, url: str) -> None:
-        self._client = client
+    def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
+        self._session = session
         self._url = url
         self._turn = asyncio.Semaphore(_MAX_CONCURRENCY)
 
@@ -45,19 +46,17 @@ class Server:
 
     async def _ask(self, method: str, path: str, key: str, body: dict[str, object] | None = None) -> Any:
         """What is under `key` in the answer."""
-        pieces: list[bytes] = []
-        request = self._client.request(method, path, b"" if body is None else json.dumps(body).encode())
+        url = self._url + path
         try:
-            async with self._turn:
-                status = await self._client.send(request, lambda _status, piece, _now: pieces.append(piece))
+            async with self._turn, self._session.request(method, url, json=body, allow_redirects=False) as response:
+                text = await response.read()
         except OSError:
             raise ServerError(f"no server answers at {self._url}; start one with: quire serve") from None
-        except AnswerError as error:
-            raise ServerError(f"{self._url}{path}: {error}") from error
-        text = b"".join(pieces)
-        if status != 200:
-            raise NotServedError(f"{self._url}{path} answers {status}: {error_message(text)}")
+        except aiohttp.ClientError as error:
+            raise ServerError(f"{url}: {error_text(error)}") from error
+        if response.status != 200:
+            raise NotServedError(f"{url} answers {response.status}: {error_message(text)}")
         try:
             return json.loads(text)[key]
         except (ValueError, LookupError, TypeError):
-            raise NotServedError(f"{self._url}{path} answers without {key!r}: {error_message(text)}") from None
+            raise NotServedError(f"{url} answers without {key!r}: {error_message(text)}") from None

@@ -16,12 +16,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from quire.bench.arrivals import arrival_times
-from quire.bench.http import Client
 from quire.bench.load import Load, Request
 from quire.bench.metrics import LATENCIES, summarize
 from quire.bench.prompts import (
@@ -36,6 +36,7 @@ from quire.bench.prompts import (
 )
 from quire.bench.report import Traffic, file_name, result, table
 from quire.bench.server import NotServedError, Server, ServerError
+from quire.bench.session import open_session
 from shared.config import ConfigError, option, resolve, stop
 
 PROG = "quire bench serve"
@@ -118,12 +119,11 @@ def main(argv: Sequence[str]) -> int:
     try:
         figures = _check(config)
         turns = read_sharegpt(config.dataset_path) if config.dataset_name == "sharegpt" else []
-        client = Client(config.url, {"authorization": f"Bearer {key}"} if key else {})
-    except (ConfigError, DatasetError, ValueError) as error:
+    except (ConfigError, DatasetError) as error:
         stop(PROG, str(error))
     _raise_file_limit()
     try:
-        load, model, is_whole = asyncio.run(_measure(config, client, turns))
+        load, model, is_whole = asyncio.run(_measure(config, key, turns))
     except (ServerError, DatasetError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 1
@@ -137,6 +137,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _check(config: BenchConfig) -> Figures:
     """What options by themselves cannot say. Raises ConfigError."""
+    _check_url(config.url)
     for name, value in (("--request-rate", config.request_rate), ("--burstiness", config.burstiness)):
         if not value > 0:
             raise ConfigError(f"{name} is {value}: use more than 0")
@@ -148,6 +149,16 @@ def _check(config: BenchConfig) -> Figures:
     if unknown := sorted(set(latencies) - set(LATENCIES)):
         raise ConfigError(f"--percentile-metrics names {unknown[0]!r}: use some of {','.join(LATENCIES)}")
     return Figures(latencies, _percents(config.metric_percentiles), dict(map(_objective, config.goodput)))
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:  # The port is none, or brackets hold no address.
+        is_usable = False
+    if not is_usable:
+        raise ConfigError(f"{url!r} is no URL: use http://host:port")
 
 
 def _percents(text: str) -> tuple[float, ...]:
@@ -171,29 +182,25 @@ def _objective(text: str) -> tuple[str, float]:
     return name, milliseconds
 
 
-async def _measure(config: BenchConfig, client: Client, turns: Sequence[Turn]) -> tuple[Load, str, bool]:
+async def _measure(config: BenchConfig, key: str, turns: Sequence[Turn]) -> tuple[Load, str, bool]:
     """The load that was put on, the model, and whether it came to its end. Raises ServerError, DatasetError."""
-    server = Server(client, config.url)
-    model = config.model or await server.first_model()
-    options = _options(config)
-    requests = [
-        Request(
-            client.request("POST", config.endpoint, request_body(prompt, model, config.endpoint == CHAT, options)),
-            prompt.num_tokens,
-        )
-        for prompt in await _prompts(config, server, model, turns)
-    ]
-    measured, warmups = requests[: config.num_prompts], requests[config.num_prompts :]
-    times = arrival_times(len(measured), config.request_rate, config.burstiness, random.Random(config.seed))
-    await Load(client, config.max_concurrency, lambda: None).run(warmups, [0.0] * len(warmups))
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    is_seen = sys.stderr.isatty()
-    with Progress(*columns, console=Console(stderr=True), disable=not is_seen, refresh_per_second=4) as progress:
-        bar = progress.add_task(f"{model} at {config.url}", total=len(measured))
-        load = Load(client, config.max_concurrency, lambda: progress.advance(bar))
-        is_whole = await _until_interrupted(load, measured, times)
-    client.close()
-    return load, model, is_whole
+    async with open_session(key) as session:
+        server = Server(session, config.url)
+        model = config.model or await server.first_model()
+        options, is_chat = _options(config), config.endpoint == CHAT
+        requests = [
+            Request(config.url + config.endpoint, request_body(prompt, model, is_chat, options), prompt.num_tokens)
+            for prompt in await _prompts(config, server, model, turns)
+        ]
+        measured, warmups = requests[: config.num_prompts], requests[config.num_prompts :]
+        times = arrival_times(len(measured), config.request_rate, config.burstiness, random.Random(config.seed))
+        await Load(session, config.max_concurrency, lambda: None).run(warmups, [0.0] * len(warmups))
+        columns = TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+        is_seen = sys.stderr.isatty()
+        with Progress(*columns, console=Console(stderr=True), disable=not is_seen, refresh_per_second=4) as progress:
+            bar = progress.add_task(f"{model} at {config.url}", total=len(measured))
+            load = Load(session, config.max_concurrency, lambda: progress.advance(bar))
+            return load, model, await _until_interrupted(load, measured, times)
 
 
 def _options(config: BenchConfig) -> dict[str, object]:

@@ -32,7 +32,8 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._buffer += data
         head, mark, body = self._buffer.partition(b"\r\n\r\n")
-        if mark and len(body) == int(head.lower().partition(b"content-length:")[2].split()[0]):
+        length = head.lower().partition(b"content-length:")[2].split()
+        if mark and len(body) == (int(length[0]) if length else 0):
             self._buffer = b""
             self._answer = asyncio.create_task(self._script(head.decode(), body, self._transport))
 

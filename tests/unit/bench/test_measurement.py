@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 
-from quire.bench.http import AnswerError
-from quire.bench.measurement import AnswerReader, Measurement
+from quire.bench.measurement import AnswerError, AnswerReader, Measurement, measure
+from quire.bench.session import open_session
+from tests.unit.bench.scripted_server import STREAM_END, STREAM_HEAD, chunk, serving, whole
 
 DONE = "[DONE]"
 USAGE = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}
@@ -28,7 +30,7 @@ def read(*arrivals: tuple[float, dict[str, Any] | str]) -> Measurement:
     reader = AnswerReader(measurement)
     for seconds, event in arrivals:
         data = event if isinstance(event, str) else json.dumps(event)
-        reader.take(200, f"data: {data}\n\n".encode(), 10.0 + seconds)
+        reader.take(f"data: {data}\n\n".encode(), 10.0 + seconds)
     reader.finish()
     return measurement
 
@@ -93,7 +95,7 @@ def test_without_usage_a_chunk_is_a_token() -> None:
     [
         ([(0.5, text("a")), (0.75, {"error": {"message": "no worker", "code": 503}})], "in the stream: no worker"),
         ([(0.5, text("a"))], "the stream broke off"),
-        ([], "HTTP status 0"),
+        ([], "no stream of chunks"),
         ([(0.5, DONE)], "no stream of chunks"),
         ([(0.5, "{cut")], "no chunk: b'{cut'"),
         ([(0.5, "[1]")], "no chunk"),
@@ -107,6 +109,64 @@ def test_what_is_no_answer_is_told(arrivals: list[tuple[float, dict[str, Any] | 
     assert told in str(failed.value)
 
 
+async def asked(data: bytes, size: int = 1000) -> Measurement:
+    """Of an answer that comes in pieces of so many bytes, after which the server closes the connection."""
+
+    async def answer(head: str, body: bytes, connection: asyncio.Transport) -> None:
+        for start in range(0, len(data), size):
+            connection.write(data[start : start + size])
+            await asyncio.sleep(0)
+        connection.close()
+
+    async with serving(answer) as server, open_session("") as session:
+        return await measure(session, f"{server.url}/v1/completions", b"{}", 5)
+
+
+EVENTS = [f"data: {json.dumps(event)}\n\n".encode() for event in (text("a"), text("b", "length"), USAGE)]
+STREAM = STREAM_HEAD + b"".join(map(chunk, EVENTS)) + STREAM_END
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize(
+    "data",
+    [STREAM, whole(b"".join(EVENTS)), b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n\r\n" + b"".join(EVENTS)],
+)
+async def test_an_answer_is_the_same_however_it_is_split(data: bytes, size: int) -> None:
+    measurement = await asked(data, size)
+
+    assert (measurement.error, measurement.input_len, measurement.output_len) == ("", 9, 4)
+    first, second = measurement.chunk_times
+    assert measurement.start < first <= second == measurement.end
+    assert size > 7 or first < second
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"HTTP/1.1 200",
+        STREAM_HEAD + chunk(EVENTS[0]),
+        STREAM[:-1],
+        whole(b"".join(EVENTS))[:-1],
+        whole(b"too hot", "400 Bad Request")[:-1],
+        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+        STREAM_HEAD + b"xyz\r\n",
+        STREAM_HEAD + b"5\r\nhello world\r\n",
+        b"x" * 100_000,
+    ],
+)
+async def test_an_answer_that_is_cut_or_none_is_told(data: bytes) -> None:
+    error = (await asked(data)).error
+
+    assert error.startswith("no whole answer: ")
+    assert len(error) < 600
+
+
+async def test_a_stream_that_ends_too_early_is_told() -> None:
+    assert (await asked(STREAM_HEAD + chunk(EVENTS[0]) + STREAM_END)).error == "the stream broke off"
+
+
 @pytest.mark.parametrize(
     ("body", "told"),
     [
@@ -117,10 +177,11 @@ def test_what_is_no_answer_is_told(arrivals: list[tuple[float, dict[str, Any] | 
         (b"", "HTTP status 400: "),
     ],
 )
-def test_a_refusal_is_told_in_the_server_s_words(body: bytes, told: str) -> None:
-    reader = AnswerReader(Measurement(0.0, 1))
-    reader.take(400, body[:5], 1.0)
-    reader.take(400, body[5:], 1.0)
-    with pytest.raises(AnswerError) as failed:
-        reader.finish()
-    assert str(failed.value) == told
+async def test_a_refusal_is_told_in_the_server_s_words(body: bytes, told: str) -> None:
+    assert (await asked(whole(body, "400 Bad Request"), size=5)).error == told
+
+
+async def test_a_redirection_is_not_followed() -> None:
+    redirection = whole(b"", "307 Temporary Redirect", "location: /")
+
+    assert (await asked(redirection)).error == "HTTP status 307: "

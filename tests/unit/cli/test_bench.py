@@ -54,6 +54,11 @@ def test_help_names_vllm_s_options(capsys: pytest.CaptureFixture[str]) -> None:
         (["--goodput", "ttft:soon"], "--goodput is 'ttft:soon'"),
         (["--goodput", "itl:3"], "--goodput is 'itl:3'"),
         (["--base-url", "127.0.0.1:8000"], "'127.0.0.1:8000' is no URL"),
+        (["--base-url", "ftp://127.0.0.1"], "'ftp://127.0.0.1' is no URL"),
+        (["--base-url", "http://"], "is no URL"),
+        (["--base-url", "http://host:99999999"], "is no URL"),
+        (["--base-url", "http://[host"], "is no URL"),
+        (["--base-url", "http://name:password@host"], "is no URL"),
         (["--max-concurrency", "0"], "use at least 1"),
     ],
 )
@@ -79,7 +84,7 @@ async def test_the_key_is_the_environment_s(
         assert await asyncio.to_thread(main, ["serve", "--base-url", server.url]) == 1
 
     assert len(heads) == 1
-    assert "\r\nauthorization: Bearer a-key\r\n" in heads[0]
+    assert "\r\nAuthorization: Bearer a-key\r\n" in heads[0]
     assert "/v1/models answers 401: wrong key" in capsys.readouterr().err
 
 

@@ -160,9 +160,10 @@ async def main(address: str, name: str) -> None:
     router = FakeRouter(name)
 
     async def script(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
-        print("called", flush=True)
         if request.data == b'{"stream": true}':
             yield event("first")
+        # Not before that was sent: a call that brought nothing yet would be answered by another router.
+        print("called", flush=True)
         await asyncio.Event().wait()
 
     router.script = script

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.shapes import M15
 from benchmarks.stack import parts
 from quire.client import AsyncClient
+from quire.simulator.calibration import StepKind
 from quire.simulator.cluster import Layout, simulate
 from quire.simulator.device import Device, StepSeconds, read_device
 from quire.simulator.group import Overheads
@@ -81,26 +82,42 @@ async def play(address: str, requests: list[Request]) -> Played:
     return Played(first_tokens, between_tokens, sum(request.num_output_tokens for request in requests) / seconds)
 
 
+def calibrate(worker: Sequence[str], path: Path) -> Device:
+    subprocess.run(
+        [sys.executable, "-m", "quire.cli.main", "calibrate", *worker, "--output", str(path)],
+        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    return read_device(path)
+
+
 def accuracy() -> dict[str, float]:
+    """Machines change their speed within minutes, so each load is played between two calibrations, and predicted from
+    the mean of both. `drift`: how much longer a step of 8 sequences took in the second."""
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
         # The worker gets a core, and what is around it the others: with threads on all of them, its steps take twice as
         # long as when nobody else wants a core.
-        model = [*M15.write(Path(directory)), "--num-threads", str(max(1, (os.cpu_count() or 1) // 2))]
-        path = Path(directory) / "device.json"
-        subprocess.run(
-            [sys.executable, "-m", "quire.cli.main", "calibrate", *model, "--output", str(path)],
-            check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        device = read_device(path)
-        figures["calibration_median_error_percent"] = 100 * float(device.origin["median_error"])
+        worker = [
+            *M15.write(Path(directory)), "--num-threads", str(max(1, (os.cpu_count() or 1) // 2)),
+            "--max-num-seqs", "128", "--max-num-batched-tokens", "512", "--max-model-len", "2048",
+        ]  # fmt: skip
         for name, load in LOADS.items():
             requests = load()
-            with parts(*model) as running:
+            before = calibrate(worker, Path(directory) / "before.json")
+            with parts(*worker) as running:
                 played = asyncio.run(play(running.grpc, requests))
-            layout = layout_of(device, 1)
+            after = calibrate(worker, Path(directory) / "after.json")
+            layout = layout_of(replace(before, step=mean_of(before.step, after.step)), 1)
+            kind = np.array([StepKind(8, 300, 0, 0).features])
+            first, second = (float(device.step.predict(kind)[0]) for device in (before, after))
+            figures[f"{name}_drift_percent"] = 100 * (second / first - 1)
+            figures[f"{name}_fit_median_error_percent"] = 100 * float(before.origin["median_error"])
             figures |= {f"{name}_{key}": value for key, value in beside(played, layout, requests).items()}
     return figures
+
+
+def mean_of(one: StepSeconds, other: StepSeconds) -> StepSeconds:
+    return StepSeconds(*((getattr(one, term.name) + getattr(other, term.name)) / 2 for term in fields(one)))
 
 
 def beside(played: Played, layout: Layout, requests: list[Request]) -> dict[str, float]:

@@ -9,6 +9,7 @@ import json
 import math
 import os
 import random
+import re
 import resource
 import signal
 import sys
@@ -117,6 +118,8 @@ def main(argv: Sequence[str]) -> int:
     )
     key = config.api_key[0] if config.api_key else os.environ.get("OPENAI_API_KEY", "")
     try:
+        if not re.fullmatch("[!-~]*", key):
+            raise ConfigError("the API key has a character that no header carries")
         figures = _check(config)
         turns = read_sharegpt(config.dataset_path) if config.dataset_name == "sharegpt" else []
     except (ConfigError, DatasetError) as error:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from training import corpus, holdout
@@ -18,6 +20,7 @@ from training.generate import greedy, load, prompt_ids, text_of
 from training.kinds.catalogue import KINDS
 from training.recipe import DRAFT, LARGE
 from training.recipe import SEED as TRAINING_SEED
+from training.train import train
 
 MODELS = Path(__file__).parents[2] / "quire" / "models"
 ASKED = 200
@@ -87,6 +90,16 @@ def test_no_trained_wording_contains_a_held_out_one() -> None:
 def test_same_seed_same_text() -> None:
     assert list(islice(corpus.chats(7), 50)) == list(islice(corpus.chats(7), 50))
     assert list(islice(corpus.chats(7), 50)) != list(islice(corpus.chats(8), 50))
+
+
+def test_same_seed_same_weights(tmp_path: Path) -> None:
+    small = replace(DRAFT, name="small", steps=3, batch_tokens=512, hidden_size=64, intermediate_size=64)
+    words = AutoTokenizer.from_pretrained(MODELS / LARGE.name).backend_tokenizer
+    for run in ("first", "second"):
+        train(small, words, tmp_path / run, compiled=False)
+    first, second = (load_file(tmp_path / run / "small" / "model.safetensors") for run in ("first", "second"))
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.mark.parametrize(("name", "limit"), [(LARGE.name, 8_000_000), (DRAFT.name, 2_000_000)])

@@ -60,6 +60,7 @@ def test_help_names_vllm_s_options(capsys: pytest.CaptureFixture[str]) -> None:
         (["--base-url", "http://[host"], "is no URL"),
         (["--base-url", "http://name:password@host"], "is no URL"),
         (["--max-concurrency", "0"], "use at least 1"),
+        (["--api-key", "a b"], "a character that no header carries"),
     ],
 )
 def test_a_bad_option_is_told(words: list[str], told: str) -> None:

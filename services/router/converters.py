@@ -159,7 +159,6 @@ class FrameFinish:
     attempt: int
     # None with an error.
     reason: FinishReason | None
-    num_cached_tokens: int
     error: ApiError | None
 
 
@@ -217,4 +216,4 @@ def finish_from_proto(finished: scheduler_pb2.Finished) -> FrameFinish:
         retry_after = finished.error.retry_after_ms / 1000 or None
         message = finished.error.message or "The scheduler ended this request without saying why."
         error = ApiError(kind_of_code(finished.error.code), message, retry_after=retry_after)
-    return FrameFinish(finished.sequence_id, finished.attempt, reason, finished.num_cached_tokens, error)
+    return FrameFinish(finished.sequence_id, finished.attempt, reason, error)

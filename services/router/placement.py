@@ -239,7 +239,7 @@ class Placement:
                 unfinished.append(sequence)
             else:
                 # Its last token arrived; only the word that it was the last was lost.
-                sequence.finish(reason, num_cached_tokens=0)
+                sequence.finish(reason)
         self.num_resubmissions += len(unfinished)
         self._place(submission, unfinished)
 

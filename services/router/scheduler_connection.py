@@ -265,6 +265,10 @@ class SchedulerConnection:
 
     def _apply(self, frame: scheduler_pb2.Frame) -> None:
         sequences = self._sequences
+        for started in frame.started:
+            sequence = sequences.get(started.sequence_id)
+            if sequence is not None and sequence.attempt == started.attempt:
+                sequence.num_cached_tokens = started.num_cached_tokens
         for row in converters.frame_rows(frame):
             sequence = sequences.get(row.sequence_id)
             if sequence is None or sequence.attempt != row.attempt:
@@ -287,7 +291,7 @@ class SchedulerConnection:
             if finish.error is not None:
                 self._owner.on_refused(self, sequence, finish.error)
             elif finish.reason is not None:
-                sequence.finish(finish.reason, finish.num_cached_tokens)
+                sequence.finish(finish.reason)
 
     def _close(self) -> None:
         """Hands over what ran here; idempotent."""

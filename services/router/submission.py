@@ -117,9 +117,8 @@ class Sequence:
     def is_over(self) -> bool:
         return self.finish_reason is not None or self.submission.is_closed
 
-    def finish(self, reason: FinishReason, num_cached_tokens: int) -> None:
+    def finish(self, reason: FinishReason) -> None:
         self.finish_reason = reason
-        self.num_cached_tokens = num_cached_tokens
         self.submission.mailbox.put(self)
 
     def count_loss(self) -> int:

@@ -247,6 +247,8 @@ class Engine:
             owner = token.sequence.request.key
             assert isinstance(owner, Owner)
             owner.session.add_token(owner, token.output_index, token.token_id, logprobs.get(token.result_index))
+            if token.output_index == len(token.sequence.request.output_token_ids):
+                owner.session.add_started(owner, token.sequence.num_cached_tokens or 0)
             if token.output_index == 0:
                 self._spans.first_token(owner)
         self._finish(outcome.finished)
@@ -257,7 +259,7 @@ class Engine:
             assert isinstance(owner, Owner)
             if end.failure is not None:
                 logger.warning("request %s failed: %s", owner.request_id, end.failure.message)
-            owner.session.add_finished(owner, end.reason, end.failure, end.sequence.num_cached_tokens or 0)
+            owner.session.add_finished(owner, end.reason, end.failure)
             self._spans.end(owner, end.reason.name.lower())
 
     def _fail_all(self, failure: Failure) -> None:

@@ -23,6 +23,7 @@ class FrameBuilder:
         "_first_output_indices",
         "_logprobs",
         "_sequence_ids",
+        "_started",
         "_token_ids",
     )
 
@@ -32,10 +33,16 @@ class FrameBuilder:
         self._first_output_indices = array(U32)
         self._token_ids = array(U32)
         self._logprobs: list[tuple[int, TokenLogprob]] = []
+        self._started: list[scheduler_pb2.Started] = []
         self._finished: list[scheduler_pb2.Finished] = []
 
     def __bool__(self) -> bool:
-        return bool(self._sequence_ids) or bool(self._finished)
+        return bool(self._sequence_ids) or bool(self._started) or bool(self._finished)
+
+    def add_started(self, sequence_id: int, attempt: int, num_cached_tokens: int) -> None:
+        self._started.append(
+            scheduler_pb2.Started(sequence_id=sequence_id, attempt=attempt, num_cached_tokens=num_cached_tokens)
+        )
 
     def add_token(
         self, sequence_id: int, attempt: int, output_index: int, token_id: int, logprob: TokenLogprob | None
@@ -48,19 +55,9 @@ class FrameBuilder:
         self._token_ids.append(token_id)
 
     def add_finished(
-        self,
-        sequence_id: int,
-        attempt: int,
-        reason: FinishReason,
-        failure: Failure | None = None,
-        num_cached_tokens: int = 0,
+        self, sequence_id: int, attempt: int, reason: FinishReason, failure: Failure | None = None
     ) -> None:
-        finished = scheduler_pb2.Finished(
-            sequence_id=sequence_id,
-            attempt=attempt,
-            reason=FINISH_REASONS[reason],
-            num_cached_tokens=num_cached_tokens,
-        )
+        finished = scheduler_pb2.Finished(sequence_id=sequence_id, attempt=attempt, reason=FINISH_REASONS[reason])
         if failure is not None:
             finished.error.CopyFrom(error_to_proto(failure))
         self._finished.append(finished)
@@ -72,6 +69,7 @@ class FrameBuilder:
             first_output_indices=self._first_output_indices.tobytes(),
             token_offsets=array(U32, range(len(self._token_ids) + 1)).tobytes(),
             token_ids=self._token_ids.tobytes(),
+            started=self._started,
             finished=self._finished,
         )
         if self._logprobs:

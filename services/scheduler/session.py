@@ -49,11 +49,13 @@ class RouterSession:
         self._frame.add_token(owner.sequence_id, owner.attempt, output_index, token_id, logprob)
         self._news.set()
 
-    def add_finished(
-        self, owner: Owner, reason: FinishReason, failure: Failure | None = None, num_cached_tokens: int = 0
-    ) -> None:
+    def add_started(self, owner: Owner, num_cached_tokens: int) -> None:
+        self._frame.add_started(owner.sequence_id, owner.attempt, num_cached_tokens)
+        self._news.set()
+
+    def add_finished(self, owner: Owner, reason: FinishReason, failure: Failure | None = None) -> None:
         self.owners.pop(owner.sequence_id, None)
-        self._frame.add_finished(owner.sequence_id, owner.attempt, reason, failure, num_cached_tokens)
+        self._frame.add_finished(owner.sequence_id, owner.attempt, reason, failure)
         self._news.set()
 
     def set_load(self, load: scheduler_pb2.Load) -> None:

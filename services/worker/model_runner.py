@@ -84,7 +84,6 @@ class ModelRunner:
         """Raises PlanError if the plan contradicts the state; then, and after any other exception, only `reset` helps.
         An error of the forward pass or the sampler is not raised: it fails the sequences of this step, and no others.
         """
-        started_at = time.monotonic()
         self._state.check_copies(plan)
         if len(plan.swap_out_blocks):
             self._host_pages.save(_indices(plan.swap_out_blocks), _indices(plan.swap_out_slots))
@@ -98,6 +97,7 @@ class ModelRunner:
             if self._state.admit(sequence):
                 self._sampler.admit(sequence)
             self._spans.start(sequence)
+        started_at = time.monotonic()
         batch = self._state.schedule(plan.rows)
         sample, error = None, None
         try:

@@ -255,6 +255,7 @@ class Frame(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     LOGPROBS_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    STARTED_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
     """u32[n]"""
     attempts: _builtins.bytes
@@ -269,6 +270,8 @@ class Frame(_message.Message):
     def logprobs(self) -> _sampling_pb2.TokenLogprobs: ...
     @_builtins.property
     def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finished]: ...
+    @_builtins.property
+    def started(self) -> _containers.RepeatedCompositeFieldContainer[Global___Started]: ...
     def __init__(
         self,
         *,
@@ -279,14 +282,43 @@ class Frame(_message.Message):
         token_ids: _builtins.bytes = ...,
         logprobs: _sampling_pb2.TokenLogprobs | None = ...,
         finished: _abc.Iterable[Global___Finished] | None = ...,
+        started: _abc.Iterable[Global___Started] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "finished", b"finished", "first_output_indices", b"first_output_indices", "logprobs", b"logprobs", "sequence_ids", b"sequence_ids", "token_ids", b"token_ids", "token_offsets", b"token_offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "finished", b"finished", "first_output_indices", b"first_output_indices", "logprobs", b"logprobs", "sequence_ids", b"sequence_ids", "started", b"started", "token_ids", b"token_ids", "token_offsets", b"token_offsets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Frame: _TypeAlias = Frame  # noqa: Y015
+
+@_typing.final
+class Started(_message.Message):
+    """The first word on one attempt at a sequence, with its first token."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    sequence_id: _builtins.int
+    attempt: _builtins.int
+    num_cached_tokens: _builtins.int
+    """Prompt tokens whose keys and values were found instead of computed."""
+    def __init__(
+        self,
+        *,
+        sequence_id: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        num_cached_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "num_cached_tokens", b"num_cached_tokens", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
 class Finished(_message.Message):
@@ -297,13 +329,10 @@ class Finished(_message.Message):
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
-    NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     attempt: _builtins.int
     reason: _sampling_pb2.FinishReason.ValueType
-    num_cached_tokens: _builtins.int
-    """Prompt tokens whose keys and values were found instead of computed."""
     @_builtins.property
     def error(self) -> Global___Error:
         """With FINISH_REASON_ERROR."""
@@ -314,12 +343,11 @@ class Finished(_message.Message):
         sequence_id: _builtins.int = ...,
         attempt: _builtins.int = ...,
         reason: _sampling_pb2.FinishReason.ValueType = ...,
-        num_cached_tokens: _builtins.int = ...,
         error: Global___Error | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "error", b"error", "num_cached_tokens", b"num_cached_tokens", "reason", b"reason", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "error", b"error", "reason", b"reason", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -336,7 +364,7 @@ class Error(_message.Message):
     """A google.rpc.Code."""
     message: _builtins.str
     retry_after_ms: _builtins.int
-    """With RESOURCE_EXHAUSTED: when it is worth another try."""
+    """With RESOURCE_EXHAUSTED and UNAVAILABLE: when it is worth another try."""
     def __init__(
         self,
         *,

@@ -407,7 +407,7 @@ class StepTimings(_message.Message):
     QUEUE_US_FIELD_NUMBER: _builtins.int
     RUN_US_FIELD_NUMBER: _builtins.int
     queue_us: _builtins.int
-    """Between the plan's arrival and its start on the device."""
+    """Between the plan's arrival and its start on the device, copies of blocks included."""
     run_us: _builtins.int
     """Inputs, forward pass and sampling; 0 where the plan had no rows."""
     def __init__(

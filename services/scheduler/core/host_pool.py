@@ -30,8 +30,8 @@ class HostPool:
 
     @property
     def num_used(self) -> int:
-        """Slots with something of use in them."""
-        return self.num_slots - len(self._blank)
+        """Slots that cannot be had for something else, as sequences have them or plans read them."""
+        return self.num_slots - self.num_free
 
     @property
     def num_cached(self) -> int:

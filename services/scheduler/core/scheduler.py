@@ -100,7 +100,7 @@ class Scheduler:
     def submit(self, request: SequenceRequest) -> Sequence:
         """Queues a sequence. Raises RefusedError if it can never run, or the queue is full."""
         self._check_request(request)
-        if self.num_waiting >= self.config.max_num_queued_reqs:
+        if self.num_waiting >= self.config.max_num_queued_reqs and not request.was_accepted:
             message = f"{self.num_waiting} requests are waiting already"
             raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
         self.counters.prompt_tokens += len(request.prompt_token_ids)

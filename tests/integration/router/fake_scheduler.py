@@ -189,6 +189,9 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             if answer.pause_after is not None and not answer.resume.is_set():
                 end = min(end, max(answer.pause_after, position + 1))
             frame = frame_of(choice, position, answer.token_ids[position:end])
+            frame.started.add(
+                sequence_id=choice.sequence_id, attempt=choice.attempt, num_cached_tokens=answer.num_cached_tokens
+            )
             if submit.sampling.HasField("logprobs"):
                 frame.logprobs.CopyFrom(_logprobs(answer.token_ids[position:end], submit.sampling.logprobs))
             position = end
@@ -223,7 +226,6 @@ def _finished(choice: scheduler_pb2.Choice, answer: Answer, position: int) -> sc
         sequence_id=choice.sequence_id,
         attempt=choice.attempt,
         reason=reason,
-        num_cached_tokens=answer.num_cached_tokens,
         error=answer.error,
     )
 

@@ -7,7 +7,7 @@ import json
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
-from tests.integration.router.conftest import MODEL, Api, StartRouter, fake_scheduler
+from tests.integration.router.conftest import GREETING, MODEL, Api, StartRouter, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler
 
 
@@ -79,6 +79,13 @@ async def test_cached_tokens_are_those_that_not_even_the_first_choice_computed(s
     scheduler.script = lambda _, choice: Answer([5], num_cached_tokens=4 if choice.choice_index else 0)
     reply = (await api.chat(n=3)).json
     assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+
+
+async def test_an_answer_that_a_stop_string_ends_has_its_cached_tokens_too(start_router: StartRouter) -> None:
+    api, _ = await started(start_router, 1)
+    reply = (await api.chat(stop=GREETING[3:6])).json
+    assert reply["choices"][0]["message"]["content"] == GREETING[:3]
+    assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] == 4
 
 
 async def test_a_reset_reaches_every_scheduler(start_router: StartRouter) -> None:

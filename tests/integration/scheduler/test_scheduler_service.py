@@ -35,6 +35,7 @@ class Router:
     def __init__(self, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub) -> None:
         self._call = stub.Connect()
         self.outputs: dict[int, list[int]] = {}
+        self.started: dict[int, scheduler_pb2.Started] = {}
         self.finished: dict[int, scheduler_pb2.Finished] = {}
         self.hello: scheduler_pb2.SchedulerHello
 
@@ -92,6 +93,7 @@ class Router:
             output = self.outputs[sequence_id]
             assert indices[row] == len(output), "a token is lost or doubled"
             output.extend(tokens[offsets[row] : offsets[row + 1]])
+        self.started |= {started.sequence_id: started for started in frame.started}
         for finished in frame.finished:
             self.finished[finished.sequence_id] = finished
 
@@ -340,7 +342,7 @@ async def test_what_was_found_in_the_cache_is_told_and_a_reset_forgets_it(tmp_pa
             await router.read_until_finished(sequence_id)
             assert router.outputs[sequence_id] == expected_output(prompt, 10)
         # Blocks of four; the last prompt token is always computed.
-        assert [router.finished[sequence_id].num_cached_tokens for sequence_id in (1, 2, 3)] == [0, 48, 0]
+        assert [router.started[sequence_id].num_cached_tokens for sequence_id in (1, 2, 3)] == [0, 48, 0]
         load = (await stack.stats()).load
         assert (load.num_prefix_cache_queries, load.num_prefix_cache_hits) == (150, 48)
 

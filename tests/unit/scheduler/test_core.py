@@ -199,6 +199,15 @@ def test_a_sequence_that_kills_its_workers_fails_and_those_beside_it_go_on() -> 
     core.check_integrity()
 
 
+def test_work_of_a_lost_scheduler_is_taken_however_long_the_queue() -> None:
+    core = scheduler(max_num_queued_reqs=1)
+    core.submit(request("waits"))
+    with pytest.raises(RefusedError):
+        core.submit(request("new"))
+    core.submit(request("from another", was_accepted=True))
+    assert core.num_waiting == 2
+
+
 def test_a_drained_sequence_is_adopted_however_long_the_queue() -> None:
     old, new = scheduler(), scheduler(max_num_queued_reqs=1)
     old.submit(request("a"))

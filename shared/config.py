@@ -168,7 +168,7 @@ def _help(field: dataclasses.Field[Any]) -> str:
     if field.metadata["choices"]:
         text += f" One of {', '.join(field.metadata['choices'])}."
     if field.metadata["not_built"]:
-        text += " Not built yet."
+        text += " Only the default is built."
     if field.default not in (None, "", ()) and not field.metadata["secret"]:
         text += f" Default: {field.default}."
     return text.replace("%", "%%")

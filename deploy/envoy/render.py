@@ -42,7 +42,7 @@ LOCAL_REPLIES = (
     LocalReply("EQ", 408, "The request took too long to arrive.", "invalid_request_error", "request_timeout"),
     LocalReply("EQ", 413, "The request body is too large.", "invalid_request_error", "request_too_large"),
     LocalReply("EQ", 431, "The request headers are too large.", "invalid_request_error", "headers_too_large"),
-    LocalReply("EQ", 503, "No router can be reached; try again.", "server_error", "unavailable"),
+    LocalReply("EQ", 503, "No router can take it now; try again.", "server_error", "unavailable"),
     LocalReply("EQ", 504, "The router did not answer in time.", "server_error", "timeout"),
     LocalReply("GE", 500, "The gateway failed.", "server_error", None),
     LocalReply("GE", 400, "The request is not valid: %RESPONSE_CODE_DETAILS%.", "invalid_request_error", None),

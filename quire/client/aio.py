@@ -26,7 +26,7 @@ class AsyncClient:
 
     def __init__(
         self,
-        address: str = "127.0.0.1:50051",
+        address: str = "127.0.0.1:8000",
         *,
         api_key: str | None = None,
         timeout: float | None = None,

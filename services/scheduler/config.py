@@ -18,7 +18,8 @@ class SchedulerConfig:
     )
     max_num_batched_tokens: int | None = option(
         None,
-        "Tokens in one step, at most: longer prompts are computed in chunks. Default: what the worker offers.",
+        "Tokens in one step, at most: longer prompts are computed in chunks. Given, --target-tbt-ms does not count. "
+        "Default: what the worker offers.",
         minimum=1,
     )
     max_num_queued_reqs: int = option(

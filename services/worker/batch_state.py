@@ -61,7 +61,7 @@ class BatchState:
         self.limits = limits
         slots = limits.max_num_seqs
         self._slot_of: dict[int, int] = {}
-        self._sequence_id = np.full(slots, -1, np.int64)  # -1: free
+        self._wire_id = np.full(slots, -1, np.int64)  # -1: free
         self._num_tokens = np.zeros(slots, np.int64)  # known and sampled
         self._num_known = np.zeros(slots, np.int64)  # those the host knows: what the sequence came with
         self._num_computed = np.zeros(slots, np.int64)
@@ -80,7 +80,7 @@ class BatchState:
             slot = self._slot_of.pop(wire_id, None)
             if slot is None:
                 raise PlanError(f"sequence {wire_id} is released but not there")
-            self._sequence_id[slot] = -1
+            self._wire_id[slot] = -1
             self._known[slot] = None
             self._failed.pop(wire_id, None)
             slots.append(slot)
@@ -107,7 +107,7 @@ class BatchState:
         self._check_new(sequence)
         slot, num_tokens, num_blocks = sequence.slot, len(sequence.token_ids), len(sequence.block_ids)
         self._slot_of[sequence.wire_id] = slot
-        self._sequence_id[slot] = sequence.wire_id
+        self._wire_id[slot] = sequence.wire_id
         self._num_tokens[slot] = self._num_known[slot] = num_tokens
         self._num_computed[slot] = sequence.num_computed_tokens
         self._num_blocks[slot] = num_blocks
@@ -162,7 +162,7 @@ class BatchState:
         sampled_rows = np.flatnonzero(samples)
         max_blocks = int(self._num_blocks[slots].max(initial=1))
         return Batch(
-            wire_ids=self._sequence_id[slots],
+            wire_ids=self._wire_id[slots],
             slots=slots,
             token_ids=token_ids,
             last_token_at=first[decodes],
@@ -188,7 +188,7 @@ class BatchState:
 
     def _check_new(self, sequence: NewSequence) -> None:
         limits, num_tokens = self.limits, len(sequence.token_ids)
-        occupied = sequence.slot < limits.max_num_seqs and self._sequence_id[sequence.slot] >= 0
+        occupied = sequence.slot < limits.max_num_seqs and self._wire_id[sequence.slot] >= 0
         rules = (
             (sequence.wire_id not in self._slot_of, "is there already"),
             (sequence.slot < limits.max_num_seqs, f"has slot {sequence.slot} of {limits.max_num_seqs}"),
@@ -218,7 +218,7 @@ class BatchState:
         _require_all(slots < limits.max_num_seqs, rows, "has no such slot")
         if len(np.unique(slots)) != len(slots):
             raise PlanError("two rows have one slot")
-        _require_all(self._sequence_id[slots] == rows.wire_ids, rows, "is not in that slot")
+        _require_all(self._wire_id[slots] == rows.wire_ids, rows, "is not in that slot")
         _require_all(self._num_computed[slots] == rows.num_computed_tokens, rows, "is not at that position")
         _require_all(scheduled >= 1, rows, "has no tokens scheduled")
         end = self._num_computed[slots] + scheduled

@@ -297,7 +297,7 @@ class Scheduler:
         return [sequence for sequence in prefills if sequence.status is Status.RUNNING]
 
     def _make_room(self, sequence: Sequence) -> bool:
-        """Sees to it that a block is free if the next token of `sequence` needs one: the latest arrivals give theirs
+        """Sees to it that a block is free if the next token of `sequence` needs one: the last by rank give theirs
         up. False if that was the sequence itself.
         """
         while self.memory.num_blocks_short(sequence, 1) > self.memory.pool.num_free:
@@ -361,7 +361,9 @@ class Scheduler:
         return bool(running) and running[0].num_losses >= _LOSSES_BEFORE_ALONE
 
     def _find_prefixes(self, sequence: Sequence) -> list[Prefix]:
-        """What is known of the sequence's tokens but for the last, which must be computed for what follows it."""
+        """What a starting sequence can share or load: what is known of its tokens, but for what is on the host and not
+        worth loading.
+        """
         found = self.memory.find(sequence)
         if not self.config.num_host_blocks:
             return found

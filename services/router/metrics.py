@@ -172,9 +172,11 @@ class LoadCollector(Collector):
             ("vllm:prefix_cache_hits", "num_prefix_cache_hits", "Tokens found in the prefix cache."),
         )
         for name, field, help_text in counters:
-            counter = CounterMetricFamily(name, help_text, labels=["model_name"])
+            # By scheduler: a sum would fall whenever one of them goes.
+            counter = CounterMetricFamily(name, help_text, labels=["model_name", "scheduler"])
             for model, connections in by_model.items():
-                counter.add_metric([model], sum(getattr(connection.load.last, field) for connection in connections))
+                for connection in connections:
+                    counter.add_metric([model, connection.address], getattr(connection.load.last, field))
             yield counter
 
 

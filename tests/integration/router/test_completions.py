@@ -152,7 +152,7 @@ async def test_metrics_have_vllm_s_names(start_router: StartRouter) -> None:
         f"vllm:cpu_cache_usage_perc{label} 0.75",
         f"vllm:avg_generation_throughput_toks_per_s{label} ",
         f"vllm:avg_prompt_throughput_toks_per_s{label} ",
-        f"vllm:num_preemptions_total{label} 0.0",
+        f'vllm:num_preemptions_total{{model_name="{MODEL}",scheduler="{scheduler.address}"}} 0.0',
         f"vllm:generation_tokens_total{label} {generated}.0",
         f'vllm:request_success_total{{finished_reason="stop",model_name="{MODEL}"}} 1.0',
         f'vllm:request_success_total{{finished_reason="length",model_name="{MODEL}"}} 1.0',

@@ -156,8 +156,8 @@ class Group:
         self._run_ahead.observe(answered - step.sent_s - step.queued_s, step.run_s)
         seen = step.result_s + self._overheads.hop
         times = self.times_between_tokens
-        for token in outcome.tokens:
-            visit = token.sequence.request.key
+        for sequence, *_ in outcome.tokens:
+            visit = sequence.request.key
             assert isinstance(visit, Visit)
             if visit.num_tokens:
                 times.append(seen - visit.last_token_s)

@@ -243,13 +243,13 @@ class Engine:
         self._deliver(outcome, logprobs)
 
     def _deliver(self, outcome: StepOutcome, logprobs: dict[int, TokenLogprob]) -> None:
-        for token in outcome.tokens:
-            owner = token.sequence.request.key
+        for sequence, output_index, token_id, result_index in outcome.tokens:
+            owner = sequence.request.key
             assert isinstance(owner, Owner)
-            owner.session.add_token(owner, token.output_index, token.token_id, logprobs.get(token.result_index))
-            if token.output_index == len(token.sequence.request.output_token_ids):
-                owner.session.add_started(owner, token.sequence.num_cached_tokens or 0)
-            if token.output_index == 0:
+            owner.session.add_token(owner, output_index, token_id, logprobs.get(result_index))
+            if output_index == len(sequence.request.output_token_ids):
+                owner.session.add_started(owner, sequence.num_cached_tokens or 0)
+            if output_index == 0:
                 self._spans.first_token(owner)
         self._finish(outcome.finished)
 

@@ -85,9 +85,9 @@ class Engine:
             if not in_flight:
                 return
             result = result_to_proto(self.runner.collect(in_flight.popleft()))
-            for token in self.core.apply(result_from_proto(result)).tokens:
-                assert isinstance(token.sequence.request.key, int)
-                self.outputs[token.sequence.request.key].append(token.token_id)
+            for sequence, _, token_id, _ in self.core.apply(result_from_proto(result)).tokens:
+                assert isinstance(sequence.request.key, int)
+                self.outputs[sequence.request.key].append(token_id)
 
 
 @pytest.mark.usefixtures("one_thread")

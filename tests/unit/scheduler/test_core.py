@@ -115,7 +115,7 @@ def test_results_of_a_preempted_sequence_are_dropped() -> None:
     in_flight = core.schedule()
     core.schedule()  # preempts the young one, whose token of `in_flight` is still to come
     outcome = answer(core, in_flight, 1, 2)
-    assert [token.sequence.request.key for token in outcome.tokens] == ["old"]
+    assert [sequence.request.key for sequence, *_ in outcome.tokens] == ["old"]
 
 
 def test_a_resubmission_goes_on_after_the_output_it_brings() -> None:
@@ -123,8 +123,8 @@ def test_a_resubmission_goes_on_after_the_output_it_brings() -> None:
     core.submit(request("a", max_tokens=4, output_token_ids=array("I", [TOKEN, TOKEN])))
     plan = core.schedule()
     assert rows(plan) == [(1, 0, 5)]
-    (token,) = answer(core, plan, 1).tokens
-    assert token.output_index == 2
+    ((_, output_index, _, _),) = answer(core, plan, 1).tokens
+    assert output_index == 2
 
 
 def test_a_failed_sequence_fails_alone() -> None:
@@ -134,7 +134,7 @@ def test_a_failed_sequence_fails_alone() -> None:
     plan = core.schedule()
     assert plan is not None
     outcome = core.apply(StepResult(plan.step_id, [2], [TOKEN], errors=[(1, "not a number")]))
-    assert [token.sequence.request.key for token in outcome.tokens] == ["b"]
+    assert [sequence.request.key for sequence, *_ in outcome.tokens] == ["b"]
     (end,) = outcome.finished
     assert end.failure is not None
     assert end.failure.message == "not a number"

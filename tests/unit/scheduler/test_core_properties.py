@@ -170,10 +170,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             # The device computed no numbers for the first of them.
             fail(result, array("I", result.wire_ids)[0])
         outcome = self.core.apply(result_from_proto(result))
-        for token in outcome.tokens:
-            output = self.outputs[name(token.sequence)]
-            assert token.output_index == len(output), "a token is lost or doubled"
-            output.append(token.token_id)
+        for sequence, output_index, token_id, _ in outcome.tokens:
+            output = self.outputs[name(sequence)]
+            assert output_index == len(output), "a token is lost or doubled"
+            output.append(token_id)
         for end in outcome.finished:
             key = name(end.sequence)
             request = self.requests.pop(key)

@@ -9,11 +9,10 @@ from __future__ import annotations
 import random
 import statistics
 import tempfile
-from array import array
 from itertools import islice
 from pathlib import Path
 
-from benchmarks.direct import GREEDY, DirectCaller, Timing
+from benchmarks.direct import DirectCaller, Timing, random_request
 from benchmarks.kv_memory import sharegpt
 from benchmarks.shapes import M15
 from benchmarks.stack import lone_worker
@@ -28,12 +27,7 @@ ROUNDS = 3
 def requests(seed: int) -> list[SequenceRequest]:
     chance = random.Random(seed)
     return [
-        SequenceRequest(
-            (seed, key),
-            array("I", [chance.randrange(3, 8000) for _ in range(num_prompt)]),
-            min(num_output, MAX_TOKENS),
-            sampling=GREEDY,
-        )
+        random_request((seed, key), num_prompt, min(num_output, MAX_TOKENS), chance)
         for key, (num_prompt, num_output) in enumerate(islice(sharegpt(), NUM_REQUESTS))
     ]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Iterable
+from array import array
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 from typing import Any
@@ -26,6 +28,12 @@ class Timing:
     first_token_s: float
     whole_s: float
     tokens: int
+
+
+def random_request(key: Hashable, num_prompt: int, num_output: int, chance: random.Random) -> SequenceRequest:
+    """Greedy, with a prompt of tokens that every shape of shapes.py has."""
+    prompt = array("I", [chance.randrange(3, 8000) for _ in range(num_prompt)])
+    return SequenceRequest(key, prompt, num_output, sampling=GREEDY)
 
 
 class DirectCaller:

@@ -7,10 +7,9 @@ from __future__ import annotations
 import random
 import statistics
 import tempfile
-from array import array
 from pathlib import Path
 
-from benchmarks.direct import GREEDY, DirectCaller
+from benchmarks.direct import DirectCaller, random_request
 from benchmarks.shapes import M135
 from benchmarks.stack import lone_worker
 from services.scheduler.core.config import PreemptionMode
@@ -26,15 +25,7 @@ ROUNDS = 3
 
 def requests(seed: int) -> list[SequenceRequest]:
     chance = random.Random(seed)
-    return [
-        SequenceRequest(
-            (seed, key),
-            array("I", [chance.randrange(3, 49_000) for _ in range(PROMPT_TOKENS)]),
-            OUTPUT_TOKENS,
-            sampling=GREEDY,
-        )
-        for key in range(NUM_REQUESTS)
-    ]
+    return [random_request((seed, key), PROMPT_TOKENS, OUTPUT_TOKENS, chance) for key in range(NUM_REQUESTS)]
 
 
 def measure() -> dict[str, float]:

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.inference.v1 import sampling_pb2
+from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import WorkerHello, result_from_proto
 from services.scheduler.core.kv_memory import Moves
 from services.scheduler.core.pacing import pairs
 from services.scheduler.core.plan import U32, NewSequence, Rows, StepPlan
 from services.scheduler.core.sequence import Sequence as CoreSequence
 from services.scheduler.core.sequence import SequenceRequest
-from services.scheduler.worker_link import WorkerLink
+from services.scheduler.worker_link import WorkerLink, WorkerLostError
 
 from .device import Matrix, StepSeconds
 
@@ -132,10 +133,10 @@ async def measure(link: WorkerLink, kinds: Sequence[StepKind]) -> AsyncIterator[
         yield measured[-1]
 
 
-async def _gap(results: AsyncIterator[object], last: float) -> float:
-    message = await anext(results)
-    result = result_from_proto(message)  # type: ignore[arg-type]
-    assert not result.errors, result.errors
+async def _gap(results: AsyncIterator[worker_pb2.StepResult], last: float) -> float:
+    result = result_from_proto(await anext(results))
+    if result.errors:
+        raise WorkerLostError(f"the worker failed a step: {result.errors[0][1]}")
     return time.monotonic() - last
 
 

@@ -40,7 +40,7 @@ class StepSeconds:
         rows = plan.rows
         if not rows:  # it only says who has left
             return 0.0
-        num_tokens = sum(rows.num_scheduled_tokens)
+        num_tokens = plan.num_tokens
         return (
             self.base
             + self.per_token * num_tokens

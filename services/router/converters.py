@@ -127,6 +127,7 @@ def _submit_to_proto(
                 choice_index=sequence.choice_index,
                 attempt=sequence.attempt,
                 output_token_ids=ids_to_bytes(sequence.output_token_ids),
+                was_accepted=sequence.num_losses > 0 or bool(sequence.output_token_ids),
             )
             for sequence in sequences
         ],

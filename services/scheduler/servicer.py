@@ -218,7 +218,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     max_tokens=submit.stop.max_tokens,
                     stop_token_ids=frozenset(stop_token_ids),
                     output_token_ids=u32(choice.output_token_ids),
-                    was_accepted=choice.attempt > 0,
+                    was_accepted=choice.was_accepted,
                     choice_index=choice.choice_index,
                     group=group,
                     cache_salt=submit.cache_salt,

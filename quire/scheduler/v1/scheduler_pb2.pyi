@@ -197,6 +197,7 @@ class Choice(_message.Message):
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    WAS_ACCEPTED_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The router's name for this choice, unique on its stream."""
     choice_index: _builtins.int
@@ -204,6 +205,8 @@ class Choice(_message.Message):
     """0, and one more for each resubmission."""
     output_token_ids: _builtins.bytes
     """u32: output received before this attempt."""
+    was_accepted: _builtins.bool
+    """A scheduler had taken it and was lost: no queue is too long for it. Those that were only refused elsewhere are new."""
     def __init__(
         self,
         *,
@@ -211,10 +214,11 @@ class Choice(_message.Message):
         choice_index: _builtins.int = ...,
         attempt: _builtins.int = ...,
         output_token_ids: _builtins.bytes = ...,
+        was_accepted: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "choice_index", b"choice_index", "output_token_ids", b"output_token_ids", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "choice_index", b"choice_index", "output_token_ids", b"output_token_ids", "sequence_id", b"sequence_id", "was_accepted", b"was_accepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

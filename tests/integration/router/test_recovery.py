@@ -87,6 +87,7 @@ async def test_a_broken_stream_goes_on_at_another_scheduler(start_router: StartR
     assert resubmitted.sampling == before.sampling
     (choice,) = resubmitted.choices
     assert choice.attempt == 1
+    assert (before.choices[0].was_accepted, choice.was_accepted) == (False, True)
     assert unpack(choice.output_token_ids) == IDS[:after]
 
 
@@ -279,6 +280,7 @@ async def test_a_refused_request_is_offered_to_others(start_router: StartRouter)
     assert (await api.chat()).json["choices"][0]["message"]["content"] == GREETING
     assert len(full.submits) == 1
     assert free.submits[0].choices[0].attempt == 1
+    assert not free.submits[0].choices[0].was_accepted, "its queue's bound would not count"
 
 
 async def test_requests_go_to_the_least_loaded(start_router: StartRouter) -> None:

@@ -44,7 +44,7 @@ class Cache:
         for prefix in found:
             self._pool.hold(prefix.block_id)
         ids = [prefix.block_id for prefix in found] + self._pool.allocate(len(blocks) - len(found))
-        prefixes = found + self._prefixes.announce(data, "", found, self)
+        prefixes = found + self._prefixes.announce(data[4 * len(found) :], found[-1] if found else "", self)
         for prefix, block_id in zip(prefixes, ids, strict=True):
             self._prefixes.publish(prefix, block_id)
         self._pool.release(ids)

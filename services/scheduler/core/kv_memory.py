@@ -75,8 +75,8 @@ class KVMemory:
         sequence.num_computed_tokens = len(found) * self._block_size
         sequence.num_hit_blocks = sequence.num_published_blocks = num_here
         if self._shares_prefixes:
-            token_ids, salt = sequence.token_ids.tobytes(), sequence.request.cache_salt
-            sequence.prefixes = found + self.prefix_cache.announce(token_ids, salt, found, sequence)
+            sequence.prefixes = found
+            self._announce(sequence, len(sequence.token_ids))
         if sequence.host_slots:
             self._swap_in(sequence)
         self._note_filled(sequence, num_here * self._block_size)
@@ -113,9 +113,7 @@ class KVMemory:
         if not self._shares_prefixes:
             return []
         if num_blocks > len(sequence.prefixes):
-            end = num_blocks * self._block_size
-            token_ids, salt = sequence.token_ids[:end].tobytes(), sequence.request.cache_salt
-            sequence.prefixes += self.prefix_cache.announce(token_ids, salt, sequence.prefixes, sequence)
+            self._announce(sequence, num_blocks * self._block_size)
         published = sequence.prefixes[sequence.num_published_blocks : num_blocks]
         for index, prefix in enumerate(published, sequence.num_published_blocks):
             self.prefix_cache.publish(prefix, sequence.block_ids[index])
@@ -228,6 +226,13 @@ class KVMemory:
             self._moves.swap_in.append((prefix.host_slot, block_id))
             self._moves.settled_slots.append(prefix.host_slot)
             prefix.owner = sequence
+
+    def _announce(self, sequence: Sequence, num_tokens: int) -> None:
+        """The prefixes of a sequence's full blocks, of those `num_tokens` fill, after those it has."""
+        prefixes = sequence.prefixes
+        token_ids = sequence.token_ids[len(prefixes) * self._block_size : num_tokens].tobytes()
+        parent = prefixes[-1] if prefixes else sequence.request.cache_salt
+        prefixes += self.prefix_cache.announce(token_ids, parent, sequence)
 
     def _swap_in(self, sequence: Sequence) -> None:
         """Brings back what a sequence had, but for the blocks that were found on the device still."""

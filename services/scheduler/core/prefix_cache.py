@@ -79,13 +79,14 @@ class PrefixCache:
             parent = prefix
         return found
 
-    def announce(self, token_ids: bytes, salt: Hashable, known: list[Prefix], owner: object) -> list[Prefix]:
-        """The prefixes of every full block of `token_ids` after the `known` ones: `owner` is about to compute them."""
+    def announce(self, token_ids: bytes, parent: Hashable, owner: object) -> list[Prefix]:
+        """The prefixes of every full block of `token_ids`, which `owner` is about to compute. `parent` is the prefix
+        before them, or the salt where there is none.
+        """
         size = self._block_bytes
         prefixes = self._prefixes
-        parent: object = known[-1] if known else salt
         announced = []
-        for start in range(len(known) * size, len(token_ids) - size + 1, size):
+        for start in range(0, len(token_ids) - size + 1, size):
             key = (parent, token_ids[start : start + size])
             prefix = prefixes.get(key)
             if prefix is None:

@@ -142,7 +142,7 @@ class Roster:
         assert self.num_outstanding_tokens == outstanding
         for sequence in self.running:
             assert sequence.status is Status.RUNNING
-            assert len(sequence.token_ids) + sequence.num_promised_tokens <= sequence.max_num_tokens
+            assert len(sequence.token_ids) <= sequence.num_planned_tokens <= sequence.max_num_tokens
         set_aside = [s for sequences in self._set_aside.values() for s in sequences.values()]
         assert len(set_aside) == self.num_set_aside
         for prefix, sequences in self._set_aside.items():
@@ -169,7 +169,7 @@ class Roster:
             self.wake(prefix)
         sequence.slot = -1
         sequence.wire_id = 0
-        sequence.num_promised_tokens = 0
+        sequence.num_planned_tokens = len(sequence.token_ids)
 
     def _forget_set_aside(self, sequence: Sequence, prefix: Prefix) -> None:
         others = self._set_aside[prefix]

@@ -261,36 +261,37 @@ class Scheduler:
         """
         prefills: list[Sequence] = []
         running, memory, block_size = self._roster.running, self.memory, self.config.block_size
-        new_block_ids = rows.new_block_ids
-        add_wire_id, add_slot, add_offset = rows.wire_ids.append, rows.slots.append, rows.new_block_offsets.append
-        add_num_computed = rows.num_computed_tokens.append
-        num_pairs = 0
+        last_slot = block_size - 1
+        new_block_ids, offsets = rows.new_block_ids, rows.new_block_offsets
+        add_wire_id, add_slot, add_position = rows.wire_ids.append, rows.slots.append, rows.num_computed_tokens.append
         # Preemption takes sequences off the end meanwhile, none of which has a row yet.
         for sequence in running:
-            num_tokens = len(sequence.token_ids) + sequence.num_promised_tokens
+            num_tokens = sequence.num_planned_tokens
             if num_tokens >= sequence.max_num_tokens:
                 continue
             position = sequence.num_computed_tokens
             if num_tokens - position > 1:
                 prefills.append(sequence)
                 continue
-            if position % block_size == 0:
+            slot = position % block_size
+            if slot == 0:
                 if not self._make_room(sequence):
                     continue
+                offsets.extend([len(new_block_ids)] * (len(rows) + 1 - len(offsets)))
                 new_block_ids.extend(memory.extend(sequence, 1))
-            elif (position + 1) % block_size == 0:
+            elif slot == last_slot:
                 memory.extend(sequence, 1)
             else:
                 sequence.num_computed_tokens = position + 1
+            sequence.num_planned_tokens = num_tokens + 1
             add_wire_id(sequence.wire_id)
             add_slot(sequence.slot)
-            add_num_computed(position)
-            add_offset(len(new_block_ids))
-            num_pairs += position + 1
-            sequence.num_promised_tokens += 1
-        rows.num_scheduled_tokens.extend([1] * len(rows))
+            add_position(position)
+        num_rows = len(rows)
+        offsets.extend([len(new_block_ids)] * (num_rows + 1 - len(offsets)))
+        rows.num_scheduled_tokens.extend([1] * num_rows)
         self._sampling.extend(rows.wire_ids)
-        self._num_pairs += num_pairs
+        self._num_pairs += sum(rows.num_computed_tokens) + num_rows
         return [sequence for sequence in prefills if sequence.status is Status.RUNNING]
 
     def _make_room(self, sequence: Sequence) -> bool:
@@ -405,8 +406,8 @@ class Scheduler:
             )
         rows.new_block_offsets.append(len(rows.new_block_ids))
         self._num_pairs += pairs(num_computed_tokens, num_tokens)
-        if sequence.num_computed_tokens == len(sequence.token_ids) + sequence.num_promised_tokens:
-            sequence.num_promised_tokens += 1
+        if sequence.num_computed_tokens == sequence.num_planned_tokens:
+            sequence.num_planned_tokens += 1
             self._sampling.append(sequence.wire_id)
 
     # -- Changes of status ---------------------------------------------------------------------------------------------
@@ -418,15 +419,13 @@ class Scheduler:
             sequence = by_wire_id.get(wire_id)
             if sequence is None:
                 continue
-            token_ids, request = sequence.token_ids, sequence.request
-            output_index = len(token_ids) - sequence.num_prompt_tokens
+            token_ids = sequence.token_ids
+            num_tokens = len(token_ids)
             token_ids.append(token_id)
-            sequence.num_promised_tokens -= 1
-            sequence.num_losses = 0
-            tokens.append((sequence, output_index, token_id, index))
-            if token_id in request.stop_token_ids:
+            tokens.append((sequence, num_tokens - sequence.num_prompt_tokens, token_id, index))
+            if token_id in sequence.stop_token_ids:
                 reason = FinishReason.STOP
-            elif len(token_ids) >= sequence.max_num_tokens:
+            elif num_tokens + 1 >= sequence.max_num_tokens:
                 reason = FinishReason.LENGTH
             else:
                 continue

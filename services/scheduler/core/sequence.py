@@ -63,12 +63,14 @@ class SequenceRequest:
 class Sequence:
     """Mutable state of one choice. Changed by the scheduler's core alone.
 
-    `num_computed_tokens` and `num_promised_tokens` are according to the plans sent, not yet confirmed: a promised
-    token is one that a plan in flight will sample. The sequence must catch up: its computed tokens with its known and
-    promised ones.
+    `num_computed_tokens` and `num_planned_tokens` are according to the plans sent, not yet confirmed: planned ones are
+    those known and those promised, which a plan in flight will sample. The sequence must catch up: its computed tokens
+    with its planned ones.
     """
 
     __slots__ = (
+        "_num_losses",
+        "_num_tokens_at_loss",
         "arrival",
         "block_ids",
         "host_slots",
@@ -76,8 +78,7 @@ class Sequence:
         "num_cached_tokens",
         "num_computed_tokens",
         "num_hit_blocks",
-        "num_losses",
-        "num_promised_tokens",
+        "num_planned_tokens",
         "num_prompt_tokens",
         "num_published_blocks",
         "num_swapped_tokens",
@@ -86,6 +87,7 @@ class Sequence:
         "request",
         "slot",
         "status",
+        "stop_token_ids",
         "token_ids",
         "waits_for",
         "wire_id",
@@ -98,8 +100,9 @@ class Sequence:
         # Prompt, then every output token whose result was applied.
         self.token_ids = request.prompt_token_ids + request.output_token_ids
         self.max_num_tokens = self.num_prompt_tokens + request.max_tokens
+        self.stop_token_ids = request.stop_token_ids
         self.num_tokens_at_start = 0  # known when it last started to run
-        self.num_promised_tokens = 0
+        self.num_planned_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.block_ids: list[int] = []
         # Block by block: of the full ones that are computed, or are to be from tokens known when it started.
@@ -114,7 +117,6 @@ class Sequence:
         self.slot = -1
         self.wire_id = 0  # 0: the worker does not know it
         self.status = Status.WAITING
-        # Workers lost in a row while they computed it, without a new token in between.
         self.num_losses = 0
 
     @property
@@ -124,6 +126,16 @@ class Sequence:
 
     def __lt__(self, other: Sequence) -> bool:
         return self.rank < other.rank
+
+    @property
+    def num_losses(self) -> int:
+        """Workers lost in a row while they computed it, without a new token in between."""
+        return self._num_losses if len(self.token_ids) == self._num_tokens_at_loss else 0
+
+    @num_losses.setter
+    def num_losses(self, num_losses: int) -> None:
+        self._num_losses = num_losses
+        self._num_tokens_at_loss = len(self.token_ids)
 
     @property
     def num_output_tokens(self) -> int:
@@ -141,11 +153,10 @@ class Sequence:
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Tokens that the next plan may compute: known and promised ones, but for a last one that nothing follows."""
-        num_tokens = len(self.token_ids) + self.num_promised_tokens
-        if num_tokens >= self.max_num_tokens:
+        """Tokens that the next plan may compute: those planned, but for a last one that nothing follows."""
+        if self.num_planned_tokens >= self.max_num_tokens:
             return 0
-        return num_tokens - self.num_computed_tokens
+        return self.num_planned_tokens - self.num_computed_tokens
 
     @property
     def num_outstanding_tokens(self) -> int:

@@ -118,7 +118,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             if not prefix.is_computed:
                 prefix.owner = user
         user.num_published = next((i for i, prefix in enumerate(known) if not prefix.is_computed), len(known))
-        user.prefixes = known + self.cache.announce(data, salt, known, user)
+        rest = data[4 * BLOCK_SIZE * len(known) :]
+        user.prefixes = known + self.cache.announce(rest, known[-1] if known else salt, user)
         self.users.append(user)
 
     @precondition(lambda self: self.users)

@@ -1,18 +1,23 @@
 /* Causal attention straight over the block tables, for prefill chunks and decodes alike (online softmax: Milakov and
  * Gimelshein, 2018; paged KV: Kwon et al., 2023).
  *
- * A unit of work is up to ROWS query rows (tokens x heads that share a KV head) of one sequence. Keys come in tiles of
- * TILE, aligned to absolute positions. For every row: a score is one chain of multiply-adds over the head dimension, a
- * tile's sum runs in 16 lanes and a fixed tree, an output element is one chain over the keys in order, rescaled at tile
- * borders. Keys a row must not see weigh exactly zero, and so do tiles before its window: a row's bits depend on its
- * position alone, not on the chunk, on the rows beside it, on the block size or on the thread.
+ * A unit of work is up to ROWS query rows (tokens x heads that share a KV head) of one sequence. Keys come in splits of
+ * SPLIT and in these in tiles of TILE, both aligned to absolute positions. For every row: a score is one chain of
+ * multiply-adds over the head dimension, a tile's sum runs in 16 lanes and a fixed tree, an output element is one chain
+ * over a split's keys in order, rescaled at tile borders, and the splits are merged in order. Keys a row must not see
+ * weigh exactly zero, and so do tiles and splits outside its window: a row's bits depend on its position alone, not on
+ * the chunk, on the rows beside it, on the block size or on the thread. So the splits of a unit that would keep others
+ * waiting go to several threads (Flash-Decoding: Dao et al., 2023), and the last of them merges.
  *
  * Key pages hold groups of 16 keys (of fewer where 16 does not divide the block size: its largest power of two)
  * transposed, [group][head_dim][key], so that 16 scores are one vector. Value pages are [slot][head_dim].
  */
 #include "vector.h"
 
+#include <stdlib.h>
+
 #define TILE 64                         /* keys */
+#define SPLIT (4 * TILE)                /* keys */
 #define GROUPS (TILE / LANES)           /* of 16 keys */
 #define ROWS 24                         /* query rows in a unit of work */
 #define MAX_DIM 256
@@ -30,11 +35,20 @@ struct attention {
     const float *q, *key_pages, *value_pages;
     float *out;
     const int32_t *positions, *query_starts, *block_tables;
-    const int64_t *unit_starts; /* [sequences + 1] */
+    const struct share *shares; /* [sequences + 1] */
+    float *partials;            /* [units in splits][splits][ROWS][partial_width] */
+    int32_t *missing;           /* [units in splits], atomic: splits not computed yet */
     int64_t q_row, q_head, key_block, value_block; /* strides in floats */
     int64_t heads, kv_heads, head_dim, block_size, max_blocks;
     int64_t window; /* keys a query sees; 0: all */
     float scale;
+};
+
+/* The part of the work that one sequence is. */
+struct share {
+    int64_t first_item;            /* items: units, or splits of units */
+    int64_t first_split, splits;   /* of each of its units, those that are items; 0: a unit is one item */
+    int64_t first_unit, first_part; /* among units and splits in `missing` and `partials` */
 };
 
 /* The keys of one tile that some row of the unit sees, and where they are. */
@@ -48,6 +62,15 @@ struct scratch {
     _Alignas(64) float q[ROWS * MAX_DIM], out[ROWS * MAX_DIM], scores[ROWS * TILE];
     _Alignas(64) float keys[TILE * MAX_DIM], values[TILE * MAX_DIM]; /* where pages cannot be read in place */
     float maximum[ROWS], sum[ROWS], rescale[ROWS];
+    _Alignas(64) float merged[ROWS * MAX_DIM];
+    float merged_maximum[ROWS], merged_sum[ROWS];
+    int64_t lowest[ROWS], highest[ROWS]; /* keys that each row sees */
+};
+
+/* Query rows first .. first + rows of a sequence: row r is token r / group, head kv_head * group + r % group. */
+struct unit {
+    int64_t sequence, kv_head, first, rows;
+    int64_t begin, end; /* keys that some row sees, inclusive */
 };
 
 static void find_tile(const struct attention *a, const int32_t *table, int64_t kv_head, struct tile *tile,
@@ -187,9 +210,9 @@ INLINE void soften(float *scores, int64_t start, int64_t first, int64_t last, fl
     for (int i = 0; i < TILE; i += VL) {
         vi position = lane + (int32_t)(start + i);
         vi seen = (position >= (int32_t)first) & (position <= (int32_t)last);
-        vf s = select(seen, load(scores + i), splat(-__builtin_inff()));
+        vf s = choose(seen, load(scores + i), splat(-__builtin_inff()));
         store(scores + i, s);
-        highest = select(s > highest, s, highest); /* a NaN is passed over here, and makes the sum NaN below */
+        highest = choose(s > highest, s, highest); /* a NaN is passed over here, and makes the sum NaN below */
     }
     float top = highest[0];
     for (int i = 1; i < VL; i++) top = highest[i] > top ? highest[i] : top;
@@ -204,31 +227,53 @@ INLINE void soften(float *scores, int64_t start, int64_t first, int64_t last, fl
     *maximum = top;
 }
 
-/* Query rows first .. first + rows of a sequence: row r is token r / group, head kv_head * group + r % group. */
-static void attend(const struct attention *a, int64_t sequence, int64_t kv_head, int64_t first_row, int64_t rows,
-                   struct scratch *scratch) {
-    int64_t dim = a->head_dim, padded = (dim + VL - 1) / VL * VL, group = a->heads / a->kv_heads;
-    int64_t token = a->query_starts[sequence];
-    const int32_t *table = a->block_tables + sequence * a->max_blocks;
-    int64_t lowest[ROWS], highest[ROWS], begin = INT64_MAX, end = -1; /* keys that each row sees, and their union */
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t t = token + (first_row + r) / group, head = kv_head * group + (first_row + r) % group;
-        const float *q = a->q + t * a->q_row + head * a->q_head;
+static int64_t token_of(const struct attention *a, const struct unit *u, int64_t row) {
+    return a->query_starts[u->sequence] + (u->first + row) / (a->heads / a->kv_heads);
+}
+
+static int64_t head_of(const struct attention *a, const struct unit *u, int64_t row) {
+    int64_t group = a->heads / a->kv_heads;
+    return u->kv_head * group + (u->first + row) % group;
+}
+
+static int64_t padded_dim(const struct attention *a) { return (a->head_dim + VL - 1) / VL * VL; }
+
+/* Unit `index` of a sequence, its queries scaled, its rows' keys known. */
+static struct unit open_unit(const struct attention *a, int64_t sequence, int64_t index, struct scratch *scratch) {
+    int64_t dim = a->head_dim, group = a->heads / a->kv_heads;
+    int64_t all = (a->query_starts[sequence + 1] - a->query_starts[sequence]) * group, per_head = (all + ROWS - 1) / ROWS;
+    struct unit u = {sequence, index / per_head, index % per_head * ROWS, ROWS, INT64_MAX, -1};
+    if (all - u.first < ROWS) u.rows = all - u.first;
+    for (int64_t r = 0; r < u.rows; r++) {
+        int64_t t = token_of(a, &u, r);
+        const float *q = a->q + t * a->q_row + head_of(a, &u, r) * a->q_head;
         for (int64_t d = 0; d < dim; d++) scratch->q[r * dim + d] = q[d] * a->scale;
-        memset(scratch->out + r * padded, 0, (size_t)padded * 4);
-        highest[r] = a->positions[t];
-        lowest[r] = a->window && highest[r] >= a->window ? highest[r] - a->window + 1 : 0;
-        if (lowest[r] < begin) begin = lowest[r];
-        if (highest[r] > end) end = highest[r];
+        int64_t last = a->positions[t], first = a->window && last >= a->window ? last - a->window + 1 : 0;
+        scratch->lowest[r] = first;
+        scratch->highest[r] = last;
+        if (first < u.begin) u.begin = first;
+        if (last > u.end) u.end = last;
+    }
+    return u;
+}
+
+/* One split of the unit's keys into scratch: out (not yet divided by the sum), maximum and sum. */
+static void attend(const struct attention *a, const struct unit *u, int64_t split, struct scratch *scratch) {
+    int64_t dim = a->head_dim, padded = padded_dim(a), rows = u->rows;
+    const int32_t *table = a->block_tables + u->sequence * a->max_blocks;
+    int64_t begin = split * SPLIT < u->begin ? u->begin : split * SPLIT;
+    int64_t end = split * SPLIT + SPLIT - 1 < u->end ? split * SPLIT + SPLIT - 1 : u->end;
+    memset(scratch->out, 0, (size_t)(rows * padded) * 4);
+    for (int64_t r = 0; r < rows; r++) {
         scratch->maximum[r] = -1e30f; /* finite: a tile a row does not see leaves it as it is */
         scratch->sum[r] = 0;
     }
     for (int64_t start = begin / TILE * TILE; start <= end; start += TILE) {
         struct tile tile = {.first = start < begin ? begin : start};
         tile.last = end < start + TILE ? end : start + TILE - 1;
-        find_tile(a, table, kv_head, &tile, scratch);
-        if (tile.last < end && rows <= TILE_ROWS) /* more rows have work enough to hide behind */
-            prefetch(a, table, kv_head, start + TILE, end < start + 2 * TILE ? end : start + 2 * TILE - 1);
+        find_tile(a, table, u->kv_head, &tile, scratch);
+        if (tile.last < u->end && rows <= TILE_ROWS) /* more rows have work enough to hide behind */
+            prefetch(a, table, u->kv_head, start + TILE, u->end < start + 2 * TILE ? u->end : start + 2 * TILE - 1);
         for (int64_t g = 0; g < GROUPS; g += SCORE_GROUPS) {
             const float *keys[SCORE_GROUPS], *any = NULL; /* a group no row sees is scored as another and masked */
             for (int i = 0; i < SCORE_GROUPS; i++) any = tile.keys[g + i] ? tile.keys[g + i] : any;
@@ -239,8 +284,8 @@ static void attend(const struct attention *a, int64_t sequence, int64_t kv_head,
                            scratch->scores + r * TILE + g * LANES);
         }
         for (int64_t r = 0; r < rows; r++)
-            soften(scratch->scores + r * TILE, start, lowest[r], highest[r], scratch->maximum + r, scratch->sum + r,
-                   scratch->rescale + r);
+            soften(scratch->scores + r * TILE, start, scratch->lowest[r], scratch->highest[r], scratch->maximum + r,
+                   scratch->sum + r, scratch->rescale + r);
         for (int64_t column = 0; column < padded; column += VALUE_VECTORS * VL) {
             int64_t vectors = (padded - column) / VL < VALUE_VECTORS ? (padded - column) / VL : VALUE_VECTORS;
             for (int64_t r = 0; r < rows; r += TILE_ROWS)
@@ -249,26 +294,124 @@ static void attend(const struct attention *a, int64_t sequence, int64_t kv_head,
                            scratch->out + r * padded + column, padded);
         }
     }
-    for (int64_t r = 0; r < rows; r++) {
-        int64_t t = token + (first_row + r) / group, head = kv_head * group + (first_row + r) % group;
-        float *out = a->out + (t * a->heads + head) * dim;
-        for (int64_t at = 0; at < dim; at += VL)
-            store_part(out + at, load(scratch->out + r * padded + at) / scratch->sum[r], dim - at);
+}
+
+static void start_merge(const struct attention *a, const struct unit *u, struct scratch *scratch) {
+    memset(scratch->merged, 0, (size_t)(u->rows * padded_dim(a)) * 4);
+    for (int64_t r = 0; r < u->rows; r++) {
+        scratch->merged_maximum[r] = -1e30f;
+        scratch->merged_sum[r] = 0;
     }
 }
 
-/* Units first .. last of all; those of sequence s start at unit_starts[s], KV head by KV head. */
+/* Adds the next split to what is merged. One that a row does not see leaves the row's bits as they are. */
+static void merge(const struct attention *a, const struct unit *u, const float *out, const float *maximum,
+                  const float *sum, struct scratch *scratch) {
+    int64_t padded = padded_dim(a);
+    for (int64_t r = 0; r < u->rows; r++) {
+        float *top = scratch->merged_maximum + r, highest = maximum[r] > *top ? maximum[r] : *top;
+        float before = vector_exp(splat(*top - highest))[0], now = vector_exp(splat(maximum[r] - highest))[0];
+        float old_sum = scratch->merged_sum[r] * before, new_sum = sum[r] * now;
+        ROUNDED(old_sum);
+        ROUNDED(new_sum);
+        *top = highest;
+        scratch->merged_sum[r] = old_sum + new_sum;
+        float *total = scratch->merged + r * padded;
+        for (int64_t at = 0; at < padded; at += VL) {
+            vf old = load(total + at) * before, new = load(out + r * padded + at) * now;
+            ROUNDED(old);
+            ROUNDED(new);
+            store(total + at, old + new);
+        }
+    }
+}
+
+static void write_out(const struct attention *a, const struct unit *u, const struct scratch *scratch) {
+    int64_t dim = a->head_dim, padded = padded_dim(a);
+    for (int64_t r = 0; r < u->rows; r++) {
+        float *out = a->out + (token_of(a, u, r) * a->heads + head_of(a, u, r)) * dim;
+        for (int64_t at = 0; at < dim; at += VL)
+            store_part(out + at, load(scratch->merged + r * padded + at) / scratch->merged_sum[r], dim - at);
+    }
+}
+
+static void attend_unit(const struct attention *a, int64_t sequence, int64_t index, struct scratch *scratch) {
+    struct unit u = open_unit(a, sequence, index, scratch);
+    start_merge(a, &u, scratch);
+    for (int64_t split = u.begin / SPLIT; split <= u.end / SPLIT; split++) {
+        attend(a, &u, split, scratch);
+        merge(a, &u, scratch->out, scratch->maximum, scratch->sum, scratch);
+    }
+    write_out(a, &u, scratch);
+}
+
+static int64_t partial_width(const struct attention *a) { return ROWS * (padded_dim(a) + 2); }
+
+/* One split of a unit, whose other splits are computed elsewhere. Those that no row sees are empty. */
+static void attend_part(const struct attention *a, int64_t sequence, int64_t index, int64_t split,
+                        struct scratch *scratch) {
+    const struct share *share = a->shares + sequence;
+    int64_t padded = padded_dim(a), splits = share->splits;
+    struct unit u = open_unit(a, sequence, index, scratch);
+    float *parts = a->partials + (share->first_part + index * splits) * partial_width(a);
+    float *part = parts + split * partial_width(a);
+    attend(a, &u, share->first_split + split, scratch);
+    memcpy(part, scratch->out, (size_t)(u.rows * padded) * 4);
+    memcpy(part + ROWS * padded, scratch->maximum, sizeof scratch->maximum);
+    memcpy(part + ROWS * padded + ROWS, scratch->sum, sizeof scratch->sum);
+    if (__atomic_sub_fetch(a->missing + share->first_unit + index, 1, __ATOMIC_ACQ_REL)) return;
+    start_merge(a, &u, scratch);
+    for (int64_t s = 0; s < splits; s++) {
+        part = parts + s * partial_width(a);
+        merge(a, &u, part, part + ROWS * padded, part + ROWS * padded + ROWS, scratch);
+    }
+    write_out(a, &u, scratch);
+}
+
+/* Items first .. last of all: sequence by sequence, KV head by KV head, split by split. */
 static void attend_items(const void *task, int64_t first, int64_t last) {
     const struct attention *a = task;
     struct scratch scratch;
-    int64_t group = a->heads / a->kv_heads, sequence = 0;
-    for (int64_t unit = first; unit < last; unit++) {
-        while (a->unit_starts[sequence + 1] <= unit) sequence++;
-        int64_t rows = (a->query_starts[sequence + 1] - a->query_starts[sequence]) * group;
-        int64_t per_head = (rows + ROWS - 1) / ROWS, index = unit - a->unit_starts[sequence];
-        int64_t first_row = index % per_head * ROWS;
-        attend(a, sequence, index / per_head, first_row, rows - first_row < ROWS ? rows - first_row : ROWS, &scratch);
+    int64_t sequence = 0;
+    for (int64_t item = first; item < last; item++) {
+        while (a->shares[sequence + 1].first_item <= item) sequence++;
+        int64_t index = item - a->shares[sequence].first_item, splits = a->shares[sequence].splits;
+        if (splits)
+            attend_part(a, sequence, index / splits, index % splits, &scratch);
+        else
+            attend_unit(a, sequence, index, &scratch);
     }
+}
+
+/* Pairs of query token and key that a sequence has, about. */
+static int64_t count_pairs(const struct attention *a, int64_t sequence) {
+    int64_t first = a->query_starts[sequence], tokens = a->query_starts[sequence + 1] - first;
+    if (!tokens) return 0;
+    int64_t seen = a->positions[first + tokens - 1] + 1;
+    return tokens * (a->window && a->window < seen ? a->window : seen);
+}
+
+/* Cuts the work into items for `threads`. Returns what all sequences have together. */
+static struct share share_out(const struct attention *a, int64_t sequences, int64_t pairs, int threads,
+                              struct share *shares) {
+    struct share next = {0};
+    for (int64_t s = 0; s < sequences; s++) {
+        int64_t first = a->query_starts[s], tokens = a->query_starts[s + 1] - first;
+        int64_t per_head = (tokens * (a->heads / a->kv_heads) + ROWS - 1) / ROWS, units = per_head * a->kv_heads;
+        shares[s] = next;
+        if (!units) continue;
+        /* A unit of more than an eighth of a thread's share may end long after the others. */
+        int64_t last = a->positions[first + tokens - 1], per_unit = count_pairs(a, s) / per_head;
+        if (threads > 1 && per_unit * threads * 8 > pairs * a->kv_heads) {
+            int64_t lowest = a->window && a->positions[first] >= a->window ? a->positions[first] - a->window + 1 : 0;
+            shares[s].first_split = lowest / SPLIT;
+            shares[s].splits = last / SPLIT - lowest / SPLIT + 1;
+            next.first_unit += units;
+            next.first_part += units * shares[s].splits;
+        }
+        next.first_item += units * (shares[s].splits ? shares[s].splits : 1);
+    }
+    return shares[sequences] = next;
 }
 
 /* q [tokens, heads, head_dim] (strides q_row, q_head) -> out [tokens, heads * head_dim]. head_dim <= 256. */
@@ -277,16 +420,23 @@ void quire_paged_attention(const float *q, const float *key_pages, const float *
                            int64_t q_row, int64_t q_head, int64_t key_block, int64_t value_block, int64_t sequences,
                            int64_t heads, int64_t kv_heads, int64_t head_dim, int64_t block_size, int64_t max_blocks,
                            int64_t window, float scale, int threads) {
-    int64_t unit_starts[sequences + 1], work = 0; /* multiply-adds */
-    unit_starts[0] = 0;
-    for (int64_t s = 0; s < sequences; s++) {
-        int64_t tokens = query_starts[s + 1] - query_starts[s], seen = 0;
-        unit_starts[s + 1] = unit_starts[s] + (tokens * (heads / kv_heads) + ROWS - 1) / ROWS * kv_heads;
-        if (tokens) seen = positions[query_starts[s + 1] - 1] + 1;
-        work += tokens * (window && window < seen ? window : seen) * heads * head_dim * 2;
+    struct share shares[sequences + 1];
+    struct attention a = {q, key_pages, value_pages, out, positions, query_starts, block_tables, shares, NULL, NULL,
+                          q_row, q_head, key_block, value_block, heads, kv_heads, head_dim, block_size, max_blocks,
+                          window, scale};
+    int64_t pairs = 0;
+    for (int64_t s = 0; s < sequences; s++) pairs += count_pairs(&a, s);
+    if (pairs * heads * head_dim * 2 < PARALLEL_FROM) threads = 1;
+    struct share all = share_out(&a, sequences, pairs, threads, shares);
+    if (all.first_part) {
+        a.partials = malloc((size_t)(all.first_part * partial_width(&a)) * sizeof *a.partials);
+        a.missing = malloc((size_t)all.first_unit * sizeof *a.missing);
+        if (!a.partials || !a.missing) all = share_out(&a, sequences, pairs, 1, shares);
+        for (int64_t s = 0; s < sequences && all.first_part; s++)
+            for (int64_t unit = shares[s].first_unit; unit < shares[s + 1].first_unit; unit++)
+                a.missing[unit] = (int32_t)shares[s].splits;
     }
-    struct attention a = {q, key_pages, value_pages, out, positions, query_starts, block_tables, unit_starts, q_row,
-                          q_head, key_block, value_block, heads, kv_heads, head_dim, block_size, max_blocks, window,
-                          scale};
-    parallel(attend_items, &a, unit_starts[sequences], 1, work < PARALLEL_FROM ? 1 : threads);
+    parallel(attend_items, &a, all.first_item, 1, threads);
+    free(a.partials);
+    free(a.missing);
 }

@@ -30,7 +30,7 @@ INLINE vf gumbel(vu x) {
     ROUNDED(u);
     vf rest = 1.0f - u;
     vf error = (1.0f - rest) - u;
-    vf s = select(upper, u, rest), c = select(upper, (vf){0}, error);
+    vf s = choose(upper, u, rest), c = choose(upper, (vf){0}, error);
     vf exponential = -(vector_log(s) + c / s);
     return -vector_log(exponential);
 }
@@ -52,7 +52,7 @@ static int64_t sample_row(const float *logits, int64_t vocabulary, uint64_t seed
         vf highest = splat(-__builtin_inff());
         for (int64_t i = 0; i < count; i += VL) {
             vf v = load_part(logits + first + i, count - i);
-            highest = select(v > highest, v, highest);
+            highest = choose(v > highest, v, highest);
         }
         float top = highest[0];
         for (int i = 1; i < VL; i++) top = highest[i] > top ? highest[i] : top;
@@ -82,7 +82,7 @@ static int64_t sample_row(const float *logits, int64_t vocabulary, uint64_t seed
         for (int64_t i = 0; i < SPAN; i += VL) {
             vf v = load(perturbed + i) + load_part(logits + first + i, count - i > 0 ? count - i : 0);
             store(perturbed + i, v);
-            if (i + VL <= count) highest = select(v > highest, v, highest);
+            if (i + VL <= count) highest = choose(v > highest, v, highest);
         }
         top = highest[0];
         for (int i = 1; i < VL; i++) top = highest[i] > top ? highest[i] : top;

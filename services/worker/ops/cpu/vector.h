@@ -78,7 +78,7 @@ INLINE void store_part(float *p, vf v, int64_t count) {
     for (int64_t i = 0; i < count; i++) p[i] = lanes[i];
 }
 
-INLINE vf select(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
+INLINE vf choose(vi mask, vf yes, vf no) { return (vf)((mask & (vi)yes) | (~mask & (vi)no)); }
 
 /* Sixteen partial sums to one, always in this tree. */
 INLINE float sum_lanes(const vf parts[PARTS]) {
@@ -107,8 +107,8 @@ INLINE vf vector_exp(vf x) {
     p = p + 1.0f;
     vf power = (vf)(((vi)shifted - 0x4b400000 + 127) << 23);
     vf result = p * power;
-    result = select(x < -87.3f, (vf){0}, result);
-    return select(x > 88.3f, splat(__builtin_inff()), result);
+    result = choose(x < -87.3f, (vf){0}, result);
+    return choose(x > 88.3f, splat(__builtin_inff()), result);
 }
 
 /* ln x of positive normal x, within 1 unit in the last place or 1e-7 of it near 1 (Cephes' logf, S. Moshier). */

@@ -17,16 +17,16 @@ HEADS = [Heads(9, 3, 64), Heads(8, 4, 8), Heads(4, 4, 128), Heads(32, 1, 16), He
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-@pytest.mark.parametrize("window", [None, 1, 21, 100])
+@pytest.mark.parametrize("window", [None, 1, 21, 300])
 def test_attention_equals_the_exact_one(
     cpu: CPUOps, exact: ReferenceOps, generator: torch.Generator, heads: Heads, window: int | None
 ) -> None:
-    sequence = random_sequence(generator, 150, heads)
+    sequence = random_sequence(generator, 530, heads)
     expected = run_alone(exact, heads, sequence, window=window)
     torch.testing.assert_close(run_alone(cpu, heads, sequence, window=window).double(), expected, rtol=1e-4, atol=5e-6)
 
 
-@pytest.mark.parametrize("position", [0, 15, 16, 63, 64, 299])
+@pytest.mark.parametrize("position", [0, 15, 16, 63, 64, 255, 256, 600])
 def test_one_query_equals_a_softmax_written_out(
     cpu: CPUOps, exact: ReferenceOps, generator: torch.Generator, position: int
 ) -> None:
@@ -51,8 +51,8 @@ def test_bits_depend_on_the_sequence_alone(cpu: CPUOps, data: st.DataObject) -> 
     """Any chunks, any neighbours in any order, any block size, any window, any number of threads."""
     heads = data.draw(st.sampled_from([Heads(9, 3, 64), Heads(8, 4, 8), Heads(3, 1, 24), Heads(1, 1, 16)]))
     block_size = data.draw(st.sampled_from([1, 4, 8, 16, 24, 32, 64]))
-    window = data.draw(st.sampled_from([None, None, 1, 20, 70]))
-    lengths = data.draw(st.lists(st.integers(1, 200), min_size=1, max_size=4))
+    window = data.draw(st.sampled_from([None, None, 1, 20, 70, 300]))
+    lengths = data.draw(st.lists(st.integers(1, 200) | st.integers(250, 800), min_size=1, max_size=4))
     threads = data.draw(st.sampled_from([1, 2, 3]))
     generator = torch.Generator().manual_seed(data.draw(st.integers(0, 1000)))
     sequences = [random_sequence(generator, length, heads) for length in lengths]
@@ -80,6 +80,19 @@ def test_decoding_token_by_token_equals_one_prefill_bit_for_bit(
         run.step(sequences, {0: 1, 1: 1, 2: 1})
     for row, sequence in enumerate(sequences):
         assert torch.equal(run.result(row), run_alone(cpu, heads, sequence))
+
+
+def test_a_long_sequence_is_the_same_whether_threads_share_its_splits(cpu: CPUOps, threads: int) -> None:
+    """One sequence alone is split among the threads, one of many is not."""
+    heads = Heads(9, 3, 64)
+    generator = torch.Generator().manual_seed(5)
+    sequences = [random_sequence(generator, length, heads) for length in (1500, *[40] * 20)]
+    for window in (None, 700):
+        run = PagedRun(cpu, heads, [len(sequence.q) for sequence in sequences], 16, window=window)
+        run.step(sequences, {0: 1496})
+        for _ in range(4):
+            run.step(sequences, {0: 1} | dict.fromkeys(range(1, 21), 10))
+        assert torch.equal(run.result(0), run_alone(cpu, heads, sequences[0], window=window))
 
 
 def test_a_large_score_neither_overflows_nor_hides_the_window(cpu: CPUOps, exact: ReferenceOps) -> None:

@@ -32,8 +32,8 @@ def test_products_norms_and_activations(fused: list[CPUOps], generator: torch.Ge
 
 @pytest.mark.parametrize("heads", [Heads(9, 3, 64), Heads(3, 1, 24), Heads(4, 2, 8)], ids=str)
 def test_attention(fused: list[CPUOps], generator: torch.Generator, heads: Heads) -> None:
-    sequence = random_sequence(generator, 150, heads)
-    first, *others = (run_alone(ops, heads, sequence, window=90) for ops in fused)
+    sequence = random_sequence(generator, 600, heads)
+    first, *others = (run_alone(ops, heads, sequence, window=400) for ops in fused)
     for other in others:
         assert torch.equal(other, first)
 

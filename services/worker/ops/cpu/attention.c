@@ -20,6 +20,7 @@
 #define SPLIT (4 * TILE)                /* keys */
 #define GROUPS (TILE / LANES)           /* of 16 keys */
 #define ROWS 24                         /* query rows in a unit of work */
+#define ROW_LANES (ROWS + LANES)        /* room for whole vectors of rows */
 #define MAX_DIM 256
 #define PARALLEL_FROM 400000            /* multiply-adds; below, waking another thread costs more than it brings */
 #define SCORE_GROUPS (VL == 16 ? 4 : 1) /* register tile: TILE_ROWS rows by this many groups of keys, */
@@ -61,7 +62,7 @@ struct tile {
 struct scratch {
     _Alignas(64) float q[ROWS * MAX_DIM], out[ROWS * MAX_DIM], scores[ROWS * TILE];
     _Alignas(64) float keys[TILE * MAX_DIM], values[TILE * MAX_DIM]; /* where pages cannot be read in place */
-    float maximum[ROWS], sum[ROWS], rescale[ROWS];
+    float maximum[ROW_LANES], sum[ROWS], rescale[ROW_LANES];
     _Alignas(64) float merged[ROWS * MAX_DIM];
     float merged_maximum[ROWS], merged_sum[ROWS];
     int64_t lowest[ROWS], highest[ROWS]; /* keys that each row sees */
@@ -200,31 +201,57 @@ static void weigh_tile(int64_t rows, int64_t vectors, const float *weights, cons
     }
 }
 
-/* Scores to weights of one row: masks, moves the running maximum, adds to the running sum. */
-INLINE void soften(float *scores, int64_t start, int64_t first, int64_t last, float *maximum, float *sum,
-                   float *rescale) {
+/* Hides the scores of the tile at `start` that a row must not see. */
+INLINE void hide(float *scores, int64_t start, int64_t first, int64_t last) {
     static const int32_t count[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
     vi lane;
     memcpy(&lane, count, sizeof lane);
-    vf highest = splat(*maximum), total[PARTS] = {0};
     for (int i = 0; i < TILE; i += VL) {
         vi position = lane + (int32_t)(start + i);
         vi seen = (position >= (int32_t)first) & (position <= (int32_t)last);
-        vf s = choose(seen, load(scores + i), splat(-__builtin_inff()));
-        store(scores + i, s);
-        highest = choose(s > highest, s, highest); /* a NaN is passed over here, and makes the sum NaN below */
+        store(scores + i, choose(seen, load(scores + i), splat(-__builtin_inff())));
     }
-    float top = highest[0];
-    for (int i = 1; i < VL; i++) top = highest[i] > top ? highest[i] : top;
-    for (int i = 0; i < TILE; i += LANES)
+}
+
+INLINE float highest_of(const float *scores) {
+    vf highest[PARTS];
+    UNROLL for (int part = 0; part < PARTS; part++) highest[part] = load(scores + part * VL);
+    for (int i = LANES; i < TILE; i += LANES)
         UNROLL for (int part = 0; part < PARTS; part++) {
-            vf weight = vector_exp(load(scores + i + part * VL) - top);
-            store(scores + i + part * VL, weight);
-            total[part] += weight;
+            vf s = load(scores + i + part * VL);
+            highest[part] = choose(s > highest[part], s, highest[part]);
         }
-    *rescale = vector_exp(splat(*maximum - top))[0];
-    *sum = *sum * *rescale + sum_lanes(total);
-    *maximum = top;
+    float lane[LANES];
+    UNROLL for (int part = 0; part < PARTS; part++) store(lane + part * VL, highest[part]);
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int i = 0; i < width; i++) lane[i] = lane[i + width] > lane[i] ? lane[i + width] : lane[i];
+    return lane[0];
+}
+
+/* Scores to weights, of all rows: moves the running maxima, adds to the running sums. */
+static void soften(struct scratch *scratch, int64_t rows, int64_t start) {
+    float top[ROW_LANES];
+    for (int64_t r = 0; r < rows; r++) {
+        float *scores = scratch->scores + r * TILE;
+        if (start < scratch->lowest[r] || start + TILE - 1 > scratch->highest[r])
+            hide(scores, start, scratch->lowest[r], scratch->highest[r]);
+        float highest = highest_of(scores); /* may pass a NaN over, which makes the sum NaN below */
+        top[r] = highest > scratch->maximum[r] ? highest : scratch->maximum[r];
+    }
+    for (int64_t r = 0; r < rows; r += VL)
+        store(scratch->rescale + r, vector_exp(load(scratch->maximum + r) - load(top + r)));
+    for (int64_t r = 0; r < rows; r++) {
+        float *scores = scratch->scores + r * TILE;
+        vf total[PARTS] = {0};
+        for (int i = 0; i < TILE; i += LANES)
+            UNROLL for (int part = 0; part < PARTS; part++) {
+                vf weight = vector_exp(load(scores + i + part * VL) - top[r]);
+                store(scores + i + part * VL, weight);
+                total[part] += weight;
+            }
+        scratch->sum[r] = scratch->sum[r] * scratch->rescale[r] + sum_lanes(total);
+        scratch->maximum[r] = top[r];
+    }
 }
 
 static int64_t token_of(const struct attention *a, const struct unit *u, int64_t row) {
@@ -283,9 +310,7 @@ static void attend(const struct attention *a, const struct unit *u, int64_t spli
                 score_tile(rows - r < TILE_ROWS ? rows - r : TILE_ROWS, scratch->q + r * dim, dim, keys,
                            scratch->scores + r * TILE + g * LANES);
         }
-        for (int64_t r = 0; r < rows; r++)
-            soften(scratch->scores + r * TILE, start, scratch->lowest[r], scratch->highest[r], scratch->maximum + r,
-                   scratch->sum + r, scratch->rescale + r);
+        soften(scratch, rows, start);
         for (int64_t column = 0; column < padded; column += VALUE_VECTORS * VL) {
             int64_t vectors = (padded - column) / VL < VALUE_VECTORS ? (padded - column) / VL : VALUE_VECTORS;
             for (int64_t r = 0; r < rows; r += TILE_ROWS)
@@ -357,8 +382,8 @@ static void attend_part(const struct attention *a, int64_t sequence, int64_t ind
     float *part = parts + split * partial_width(a);
     attend(a, &u, share->first_split + split, scratch);
     memcpy(part, scratch->out, (size_t)(u.rows * padded) * 4);
-    memcpy(part + ROWS * padded, scratch->maximum, sizeof scratch->maximum);
-    memcpy(part + ROWS * padded + ROWS, scratch->sum, sizeof scratch->sum);
+    memcpy(part + ROWS * padded, scratch->maximum, ROWS * sizeof(float));
+    memcpy(part + ROWS * padded + ROWS, scratch->sum, ROWS * sizeof(float));
     if (__atomic_sub_fetch(a->missing + share->first_unit + index, 1, __ATOMIC_ACQ_REL)) return;
     start_merge(a, &u, scratch);
     for (int64_t s = 0; s < splits; s++) {

@@ -33,6 +33,10 @@ NUM_WORKERS = 20
 # Of a GPU that runs a model of some seven billion parameters; only the simulator's own speed is measured with it.
 SOME_GPU = StepSeconds(base=0.01, per_token=2.5e-5, per_sequence=1e-5, per_kv_token=2e-8, per_pair=1e-10)
 
+# Between the calibrations before and after a load; beyond it, it is played again, so often at most.
+MAX_DRIFT_PERCENT = 10
+MAX_PLAYS = 3
+
 # What is played to the real worker, with 200 tokens in and 60 out on average.
 LOADS: dict[str, Callable[[], list[Request]]] = {
     "half_busy": lambda: poisson(4.0, 45.0, 200, 60, spread=0.5, seed=1),
@@ -92,7 +96,8 @@ def calibrate(worker: Sequence[str], path: Path) -> Device:
 
 def accuracy() -> dict[str, float]:
     """Machines change their speed within minutes, so each load is played between two calibrations, and predicted from
-    the mean of both. `drift`: how much longer a step of 8 sequences took in the second."""
+    the mean of both; and played again where these show that the machine was not the same before and after.
+    """
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
         # The worker gets a core, and what is around it the others: with threads on all of them, its steps take twice as
@@ -102,18 +107,28 @@ def accuracy() -> dict[str, float]:
             "--max-num-seqs", "128", "--max-num-batched-tokens", "512", "--max-model-len", "2048",
         ]  # fmt: skip
         for name, load in LOADS.items():
-            requests = load()
-            before = calibrate(worker, Path(directory) / "before.json")
-            with parts(*worker) as running:
-                played = asyncio.run(play(running.grpc, requests))
-            after = calibrate(worker, Path(directory) / "after.json")
-            layout = layout_of(replace(before, step=mean_of(before.step, after.step)), 1)
-            kind = np.array([StepKind(8, 300, 0, 0).features])
-            first, second = (float(device.step.predict(kind)[0]) for device in (before, after))
-            figures[f"{name}_drift_percent"] = 100 * (second / first - 1)
-            figures[f"{name}_fit_median_error_percent"] = 100 * float(before.origin["median_error"])
-            figures |= {f"{name}_{key}": value for key, value in beside(played, layout, requests).items()}
+            played = [play_and_predict(worker, load(), Path(directory))]
+            while abs(played[-1]["drift_percent"]) > MAX_DRIFT_PERCENT and len(played) < MAX_PLAYS:
+                played.append(play_and_predict(worker, load(), Path(directory)))
+            steadiest = min(played, key=lambda one: abs(one["drift_percent"]))
+            figures |= {f"{name}_{key}": value for key, value in steadiest.items()}
     return figures
+
+
+def play_and_predict(worker: Sequence[str], requests: list[Request], directory: Path) -> dict[str, float]:
+    """`drift_percent`: how much longer a step of 8 sequences took after the load than before."""
+    before = calibrate(worker, directory / "before.json")
+    with parts(*worker) as running:
+        played = asyncio.run(play(running.grpc, requests))
+    after = calibrate(worker, directory / "after.json")
+    kind = np.array([StepKind(8, 300, 0, 0).features])
+    first, second = (float(device.step.predict(kind)[0]) for device in (before, after))
+    layout = layout_of(replace(before, step=mean_of(before.step, after.step)), 1)
+    return {
+        "drift_percent": 100 * (second / first - 1),
+        "fit_median_error_percent": 100 * float(before.origin["median_error"]),
+        **beside(played, layout, requests),
+    }
 
 
 def mean_of(one: StepSeconds, other: StepSeconds) -> StepSeconds:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 SOURCE_DIRECTORY = Path(__file__).parent
 SOURCES = ("attention.c", "elementwise.c", "gemm.c", "sampling.c", "threads.c")
+HEADERS = ("vector.h", "tiles.h")
 
 # Feature by feature, because compilers older than gcc 11 and clang 12 do not know -march=x86-64-v3.
 _V2 = ("-march=x86-64", "-mssse3", "-msse4.1", "-msse4.2", "-mpopcnt")
@@ -65,7 +66,7 @@ def library_name(level: str) -> str:
 def source_digest() -> str:
     """What a library says it was compiled from, so that a stale one is told apart."""
     digest = hashlib.sha256(" ".join(FLAGS).encode())
-    for name in ("vector.h", *SOURCES):
+    for name in (*HEADERS, *SOURCES):
         digest.update((SOURCE_DIRECTORY / name).read_bytes())
     return digest.hexdigest()[:16]
 

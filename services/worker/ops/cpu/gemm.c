@@ -9,10 +9,12 @@
  * values all fit bfloat16 is kept in it, which loses nothing and halves the bytes: a 32-bit lane then holds column c
  * at k (low half) and at k + 1 (high half), k padded to even.
  */
+#include "tiles.h"
 #include "vector.h"
 
 #define PANEL (NV * VL)
 #define K_BLOCK 640   /* a panel's slice stays in the second-level cache, its rows' slices in the first */
+#define AHEAD 2048    /* bytes */
 #define ROW_BLOCK 128 /* rows between two visits to the same panel */
 
 struct gemm {
@@ -25,20 +27,20 @@ struct gemm {
     int64_t panels, row_block;
 };
 
-INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* c[rows][vectors] += x[rows][depth] * panel slice; everything but the loop over k is unrolled into registers. */
+/* c[rows][vectors] += x[rows][depth] * panel slice; everything but the loop over k is unrolled into registers. Asks
+ * meanwhile for what is read next, from `ahead` on, `ahead_step` bytes further each time a vector row is read. */
 INLINE void tile(const int rows, const int vectors, const int half, const float *x, int64_t x_stride,
-                 const void *weight, int64_t depth, float *c, int64_t c_stride) {
+                 const void *weight, int64_t depth, float *c, int64_t c_stride, const char *ahead,
+                 int64_t ahead_step) {
     vf sum[MR][NV];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int v = 0; v < vectors; v++) sum[r][v] = load(c + r * c_stride + v * VL);
     if (half) {
         const uint32_t *w = weight;
         int64_t k = 0;
-        for (; k + 1 < depth; k += 2, w += vectors * VL) {
+        for (; k + 1 < depth; k += 2, w += vectors * VL, ahead += ahead_step) {
             vf b[NV];
+            UNROLL for (int v = 0; v < vectors; v++) __builtin_prefetch(ahead + v * VL * 4, 0, 2);
             UNROLL for (int v = 0; v < vectors; v++) b[v] = (vf)(*(const vu_memory *)(w + v * VL) << 16);
             UNROLL for (int r = 0; r < rows; r++) {
                 vf a = splat(x[r * x_stride + k]);
@@ -58,8 +60,9 @@ INLINE void tile(const int rows, const int vectors, const int half, const float 
             }
     } else {
         const float *w = weight;
-        for (int64_t k = 0; k < depth; k++, w += vectors * VL) {
+        for (int64_t k = 0; k < depth; k++, w += vectors * VL, ahead += ahead_step) {
             vf b[NV];
+            UNROLL for (int v = 0; v < vectors; v++) __builtin_prefetch(ahead + v * VL * 4, 0, 2);
             UNROLL for (int v = 0; v < vectors; v++) b[v] = load(w + v * VL);
             UNROLL for (int r = 0; r < rows; r++) {
                 vf a = splat(x[r * x_stride + k]);
@@ -71,30 +74,14 @@ INLINE void tile(const int rows, const int vectors, const int half, const float 
         UNROLL for (int v = 0; v < vectors; v++) store(c + r * c_stride + v * VL, sum[r][v]);
 }
 
-typedef void (*tile_function)(const float *, int64_t, const void *, int64_t, float *, int64_t);
+typedef void (*tile_function)(const float *, int64_t, const void *, int64_t, float *, int64_t, const char *, int64_t);
 
 #define TILE(rows, vectors, half)                                                                                     \
     static void tile_##rows##_##vectors##_##half(const float *x, int64_t x_stride, const void *w, int64_t depth,      \
-                                                 float *c, int64_t c_stride) {                                        \
-        tile(rows, vectors, half, x, x_stride, w, depth, c, c_stride);                                                \
+                                                 float *c, int64_t c_stride, const char *ahead,                      \
+                                                 int64_t ahead_step) {                                                \
+        tile(rows, vectors, half, x, x_stride, w, depth, c, c_stride, ahead, ahead_step);                             \
     }
-#if NV == 3
-#define EACH_WIDTH(F, rows, half) F(rows, 1, half) F(rows, 2, half) F(rows, 3, half)
-#else
-#define EACH_WIDTH(F, rows, half) F(rows, 1, half) F(rows, 2, half)
-#endif
-#if MR == 8
-#define EACH_TILE(F, half)                                                                                            \
-    EACH_WIDTH(F, 1, half) EACH_WIDTH(F, 2, half) EACH_WIDTH(F, 3, half) EACH_WIDTH(F, 4, half)                       \
-    EACH_WIDTH(F, 5, half) EACH_WIDTH(F, 6, half) EACH_WIDTH(F, 7, half) EACH_WIDTH(F, 8, half)
-#elif MR == 6
-#define EACH_TILE(F, half)                                                                                            \
-    EACH_WIDTH(F, 1, half) EACH_WIDTH(F, 2, half) EACH_WIDTH(F, 3, half) EACH_WIDTH(F, 4, half)                       \
-    EACH_WIDTH(F, 5, half) EACH_WIDTH(F, 6, half)
-#else
-#define EACH_TILE(F, half)                                                                                            \
-    EACH_WIDTH(F, 1, half) EACH_WIDTH(F, 2, half) EACH_WIDTH(F, 3, half) EACH_WIDTH(F, 4, half)
-#endif
 EACH_TILE(TILE, 0)
 EACH_TILE(TILE, 1)
 
@@ -110,11 +97,14 @@ static void multiply_panel(const struct gemm *g, int64_t first_row, int64_t rows
     int64_t k_block = round_up((g->depth + k_blocks - 1) / k_blocks, 2);
     int64_t stored_depth = g->half ? round_up(g->depth, 2) / 2 : g->depth; /* 32-bit words per column */
     const uint32_t *weight = (const uint32_t *)g->weight + first_column * stored_depth;
-    int64_t tile_rows = rows / ((rows + MR - 1) / MR), taller = rows % ((rows + MR - 1) / MR);
+    int64_t tiles_high = (rows + MR - 1) / MR, tile_rows = rows / tiles_high, taller = rows % tiles_high;
 
     for (int64_t k = 0; k < g->depth; k += k_block) {
         int64_t depth = smaller(k_block, g->depth - k);
         const uint32_t *slice = weight + (g->half ? k / 2 : k) * width;
+        /* The first tile brings the slice into the cache, the others find it there. So all share in asking for the next
+         * slice, which lies behind this one; a single tile stays a little ahead of itself. */
+        int64_t vector_row = width * 4, slice_bytes = (g->half ? (depth + 1) / 2 : depth) * vector_row;
         for (int64_t row = 0, index = 0; row < rows; index++) {
             int64_t height = tile_rows + (index < taller);
             const float *x = g->x + (first_row + row) * g->depth + k;
@@ -131,7 +121,10 @@ static void multiply_panel(const struct gemm *g, int64_t first_row, int64_t rows
                     memcpy(c + r * c_stride, y + r * g->columns, (size_t)columns * 4);
                 if (c == ragged) memset(c + r * c_stride + columns, 0, (size_t)(width - columns) * 4);
             }
-            tiles[g->half][height - 1][vectors - 1](x, g->depth, slice, depth, c, c_stride);
+            const char *ahead = (const char *)slice + AHEAD;
+            if (tiles_high > 1) ahead = (const char *)slice + slice_bytes + index * (slice_bytes / tiles_high);
+            tiles[g->half][height - 1][vectors - 1](x, g->depth, slice, depth, c, c_stride, ahead,
+                                                    vector_row / tiles_high);
             if (c == ragged)
                 for (int64_t r = 0; r < height; r++)
                     memcpy(y + r * g->columns, c + r * c_stride, (size_t)columns * 4);

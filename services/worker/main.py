@@ -33,9 +33,8 @@ WATCH_INTERVAL_S = 1.0
 DRAIN_S = 10.0
 # Python's default of 5 ms lets the event loop keep the step thread from the interpreter for as long.
 SWITCH_INTERVAL_S = 0.0005
-# How often an idle thread of the OpenMP pool looks for work before it sleeps. libgomp's 300,000 burn the cores that the
-# other services of this host need, and that the pool's own threads then wait for: with both cores of a 2-core machine
-# contended, decode steps take a third of the time with this.
+# How often an idle thread of torch's own pool, which the few operations use that are not ours, looks for work before it
+# sleeps. libgomp's 300,000 burn the cores that our kernels' threads and the other services of this host need.
 OPENMP_SPIN_COUNT = 1000
 
 

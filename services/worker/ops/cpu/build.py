@@ -43,6 +43,7 @@ FLAGS = (
     "-fno-math-errno",
     "-fPIC",
     "-shared",
+    "-pthread",
     "-Wall",
     "-Wextra",
     "-Werror",

@@ -1,8 +1,7 @@
-"""Loads the compiled kernels: the best level that this processor runs, on torch's own thread pool."""
+"""Loads the compiled kernels: the best level that this processor runs."""
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from ctypes import CDLL, PyDLL, c_char_p, c_float, c_int, c_int64, c_void_p
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ SIGNATURES: dict[str, tuple[object, ...]] = {
     "quire_sample_gumbel": (_P, _P, _P, _P, _P, _L, _L, _I),
     "quire_philox": (_P, _P, _P),
     "quire_evaluate": (_I, _P, _P, _L),
-    "quire_use_openmp": (_P, _P),
 }
 
 
@@ -37,7 +35,6 @@ class Library:
     level: str
     functions: CDLL
     held: PyDLL  # the same, keeping the interpreter lock: for calls so short that getting it back would take longer
-    threaded: bool  # false: no OpenMP runtime was found, everything runs on the calling thread
 
 
 def open_library(path: Path) -> CDLL:
@@ -62,20 +59,6 @@ def declare(functions: CDLL) -> None:
         function.restype = None
 
 
-def use_torch_threads(functions: CDLL) -> bool:
-    """Run the kernels on the OpenMP runtime that torch is linked to, whatever it is called and wherever it lies."""
-    for path in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
-        try:
-            # A lookup through a library's handle searches what it is linked to: this is the one torch itself calls.
-            runtime = CDLL(str(path))
-            entries = (runtime.GOMP_parallel, runtime.omp_get_thread_num)
-        except (OSError, AttributeError):
-            continue
-        functions.quire_use_openmp(*(ctypes.cast(entry, c_void_p) for entry in entries))
-        return True
-    return False
-
-
 def supported_levels() -> list[str]:
     """The levels that this processor runs, lowest first. Raises `LibraryError`."""
     lowest, *higher = build.levels()
@@ -92,4 +75,4 @@ def load(level: str | None = None) -> Library:
     functions = open_library(build.SOURCE_DIRECTORY / build.library_name(level))
     held = PyDLL(functions._name, handle=functions._handle)
     declare(held)
-    return Library(level, functions, held, use_torch_threads(functions))
+    return Library(level, functions, held)

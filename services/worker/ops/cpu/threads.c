@@ -1,16 +1,18 @@
-/* Borrowing torch's OpenMP pool, so that one pool and one setting (torch.set_num_threads) govern the process.
+/* Threads that wait for the next piece of a step in a way that suits it and everybody else on the machine.
  *
- * The library is not linked against any OpenMP runtime: library.py hands over the two entry points that torch itself
- * uses. Without them everything runs on the calling thread, with the same bits. */
+ * Between two calls of one step lie microseconds, and waking a sleeping thread takes longer: so a thread that has nothing
+ * to do looks for work for a while, then offers its core to others each time before it looks again, and at last sleeps.
+ * An OpenMP runtime either burns the core, which the other services of a host need, or sleeps between any two calls. */
 #include "vector.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <time.h>
+
 #define MAX_THREADS 256
-
-typedef void (*fork_join)(void (*entry)(void *), void *argument, unsigned threads, unsigned flags);
-typedef int (*query)(void);
-
-static fork_join run_on_pool;
-static query pool_thread;
+#define LOOK_NS 4000     /* look without pause for so long, */
+#define YIELD_NS 1000000  /* then give way in between, then sleep */
 
 /* Each thread works through a stretch of its own, so that a small model's weights stay in its core's cache, and then
  * takes from the others', so that a core that a neighbour slows down does not hold up the rest. */
@@ -27,44 +29,129 @@ struct launch {
     struct stretch stretches[MAX_THREADS];
 };
 
-static void enter(void *argument) {
-    struct launch *launch = argument;
-    int self = pool_thread();
-    for (int i = 0; i < launch->threads; i++) {
-        struct stretch *stretch = &launch->stretches[(self + i) % launch->threads];
+struct helper {
+    _Alignas(64) uint32_t ticket; /* atomic: counts the launches it was called to */
+    int sleeping;                 /* atomic */
+    pthread_mutex_t mutex;
+    pthread_cond_t called;
+};
+
+static struct helper helpers[MAX_THREADS]; /* thread i of a launch is helper i; 0 is the caller */
+static int num_threads = 1;                /* that there are, the caller included */
+static pthread_mutex_t in_use = PTHREAD_MUTEX_INITIALIZER;
+static struct launch current;
+static int unfinished; /* atomic: helpers under way */
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000ll + now.tv_nsec;
+}
+
+static void look_again(int64_t since) {
+    if (now_ns() - since > LOOK_NS) {
+        sched_yield();
+        return;
+    }
+#if defined(__x86_64__) || defined(__i386__)
+    for (int i = 0; i < 8; i++) __builtin_ia32_pause();
+#endif
+}
+
+static void work(int self) {
+    for (int i = 0; i < current.threads; i++) {
+        struct stretch *stretch = &current.stretches[(self + i) % current.threads];
         for (;;) {
             if (__atomic_load_n(&stretch->next, __ATOMIC_RELAXED) >= stretch->end) break;
-            int64_t first = __atomic_fetch_add(&stretch->next, launch->grain, __ATOMIC_RELAXED);
+            int64_t first = __atomic_fetch_add(&stretch->next, current.grain, __ATOMIC_RELAXED);
             if (first >= stretch->end) break;
-            int64_t last = first + launch->grain < stretch->end ? first + launch->grain : stretch->end;
-            launch->body(launch->task, first, last);
+            int64_t last = first + current.grain < stretch->end ? first + current.grain : stretch->end;
+            current.body(current.task, first, last);
         }
     }
+}
+
+static void sleep_until_called(struct helper *helper, uint32_t ticket) {
+    pthread_mutex_lock(&helper->mutex);
+    __atomic_store_n(&helper->sleeping, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&helper->ticket, __ATOMIC_SEQ_CST) == ticket)
+        pthread_cond_wait(&helper->called, &helper->mutex);
+    __atomic_store_n(&helper->sleeping, 0, __ATOMIC_SEQ_CST);
+    pthread_mutex_unlock(&helper->mutex);
+}
+
+static void *help(void *argument) {
+    struct helper *helper = argument;
+    for (uint32_t ticket = 0;; ticket++) {
+        int64_t since = now_ns();
+        while (__atomic_load_n(&helper->ticket, __ATOMIC_ACQUIRE) == ticket) {
+            if (now_ns() - since > YIELD_NS)
+                sleep_until_called(helper, ticket);
+            else
+                look_again(since);
+        }
+        work((int)(helper - helpers));
+        __atomic_sub_fetch(&unfinished, 1, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+static void call(struct helper *helper) {
+    __atomic_add_fetch(&helper->ticket, 1, __ATOMIC_SEQ_CST);
+    if (!__atomic_load_n(&helper->sleeping, __ATOMIC_SEQ_CST)) return;
+    pthread_mutex_lock(&helper->mutex);
+    pthread_cond_signal(&helper->called);
+    pthread_mutex_unlock(&helper->mutex);
+}
+
+/* A forked process has no helpers. */
+static void forget_helpers(void) {
+    num_threads = 1;
+    pthread_mutex_init(&in_use, NULL);
+}
+
+/* As many threads as there may be, up to `wanted`. */
+static int start_helpers(int wanted) {
+    if (num_threads >= wanted) return wanted;
+    static int prepared;
+    if (!prepared) pthread_atfork(NULL, NULL, forget_helpers);
+    prepared = 1;
+    sigset_t all, before; /* signals are the process's own threads' */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    for (; num_threads < wanted; num_threads++) {
+        struct helper *helper = &helpers[num_threads];
+        *helper = (struct helper){.mutex = PTHREAD_MUTEX_INITIALIZER, .called = PTHREAD_COND_INITIALIZER};
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, help, helper)) break;
+        pthread_detach(thread);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return num_threads < wanted ? num_threads : wanted;
 }
 
 void parallel(parallel_body body, const void *task, int64_t items, int64_t grain, int threads) {
     if (threads > items / grain) threads = (int)(items / grain);
     if (threads > MAX_THREADS) threads = MAX_THREADS;
-    if (threads <= 1 || !run_on_pool) {
+    /* Who comes while another thread's call is under way works alone. */
+    if (threads <= 1 || pthread_mutex_trylock(&in_use)) {
         body(task, 0, items);
         return;
     }
-    struct launch launch;
-    launch.body = body;
-    launch.task = task;
-    launch.grain = grain;
-    launch.threads = threads;
+    threads = start_helpers(threads);
+    current.body = body;
+    current.task = task;
+    current.grain = grain;
+    current.threads = threads;
     for (int i = 0; i < threads; i++) {
-        launch.stretches[i].next = items * i / threads;
-        launch.stretches[i].end = items * (i + 1) / threads;
+        current.stretches[i].next = items * i / threads;
+        current.stretches[i].end = items * (i + 1) / threads;
     }
-    run_on_pool(enter, &launch, (unsigned)threads, 0); /* forks and joins, which orders memory */
-}
-
-/* GOMP_parallel and omp_get_thread_num of the runtime in use. */
-void quire_use_openmp(void *gomp_parallel, void *get_thread_num) {
-    pool_thread = (query)get_thread_num;
-    run_on_pool = (fork_join)gomp_parallel;
+    __atomic_store_n(&unfinished, threads - 1, __ATOMIC_RELAXED);
+    for (int i = 1; i < threads; i++) call(&helpers[i]);
+    work(0);
+    for (int64_t since = now_ns(); __atomic_load_n(&unfinished, __ATOMIC_ACQUIRE);) look_again(since);
+    pthread_mutex_unlock(&in_use);
 }
 
 const char *quire_source_digest(void) { return SOURCE_DIGEST; }

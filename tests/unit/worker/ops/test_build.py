@@ -80,9 +80,3 @@ def test_a_file_that_is_no_library_is_one_line_not_a_crash(tmp_path: Path, monke
     monkeypatch.setattr(build, "SOURCE_DIRECTORY", tmp_path)
     (tmp_path / build.library_name(next(iter(build.levels())))).write_bytes(b"no library")
     assert "does not load" in (fallback_reason(CPU, torch.float32) or "")
-
-
-def test_the_kernels_run_on_torchs_own_threads(levels: list[str]) -> None:
-    if "OpenMP" not in torch.__config__.parallel_info():
-        pytest.skip("torch was built without OpenMP")
-    assert library.load().threaded

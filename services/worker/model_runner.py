@@ -154,10 +154,12 @@ class ModelRunner:
         if len(batch.last_token_at):
             at, whose = torch.from_numpy(batch.last_token_at), torch.from_numpy(batch.last_token_slots)
             token_ids[at.to(device)] = self._last_token[whose.to(device)]
+        work = self.ops.plan_attention(batch.query_starts, batch.positions)
         where = AttentionBatch(
             positions=torch.from_numpy(batch.positions).to(device),
             query_starts=torch.from_numpy(batch.query_starts).to(device),
             block_tables=torch.from_numpy(batch.block_tables).to(device),
+            work=None if work is None else work.to(device),
         )
         sampled = torch.from_numpy(batch.sampled_tokens).to(device)
         logits = self._decoder.forward(token_ids, where, self._pages, sampled)

@@ -10,11 +10,29 @@ place among them, or on how a prompt was cut into chunks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionWork:
+    """How a device divides the attention of one batch, laid out on the host by `Ops.plan_attention`.
+
+    The two numbers bound what is launched, the exact ones are in `items`: so a recorded launch serves every batch that
+    is no larger.
+    """
+
+    items: Tensor  # int32 [a constant of the Ops], in its own form; on the host until it is moved
+    num_decodes: int  # rows of one query that go to a kernel of their own
+    num_tiles: int  # tiles of queries of the other rows
+
+    def to(self, device: torch.device) -> AttentionWork:
+        return replace(self, items=self.items.to(device, non_blocking=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +41,12 @@ class AttentionBatch:
     queries.
     """
 
-    positions: Tensor  # int32 [num_tokens], each token's position in its own sequence
+    positions: Tensor  # int32 [num_tokens], each token's position in its own sequence; consecutive within a row
     query_starts: Tensor  # int32 [num_sequences + 1], row r owns tokens query_starts[r]:query_starts[r + 1]
     block_tables: (
         Tensor  # int32 [num_sequences, max_blocks], page ids; entries past a sequence's length are unspecified
     )
+    work: AttentionWork | None = None  # None: the device wants none
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +55,9 @@ class KVPages:
 
     keys: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
     values: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
+    # What stored numbers are multiplied by to be keys and values again. For pages in fp8; 1 otherwise.
+    key_scale: float = 1.0
+    value_scale: float = 1.0
 
     @property
     def block_size(self) -> int:
@@ -93,17 +115,28 @@ class Ops(Protocol):
         q [num_tokens, num_heads, head_dim]; k, v [num_tokens, num_kv_heads, head_dim]; each may be a view into one
         fused projection (last dimension contiguous). cos_sin [max_positions, head_dim]: cosines in the first, sines
         in the second half, float32. Token t of row r goes to page block_tables[r, position // block_size], slot
-        position % block_size.
+        position % block_size, divided by the pages' scales.
         """
         ...
 
+    def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
+        """What `AttentionBatch.work` is to be, from the other fields as the host has them; None if nothing."""
+        ...
+
     def paged_attention(
-        self, q: Tensor, batch: AttentionBatch, pages: KVPages, scale: float, sliding_window: int | None
+        self,
+        q: Tensor,
+        batch: AttentionBatch,
+        pages: KVPages,
+        scale: float,
+        sliding_window: int | None,
+        soft_cap: float | None = None,
     ) -> Tensor:
         """Causal attention of every query over its own sequence's pages up to and including its own position.
 
         q [num_tokens, num_heads, head_dim] -> [num_tokens, num_heads * head_dim]. Query head h reads KV head
         h // (num_heads / num_kv_heads). With `sliding_window` w, a query at position p sees positions p - w + 1 .. p.
+        With `soft_cap` c, a score s (scaled) counts as c · tanh(s / c) (Gemma 2, section 2).
         """
         ...
 

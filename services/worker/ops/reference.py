@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from services.worker.ops.interface import AttentionBatch, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages
 
 _LOW_32 = 0xFFFFFFFF
 
@@ -70,11 +72,20 @@ class ReferenceOps:
         rows = torch.repeat_interleave(batch.query_starts.diff())  # [num_tokens], each token's sequence
         blocks = batch.block_tables[rows, positions // pages.block_size].long()
         slots = positions % pages.block_size
-        pages.keys[blocks, :, slots] = k
-        pages.values[blocks, :, slots] = v
+        pages.keys[blocks, :, slots] = _stored(k, pages.key_scale, pages.keys.dtype)
+        pages.values[blocks, :, slots] = _stored(v, pages.value_scale, pages.values.dtype)
+
+    def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
+        return None
 
     def paged_attention(
-        self, q: Tensor, batch: AttentionBatch, pages: KVPages, scale: float, sliding_window: int | None
+        self,
+        q: Tensor,
+        batch: AttentionBatch,
+        pages: KVPages,
+        scale: float,
+        sliding_window: int | None,
+        soft_cap: float | None = None,
     ) -> Tensor:
         num_kv_heads = pages.keys.shape[1]
         group = q.shape[1] // num_kv_heads
@@ -89,10 +100,13 @@ class ReferenceOps:
             at = torch.arange(first, last + 1, device=q.device)  # [num_keys]
             blocks = batch.block_tables[row, at // pages.block_size].long()
             slots = at % pages.block_size
-            keys = pages.keys[blocks, :, slots].to(self.compute_dtype)  # [num_keys, num_kv_heads, head_dim]
-            values = pages.values[blocks, :, slots].to(self.compute_dtype)
+            # [num_keys, num_kv_heads, head_dim]
+            keys = pages.keys[blocks, :, slots].to(self.compute_dtype) * pages.key_scale
+            values = pages.values[blocks, :, slots].to(self.compute_dtype) * pages.value_scale
             keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
             scores = torch.einsum("qhd,khd->hqk", q[start:end].to(self.compute_dtype), keys) * scale
+            if soft_cap is not None:
+                scores = soft_cap * torch.tanh(scores / soft_cap)
             visible = at[None, :] <= seen[:, None]
             if sliding_window is not None:
                 visible &= at[None, :] > seen[:, None] - sliding_window
@@ -108,6 +122,15 @@ class ReferenceOps:
         words = torch.stack(philox(counter, key), dim=-1).flatten(1)[:, :vocab]  # token id = 4 · group + word
         u = (words.double() + 0.5) * 2.0**-32
         return (logits.double() - torch.log(-torch.log1p(-u))).argmax(-1)
+
+
+def _stored(x: Tensor, scale: float, dtype: torch.dtype) -> Tensor:
+    """As pages hold it: fp8 saturates, as a number past its range would be NaN or infinite."""
+    if scale != 1.0:
+        x = x / scale
+    if dtype.itemsize == 1:
+        x = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
+    return x.to(dtype)
 
 
 def philox(counter: tuple[Tensor, Tensor, Tensor, Tensor], key: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:

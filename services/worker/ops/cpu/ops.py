@@ -6,12 +6,14 @@ block ids, positions below `cos_sin`'s length, ascending `query_starts`.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
 from services.worker.ops.cpu import library
 from services.worker.ops.cpu.linear import PackedLinear, is_plain
-from services.worker.ops.interface import AttentionBatch, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages
 
 MAX_HEAD_DIM = 256  # attention.c keeps a tile of rows on its stack
 # Elements up to which an elementwise call (some 20 us at most) keeps the interpreter lock. Other threads run Python
@@ -92,9 +94,20 @@ class CPUOps:
             pages.block_size, batch.block_tables.shape[1], get_num_threads(),
         )  # fmt: skip
 
+    def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
+        return None
+
     def paged_attention(
-        self, q: Tensor, batch: AttentionBatch, pages: KVPages, scale: float, sliding_window: int | None
+        self,
+        q: Tensor,
+        batch: AttentionBatch,
+        pages: KVPages,
+        scale: float,
+        sliding_window: int | None,
+        soft_cap: float | None = None,
     ) -> Tensor:
+        if soft_cap is not None:
+            raise ValueError("the CPU kernel has no soft cap")
         kv_heads, head_dim = _check_heads(q, batch, pages)
         if sliding_window is not None and sliding_window < 1:
             raise ValueError(f"a sliding window of {sliding_window} positions")
@@ -130,6 +143,8 @@ def _check_heads(q: Tensor, batch: AttentionBatch, pages: KVPages) -> tuple[int,
     page = (block_size * head_dim, head_dim, 1)
     if keys.dtype is not torch.float32 or values.dtype is not torch.float32 or values.shape != keys.shape:
         raise ValueError("pages are float32, keys and values of one shape")
+    if pages.key_scale != 1.0 or pages.value_scale != 1.0:
+        raise ValueError("float32 pages have no scales")
     if keys.stride()[1:] != page or values.stride()[1:] != page:
         raise ValueError("a page's [num_kv_heads, block_size, head_dim] is contiguous")
     if q.dtype is not torch.float32 or q.dim() != 3 or q.shape[2] != head_dim or q.stride(2) != 1:

@@ -45,6 +45,28 @@ def test_one_query_equals_a_softmax_written_out(
     torch.testing.assert_close(run_alone(cpu, heads, sequence)[position].double(), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_soft_caps_and_scaled_fp8_pages_equal_a_softmax_written_out(
+    exact: ReferenceOps, generator: torch.Generator
+) -> None:
+    """The oracle's own oracle for what the CPU kernels have no need of."""
+    q, k, v = (torch.randn(40, 1, 32, generator=generator).double() for _ in range(3))
+    v[7, 0, 3] = 1000.0
+    batch = AttentionBatch(
+        torch.arange(40, dtype=torch.int32), torch.tensor([0, 40], dtype=torch.int32), torch.tensor([[2, 0, 1]]).int()
+    )
+    keys = torch.zeros(3, 1, 16, 32).to(torch.float8_e4m3fn)
+    pages = KVPages(keys, keys.clone(), key_scale=0.5, value_scale=0.25)
+    no_rotation = torch.cat((torch.ones(40, 16), torch.zeros(40, 16)), dim=1)
+    exact.rope_and_write_kv(q, k, v, no_rotation, batch, pages)
+    # The greatest number is 448, times the scale.
+    stored_k = 0.5 * (k[:, 0] / 0.5).to(torch.float8_e4m3fn).double()
+    stored_v = 0.25 * (v[:, 0] / 0.25).clamp(-448, 448).to(torch.float8_e4m3fn).double()
+    assert stored_v[7, 3] == 112.0
+    scores = 3.0 * torch.tanh(q[:, 0] @ stored_k.T * 0.7 / 3.0)
+    expected = scores.masked_fill(torch.ones(40, 40).triu(1).bool(), -torch.inf).softmax(-1) @ stored_v
+    torch.testing.assert_close(exact.paged_attention(q, batch, pages, 0.7, None, soft_cap=3.0), expected)
+
+
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_bits_depend_on_the_sequence_alone(cpu: CPUOps, data: st.DataObject) -> None:
@@ -134,7 +156,8 @@ def test_rope_rotates_in_place_like_the_reference(cpu: CPUOps, exact: ReferenceO
         batch = AttentionBatch(positions, starts, table)
         rotated = []
         for ops in (cpu, exact):
-            pages = KVPages(*(torch.zeros(5, 2, 16, dim, dtype=ops.dtype) for _ in range(2)))
+            keys = torch.zeros(5, 2, 16, dim, dtype=ops.dtype)
+            pages = KVPages(keys, keys.clone())
             a, b, c = (x.to(ops.dtype, copy=True) for x in (q, k, v))
             ops.rope_and_write_kv(a, b, c, rope_table(70, dim), batch, pages)
             rotated.append((a, b, c))
@@ -157,3 +180,7 @@ def test_what_c_would_misread_is_refused(cpu: CPUOps) -> None:
         cpu.paged_attention(q, batch, KVPages(pages.keys.transpose(1, 2), pages.keys.transpose(1, 2)), 1.0, None)
     with pytest.raises(ValueError, match="window"):
         cpu.paged_attention(q, batch, pages, 1.0, 0)
+    with pytest.raises(ValueError, match="soft cap"):
+        cpu.paged_attention(q, batch, pages, 1.0, None, 50.0)
+    with pytest.raises(ValueError, match="scales"):
+        cpu.paged_attention(q, batch, KVPages(pages.keys, pages.values, value_scale=2.0), 1.0, None)

@@ -1,0 +1,97 @@
+"""Joins what `decode.py` left of each stretch of a sequence.
+
+With o_i the attention over stretch i alone and L_i = log2 Σ_n exp(s_n) over its keys,
+
+    out = Σ_i w_i o_i / Σ_i w_i,   w_i = exp2(L_i - max_j L_j)
+
+(Flash-Decoding, Dao et al., 2023), PARTS stretches at a time, in the order of the sequence, in float32. One program per
+sequence and query head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import triton
+import triton.language as tl
+
+from services.worker.ops.triton.attention.tile import LOWEST
+from services.worker.ops.triton.attention.work import ENTRY, NUM_JOINS, SPLIT
+from services.worker.ops.triton.variant import Variant
+
+PARTS = 16
+NUM_WARPS = 8
+
+
+@triton.jit(do_not_specialize=["window"], do_not_specialize_on_alignment=["work"])
+def combine_splits(
+    partial_out: tl.tensor,  # float32 [max_items, HEADS, HEAD_DIM]
+    partial_lse: tl.tensor,  # float32 [max_items, HEADS]
+    out: tl.tensor,  # [num_tokens, HEADS, HEAD_DIM], contiguous
+    work: tl.tensor,  # int32, `work.py`
+    window: tl.tensor,
+    JOINS_AT: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    WINDOW: tl.constexpr,
+    PARTS: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+) -> None:
+    """Grid: [at least the number of joins, HEADS]."""
+    join = tl.program_id(0)
+    head = tl.program_id(1)
+    if join < tl.load(work + NUM_JOINS):
+        entry = work + JOINS_AT + join * ENTRY
+        token = tl.load(entry).to(tl.int64)
+        position = tl.load(entry + 1)
+        first_item = tl.load(entry + 2)
+        split = tl.load(work + SPLIT)
+        first_part = 0
+        if WINDOW:
+            first_part = tl.maximum(position - window + 1, 0) // split
+        last_part = position // split
+        if first_part < last_part:
+            dims = tl.arange(0, BLOCK_D)
+            greatest = LOWEST
+            total = 0.0
+            joined = tl.zeros([BLOCK_D], tl.float32)
+            for start in range(first_part, last_part + 1, PARTS):
+                parts = start + tl.arange(0, PARTS)
+                held = parts <= last_part
+                slots = (first_item + parts) * HEADS + head
+                lse = tl.load(partial_lse + slots, mask=held, other=float("-inf"))
+                at = slots[:, None] * HEAD_DIM + dims[None, :]
+                results = tl.load(partial_out + at, mask=held[:, None] & (dims < HEAD_DIM)[None, :], other=0)
+                above = tl.maximum(greatest, tl.max(lse, 0))
+                weights = tl.exp2(lse - above)
+                shrink = tl.exp2(greatest - above)
+                greatest = above
+                total = total * shrink + tl.sum(weights, 0)
+                joined = joined * shrink + tl.sum(results * weights[:, None], 0)
+            at_out = (token * HEADS + head) * HEAD_DIM + dims
+            tl.store(out + at_out, (joined / total).to(out.dtype.element_ty), mask=dims < HEAD_DIM)
+
+
+def variants() -> Iterator[Variant]:
+    for dtype, head_dim, window in (
+        ("bf16", 64, False),
+        ("bf16", 128, False),
+        ("fp16", 128, False),
+        ("bf16", 256, True),
+    ):
+        signature = {
+            "partial_out": "*fp32",
+            "partial_lse": "*fp32",
+            "out": f"*{dtype}",
+            "work": "*i32",
+            "window": "i32",
+        }
+        shape = {"JOINS_AT": 4096, "HEADS": 32, "HEAD_DIM": head_dim, "WINDOW": window}
+        yield Variant(
+            f"combine {dtype} d{head_dim}" + (" window" if window else ""),
+            combine_splits,
+            signature,
+            {**shape, "PARTS": PARTS, "BLOCK_D": head_dim},
+            NUM_WARPS,
+            num_stages=2,
+        )

@@ -1,0 +1,120 @@
+"""Paged attention of rows that have one query: split over the keys, all heads of a group at once.
+
+Decoding reads every key and value of a sequence once and does next to nothing with each, so what counts is how many
+bytes are on their way. A sequence is cut into stretches of `split` positions (Flash-Decoding, Dao et al., 2023), of a
+fixed size rather than a fixed number, so that a stretch costs the same whatever it is a part of; an item of work is one
+stretch of one sequence. The query heads that share a KV head are the rows of one matrix product (padded to 16, the
+smallest a tensor core takes), so that keys and values are read once for all of them.
+
+The host lays the items out with the batch (`work.py`), as it knows every position; the grid is a constant of the
+device, and each program walks the items with its stride, up to a count that it reads from device memory. So a launch
+that a CUDA graph recorded serves any lengths. A sequence whose window lies in one stretch has its output written at
+once; else each stretch leaves its own result, normalised, and the base-2 logarithm of its Σ exp, for `combine.py` to
+join. Joining is a launch of its own rather than the task of whichever program comes last, so that nothing but the order
+of the stream makes the results visible. Stretches that lie before a layer's window are skipped by both.
+
+    out[h] = Σ_n exp(s_hn) v_n / Σ_n exp(s_hn)      (`tile.py`), n over the stretch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import triton
+import triton.language as tl
+
+from services.worker.ops.triton.attention import tuning
+from services.worker.ops.triton.attention.tile import attend
+from services.worker.ops.triton.attention.work import ENTRY, ITEMS_AT, NUM_ITEMS, SPLIT
+from services.worker.ops.triton.variant import Variant
+
+
+# What changes from step to step must not make Triton compile anew: neither a stride's divisibility nor an alignment.
+@triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["work", "block_tables"])
+def decode_attention(
+    q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
+    keys: tl.tensor,  # [num_blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], pages contiguous
+    values: tl.tensor,  # as keys
+    out: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], contiguous
+    partial_out: tl.tensor,  # float32 [max_items, KV_HEADS * GROUP, HEAD_DIM]
+    partial_lse: tl.tensor,  # float32 [max_items, KV_HEADS * GROUP]
+    work: tl.tensor,  # int32, `work.py`
+    block_tables: tl.tensor,  # int32 [num_sequences, max_blocks]
+    q_token_stride: tl.tensor,
+    q_head_stride: tl.tensor,
+    page_stride: tl.tensor,
+    table_stride: tl.tensor,
+    window: tl.tensor,
+    scale: tl.tensor,  # of the scores, with the keys' own and log2(e) in it
+    value_scale: tl.tensor,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+) -> None:
+    """Grid: any number of programs."""
+    num_items = tl.load(work + NUM_ITEMS)
+    split = tl.load(work + SPLIT)
+    members = tl.arange(0, BLOCK_M)
+    dims = tl.arange(0, BLOCK_D)
+    mask = (members < GROUP)[:, None] & (dims < HEAD_DIM)[None, :]
+    # Heads vary fastest: they lie side by side in a page.
+    for index in range(tl.program_id(0), num_items * KV_HEADS, tl.num_programs(0)):
+        item = index // KV_HEADS
+        kv_head = index % KV_HEADS
+        entry = work + ITEMS_AT + item * ENTRY
+        row = tl.load(entry).to(tl.int64)
+        token = tl.load(entry + 1).to(tl.int64)
+        position = tl.load(entry + 2)
+        part = tl.load(entry + 3)
+        lowest = 0
+        if WINDOW:
+            lowest = tl.maximum(position - window + 1, 0)
+        first_part = lowest // split
+        if part >= first_part:
+            heads = kv_head * GROUP + members
+            at_q = token * q_token_stride + heads[:, None] * q_head_stride + dims[None, :]
+            head_offset = kv_head.to(tl.int64) * (BLOCK_SIZE * HEAD_DIM)
+            greatest, total, weighted = attend(
+                tl.load(q + at_q, mask=mask, other=0.0).to(COMPUTE),
+                position + tl.zeros([BLOCK_M], tl.int32),
+                tl.maximum(part * split, lowest // BLOCK_N * BLOCK_N),
+                tl.minimum((part + 1) * split, position + 1),
+                lowest,
+                block_tables + row * table_stride,
+                keys + head_offset,
+                values + head_offset,
+                page_stride, window, scale,
+                WINDOW, SOFT_CAP, HEAD_DIM, BLOCK_SIZE, COMPUTE, BLOCK_M, BLOCK_N, BLOCK_D,
+            )  # fmt: skip
+            result = weighted * (value_scale / total)[:, None]
+            if first_part == position // split:
+                at_out = (token * (KV_HEADS * GROUP) + heads[:, None]) * HEAD_DIM + dims[None, :]
+                tl.store(out + at_out, result.to(out.dtype.element_ty), mask=mask)
+            else:
+                slots = item * (KV_HEADS * GROUP) + heads
+                tl.store(partial_out + slots[:, None] * HEAD_DIM + dims[None, :], result, mask=mask)
+                tl.store(partial_lse + slots, greatest + tl.log2(total), mask=members < GROUP)
+
+
+def variants() -> Iterator[Variant]:
+    """What is served, in the shapes of Llama (64, 128) and Gemma (256)."""
+    for served in tuning.served():
+        config = served.tuning.decode
+        pointers = {"partial_out": "*fp32", "partial_lse": "*fp32"}
+        constexprs = {**served.constexprs, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n}
+        yield Variant(
+            f"decode {served.name}",
+            decode_attention,
+            {**served.signature, **pointers},
+            constexprs,
+            config.num_warps,
+            config.num_stages,
+            (served.capability,),
+        )

@@ -1,0 +1,177 @@
+"""Which kernel computes which row, and what it is launched with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages
+from services.worker.ops.triton.attention import combine, tuning
+from services.worker.ops.triton.attention.decode import decode_attention
+from services.worker.ops.triton.attention.ragged import ragged_attention
+from services.worker.ops.triton.attention.work import WorkLayout
+
+_NATIVE_FP8 = 89  # the first compute capability whose hardware converts e4m3
+_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What all layers have in common."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int  # slots per page
+    dtype: torch.dtype  # of queries and outputs
+    kv_dtype: torch.dtype  # of pages: the same, or float8_e4m3fn
+
+
+class PagedAttention:
+    """Attention of one model on one device: `plan` once per step, a call per layer.
+
+    A row of one query is `decode.py`'s, any other `ragged.py`'s, in one batch as in separate ones: a long sequence that
+    decodes beside a chunk of somebody's prompt is still split over the device. With `batch_invariant` every row is
+    `ragged.py`'s, which says what that costs.
+
+    Nothing here waits for the device, and what is launched depends on the batch by `AttentionWork`'s two bounds alone,
+    so that a step can be recorded. The scratch, float32 [max_items, num_heads, head_dim], is allocated once, here;
+    calls share it, so they belong on one stream.
+    """
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        device: torch.device,
+        max_num_seqs: int,
+        max_num_batched_tokens: int,
+        *,
+        batch_invariant: bool = False,
+        config: tuning.Tuning | None = None,
+    ) -> None:
+        """`config` is for benchmarks that look for a better one; None takes the stored one. Raises ValueError for
+        shapes, types and devices that the kernels do not serve.
+        """
+        if shape.num_heads % shape.num_kv_heads or not 16 <= shape.head_dim <= 256:
+            raise ValueError(f"{shape.num_heads} heads of {shape.head_dim} on {shape.num_kv_heads} KV heads")
+        if shape.dtype not in _TYPES or shape.kv_dtype not in (shape.dtype, torch.float8_e4m3fn):
+            raise ValueError(f"{shape.dtype} queries on {shape.kv_dtype} pages")
+        self._shape = shape
+        interpreted = triton.knobs.runtime.interpret
+        properties = None if interpreted else torch.cuda.get_device_properties(device)
+        capability = 90 if properties is None else 10 * properties.major + properties.minor
+        self._native_fp8 = capability >= _NATIVE_FP8
+        group = shape.num_heads // shape.num_kv_heads
+        config = config or tuning.stored(capability, shape.head_dim, shape.kv_dtype.itemsize)
+        self._decode = config.decode
+        self._ragged = config.ragged
+        self._decode_rows = max(config.decode.block_m, triton.next_power_of_2(group))
+        if group > config.ragged.block_m:
+            raise ValueError(f"{group} query heads share a KV head; at most {config.ragged.block_m} may")
+        self._layout = WorkLayout(
+            split_size=config.split_size,
+            queries_per_tile=config.ragged.block_m // group,
+            max_items=max(config.max_items, max_num_seqs),
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            batch_invariant=batch_invariant,
+        )
+        num_processors = 1 if properties is None else properties.multi_processor_count
+        self._num_programs = num_processors * config.programs_per_processor
+        scratch = (0 if batch_invariant else self._layout.max_items, shape.num_heads)
+        self._partial_out = torch.empty((*scratch, shape.head_dim), dtype=torch.float32, device=device)
+        self._partial_lse = torch.empty(scratch, dtype=torch.float32, device=device)
+        # Every e4m3 number is a float16, with bits to spare for the weights; bfloat16 would be the product's precision
+        # for nothing. Triton's interpreter multiplies no bfloat16.
+        compute = shape.dtype
+        if shape.kv_dtype.itemsize == 1 and compute.itemsize == 2:
+            compute = torch.float16
+        if interpreted and compute is torch.bfloat16:
+            compute = torch.float32
+        self._constants = {
+            "GROUP": group,
+            "KV_HEADS": shape.num_kv_heads,
+            "HEAD_DIM": shape.head_dim,
+            "BLOCK_SIZE": shape.block_size,
+            "COMPUTE": _TYPES[compute],
+            "BLOCK_D": triton.next_power_of_2(shape.head_dim),
+        }
+
+    @property
+    def work_size(self) -> int:
+        """Length of `AttentionWork.items`, whatever the batch."""
+        return self._layout.size
+
+    def plan(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork:
+        """See `Ops.plan_attention`."""
+        return self._layout.lay_out(query_starts, positions)
+
+    def __call__(
+        self,
+        q: Tensor,
+        batch: AttentionBatch,
+        pages: KVPages,
+        scale: float,
+        sliding_window: int | None,
+        soft_cap: float | None = None,
+    ) -> Tensor:
+        """See `Ops.paged_attention`. The output of tokens that no row owns, which fill up a recorded batch, is left
+        unwritten.
+        """
+        work = self._check(q, batch, pages, sliding_window)
+        shape, layout = self._shape, self._layout
+        keys, values = pages.keys, pages.values
+        if shape.kv_dtype.itemsize == 1 and not self._native_fp8:
+            keys, values = keys.view(torch.uint8), values.view(torch.uint8)
+        out = torch.empty((q.shape[0], shape.num_heads * shape.head_dim), dtype=q.dtype, device=q.device)
+        window = sliding_window or 0
+        strides = (q.stride(0), q.stride(1), keys.stride(0), batch.block_tables.stride(0))
+        scales = (scale * pages.key_scale * math.log2(math.e), pages.value_scale)
+        constants = {**self._constants, "WINDOW": window > 0, "SOFT_CAP": soft_cap or 0.0}
+        if work.num_decodes:
+            decode_attention[(self._num_programs,)](
+                q, keys, values, out, self._partial_out, self._partial_lse, work.items, batch.block_tables,
+                *strides, window, *scales, **constants, BLOCK_M=self._decode_rows, BLOCK_N=self._decode.block_n,
+                num_warps=self._decode.num_warps, num_stages=self._decode.num_stages,
+            )  # fmt: skip
+            combine.combine_splits[(work.num_decodes, shape.num_heads)](
+                self._partial_out, self._partial_lse, out, work.items, window, JOINS_AT=layout.joins_at,
+                HEADS=shape.num_heads, HEAD_DIM=shape.head_dim, WINDOW=window > 0, PARTS=combine.PARTS,
+                BLOCK_D=constants["BLOCK_D"], num_warps=combine.NUM_WARPS,
+            )  # fmt: skip
+        if work.num_tiles:
+            ragged_attention[(work.num_tiles * shape.num_kv_heads,)](
+                q, keys, values, out, work.items, batch.block_tables, *strides, window, *scales, **constants,
+                TILES_AT=layout.tiles_at, BLOCK_M=self._ragged.block_m, BLOCK_N=self._ragged.block_n,
+                num_warps=self._ragged.num_warps, num_stages=self._ragged.num_stages,
+            )  # fmt: skip
+        return out
+
+    def _check(self, q: Tensor, batch: AttentionBatch, pages: KVPages, sliding_window: int | None) -> AttentionWork:
+        """What the kernels would misread, as far as it shows without looking at data."""
+        shape, work = self._shape, batch.work
+        if work is None or work.items.shape != (self.work_size,) or work.items.device != q.device:
+            raise ValueError("the batch has no work of this attention's plan on the device")
+        if q.dtype is not shape.dtype or q.shape[1:] != (shape.num_heads, shape.head_dim) or q.stride(2) != 1:
+            raise ValueError(
+                f"q is {shape.dtype} [num_tokens, {shape.num_heads}, {shape.head_dim}], last dimension contiguous"
+            )
+        page = (shape.num_kv_heads, shape.block_size, shape.head_dim)
+        inside = (shape.block_size * shape.head_dim, shape.head_dim, 1)
+        for x in (pages.keys, pages.values):
+            if x.dtype is not shape.kv_dtype or x.shape[1:] != page or x.stride()[1:] != inside:
+                raise ValueError(f"pages are {shape.kv_dtype} [num_blocks, {page}], each page contiguous")
+        if pages.keys.stride(0) != pages.values.stride(0):
+            raise ValueError("pages of keys and of values have one stride")
+        if batch.block_tables.dtype is not torch.int32 or batch.block_tables.stride(1) != 1:
+            raise ValueError("block tables are int32, rows contiguous")
+        if sliding_window is not None and sliding_window < 1:
+            raise ValueError(f"a sliding window of {sliding_window} positions")
+        return work

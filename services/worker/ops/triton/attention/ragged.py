@@ -1,0 +1,113 @@
+"""Paged attention of rows that have several queries: chunks of prompts, each at its own place in its own sequence.
+
+A program takes one tile of queries of one row, with all query heads that share a KV head (GROUP queries of neighbouring
+heads are neighbouring rows of the matrix products, so that keys and values are read once for all), and walks the keys
+from the first that its first query sees to the last query's own (`tile.py`; FlashAttention-2, Dao, 2023).
+
+    out[t, h] = Σ_n exp(s_thn) v_n / Σ_n exp(s_thn),   n over the visible positions of t's own sequence
+
+The tiles are laid out on the host (`work.py`), longest first, so that the last to start are short. The grid may be
+larger than their number, which is read from device memory.
+
+Any row may be computed here, also one of a single query. Then its bits depend on nothing but its own sequence: its keys
+are added up tile by tile from the first, and it makes no difference which row of the block a query is, what the others
+are, or that tiles are walked which only others see. That is `batch_invariant`. It costs what `decode.py` is there to
+gain: a sequence's keys are walked by as many programs as there are KV heads, so that a few long sequences leave most of
+a GPU idle (with 8 KV heads, one sequence of 8,192 tokens keeps 8 programs busy instead of 256), and a row of one query
+pays for BLOCK_M rows of the matrix products and uses GROUP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import triton
+import triton.language as tl
+
+from services.worker.ops.triton.attention import tuning
+from services.worker.ops.triton.attention.tile import attend
+from services.worker.ops.triton.attention.work import ENTRY, NUM_TILES
+from services.worker.ops.triton.variant import Variant
+
+
+# What changes from step to step must not make Triton compile anew: neither a stride's divisibility nor an alignment.
+@triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["work", "block_tables"])
+def ragged_attention(
+    q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
+    keys: tl.tensor,  # [num_blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], pages contiguous
+    values: tl.tensor,  # as keys
+    out: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], contiguous
+    work: tl.tensor,  # int32, `work.py`
+    block_tables: tl.tensor,  # int32 [num_sequences, max_blocks]
+    q_token_stride: tl.tensor,
+    q_head_stride: tl.tensor,
+    page_stride: tl.tensor,
+    table_stride: tl.tensor,
+    window: tl.tensor,
+    scale: tl.tensor,  # of the scores, with the keys' own and log2(e) in it
+    value_scale: tl.tensor,
+    TILES_AT: tl.constexpr,
+    GROUP: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
+    COMPUTE: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+) -> None:
+    """Grid: at least the number of tiles, times KV_HEADS."""
+    tile = tl.program_id(0) // KV_HEADS
+    kv_head = tl.program_id(0) % KV_HEADS
+    if tile < tl.load(work + NUM_TILES):
+        entry = work + TILES_AT + tile * ENTRY
+        row = tl.load(entry).to(tl.int64)
+        first_token = tl.load(entry + 1).to(tl.int64)
+        first_position = tl.load(entry + 2)
+        num_queries = tl.load(entry + 3)
+        places = tl.arange(0, BLOCK_M)
+        dims = tl.arange(0, BLOCK_D)
+        queries = places // GROUP
+        heads = kv_head * GROUP + places % GROUP
+        mask = (queries < num_queries)[:, None] & (dims < HEAD_DIM)[None, :]
+        # 64 bits for the tile, 32 inside of it: a wide offset per row would cost registers all along.
+        q += first_token * q_token_stride
+        out += first_token * (KV_HEADS * GROUP * HEAD_DIM)
+        at_q = (queries * q_token_stride + heads * q_head_stride)[:, None] + dims[None, :]
+        lowest = 0
+        if WINDOW:
+            lowest = tl.maximum(first_position - window + 1, 0)
+        head_offset = kv_head.to(tl.int64) * (BLOCK_SIZE * HEAD_DIM)
+        _, total, weighted = attend(
+            tl.load(q + at_q, mask=mask, other=0.0).to(COMPUTE),
+            first_position + queries,
+            lowest // BLOCK_N * BLOCK_N,
+            first_position + num_queries,
+            lowest,
+            block_tables + row * table_stride,
+            keys + head_offset,
+            values + head_offset,
+            page_stride, window, scale,
+            WINDOW, SOFT_CAP, HEAD_DIM, BLOCK_SIZE, COMPUTE, BLOCK_M, BLOCK_N, BLOCK_D,
+        )  # fmt: skip
+        result = weighted * (value_scale / total)[:, None]
+        at_out = ((queries * (KV_HEADS * GROUP) + heads) * HEAD_DIM)[:, None] + dims[None, :]
+        tl.store(out + at_out, result.to(out.dtype.element_ty), mask=mask)
+
+
+def variants() -> Iterator[Variant]:
+    """What is served, in the shapes of Llama (64, 128) and Gemma (256)."""
+    for served in tuning.served():
+        config = served.tuning.ragged
+        constexprs = {**served.constexprs, "BLOCK_M": config.block_m, "BLOCK_N": config.block_n, "TILES_AT": 8192}
+        yield Variant(
+            f"ragged {served.name}",
+            ragged_attention,
+            served.signature,
+            constexprs,
+            config.num_warps,
+            config.num_stages,
+            (served.capability,),
+        )

@@ -1,0 +1,205 @@
+"""Compiles every served kernel for every target, without a GPU, and says what each takes of one.
+
+    python -m services.worker.ops.triton.compile [--markdown FILE] [--only TEXT]
+
+Registers and spills are ptxas's own words about the code that is served; shared memory is what a launch asks for.
+Exits with 1 if anything spills, or wants more shared memory than a program of the target may have. To be run without
+TRITON_INTERPRET: kernels are what they are from the moment they are imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import io
+import multiprocessing
+import os
+import pkgutil
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from services.worker.ops import triton as package
+from services.worker.ops.triton.variant import Variant
+
+_THREADS_PER_WARP = 32
+_REGISTERS = 65536  # of a processor, in allocations of 8 per thread
+_RESERVED = 1024  # bytes of shared memory that every program costs besides its own
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """One multiprocessor of a target (CUDA C++ Programming Guide, section on compute capabilities)."""
+
+    program_bytes: int  # shared memory of one program at most
+    shared_bytes: int  # of all programs
+    warps: int
+
+
+PROCESSORS = {
+    80: Processor(163 << 10, 164 << 10, 64),
+    89: Processor(99 << 10, 100 << 10, 48),
+    90: Processor(227 << 10, 228 << 10, 64),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A variant by its place, as kernels do not travel between processes."""
+
+    module: str
+    index: int
+    capability: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    name: str
+    capability: int
+    configuration: str
+    num_warps: int
+    registers: int  # per thread
+    spilled_bytes: int  # per thread, stored and loaded
+    shared_bytes: int
+
+    @property
+    def fits(self) -> bool:
+        return self.spilled_bytes == 0 and self.shared_bytes <= PROCESSORS[self.capability].program_bytes
+
+    @property
+    def programs(self) -> int:
+        """How many of them a processor runs at once."""
+        processor = PROCESSORS[self.capability]
+        threads = self.num_warps * _THREADS_PER_WARP
+        by_registers = _REGISTERS // (-(-self.registers // 8) * 8 * threads)
+        by_shared_memory = processor.shared_bytes // (self.shared_bytes + _RESERVED)
+        return min(by_registers, by_shared_memory, processor.warps // self.num_warps)
+
+
+def tasks() -> Iterator[Task]:
+    """Every variant of every module of this package, on every target it is served on."""
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        if info.name != __name__ and hasattr(importlib.import_module(info.name), "variants"):
+            for index, variant in enumerate(_variants(info.name)):
+                yield from (Task(info.name, index, capability) for capability in variant.capabilities)
+
+
+def compile_task(task: Task) -> Compiled:
+    return compile_variant(_variants(task.module)[task.index], task.capability)
+
+
+def compile_variant(variant: Variant, capability: int) -> Compiled:
+    """Raises what Triton raises for what it cannot compile, and ValueError for a signature that is not the kernel's."""
+    source = ASTSource(variant.kernel, _types(variant), dict(variant.constexprs), _attributes(variant))
+    options = {"num_warps": variant.num_warps, "num_stages": variant.num_stages}
+    output = io.StringIO()
+    with knobs.compilation.scope(), knobs.nvidia.scope(), contextlib.redirect_stdout(output):
+        knobs.compilation.always_compile = True
+        knobs.nvidia.dump_ptxas_log = True
+        kernel = triton.compile(source, target=GPUTarget("cuda", capability, _THREADS_PER_WARP), options=options)
+    log = output.getvalue()
+    registers = re.search(r"Used (\d+) registers", log)
+    spills = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads", log)
+    if registers is None or spills is None:
+        raise RuntimeError(f"ptxas says nothing about {variant.name}: {log!r}")
+    blocks = [f"{name[6:].lower()} {size}" for name, size in variant.constexprs.items() if name.startswith("BLOCK_")]
+    return Compiled(
+        name=variant.name,
+        capability=capability,
+        configuration=", ".join((*blocks, f"warps {variant.num_warps}", f"stages {variant.num_stages}")),
+        num_warps=variant.num_warps,
+        registers=int(registers[1]),
+        spilled_bytes=int(spills[1]) + int(spills[2]),
+        shared_bytes=kernel.metadata.shared,
+    )
+
+
+def table(results: Sequence[Compiled]) -> str:
+    """Markdown."""
+    lines = [
+        "| kernel | target | configuration | registers | spilled | shared memory | programs per processor |",
+        "|---|---|---|---:|---:|---:|---:|",
+    ]
+    for result in results:
+        spilled = f"**{result.spilled_bytes}**" if result.spilled_bytes else "0"
+        limit = PROCESSORS[result.capability].program_bytes
+        shared = str(result.shared_bytes) if result.shared_bytes <= limit else f"**{result.shared_bytes}** of {limit}"
+        lines.append(
+            f"| {result.name} | sm_{result.capability} | {result.configuration} | {result.registers} | {spilled} "
+            f"| {shared} | {result.programs} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Compile every served kernel for every target.")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
+    parser.add_argument("--only", default="", metavar="TEXT", help="variants whose module and name contain this")
+    options = parser.parse_args(arguments)
+    if knobs.runtime.interpret:
+        parser.error("TRITON_INTERPRET is set: there is nothing to compile")
+    chosen = [task for task in tasks() if options.only in f"{task.module} {_variants(task.module)[task.index].name}"]
+    if not chosen:
+        parser.error(f"no variant is called {options.only!r}")
+    num_processes = min(len(os.sched_getaffinity(0)), len(chosen))
+    # Spawned, as a process that has started LLVM must not fork.
+    context = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory() as cache_directory,
+        ProcessPoolExecutor(num_processes, context, _use_cache, (cache_directory,)) as executor,
+    ):
+        results = list(executor.map(compile_task, chosen))
+    text = table(results)
+    print(text, end="")
+    if options.markdown is not None:
+        options.markdown.write_text(text, encoding="utf-8")
+    misfits = [result for result in results if not result.fits]
+    for result in misfits:
+        print(f"{result.name} for sm_{result.capability} spills or wants too much shared memory", file=sys.stderr)
+    return 1 if misfits else 0
+
+
+def _use_cache(directory: str) -> None:
+    knobs.cache.dir = directory
+
+
+@cache
+def _variants(module: str) -> tuple[Variant, ...]:
+    return tuple(importlib.import_module(module).variants())
+
+
+def _types(variant: Variant) -> dict[str, str]:
+    """In the order of the kernel's parameters and in Triton's words, which has the multiples of 16 apart."""
+    signature, constexprs, names = set(variant.signature), set(variant.constexprs), set(variant.kernel.arg_names)
+    wrong = ((signature | constexprs) ^ names) | (signature & constexprs)
+    if wrong:
+        raise ValueError(f"{variant.name} gives not just once: {', '.join(sorted(wrong))}")
+    return {
+        name: "constexpr" if name in constexprs else variant.signature[name].removesuffix(":16")
+        for name in variant.kernel.arg_names
+    }
+
+
+def _attributes(variant: Variant) -> dict[tuple[int], list[list[object]]]:
+    """What a launch would find out about the arguments: which are multiples of 16."""
+    multiples = {}
+    for index, parameter in enumerate(variant.kernel.params):
+        kind = variant.signature.get(parameter.name, "")
+        if kind.endswith(":16") or (kind.startswith("*") and not parameter.do_not_specialize_on_alignment):
+            multiples[(index,)] = [["tt.divisibility", 16]]
+    return multiples
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,328 @@
+"""Paged attention in Triton against float64: shapes, types and borders, and what must not be touched."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages
+from services.worker.ops.triton.attention import combine, tuning
+from services.worker.ops.triton.attention.paged import AttentionShape, PagedAttention
+from services.worker.ops.triton.attention.tile import dequantize
+from tests.unit.worker.triton.attention_steps import (
+    FP8,
+    SMALL,
+    UNOWNED,
+    Model,
+    Row,
+    Step,
+    Text,
+    lay_out,
+    random_rows,
+    tolerance,
+)
+
+# Rows of a block that no query fills may see nothing, and exp2 overflows where it should: numpy remarks on both.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+TYPES = [
+    (torch.float32, torch.float32),
+    (torch.float16, torch.float16),
+    (torch.bfloat16, torch.bfloat16),
+    (torch.bfloat16, FP8),
+    (torch.float32, FP8),
+]
+WINDOWS = [None, 1, 20, 70]
+HEAD_DIMS = [64, 80, 96, 112, 128, 192, 256]
+# Around the borders of tiles (16) and stretches (32): positions of rows of one query; (computed, scheduled) of others.
+DECODES = [0, 15, 16, 31, 32, 33, 63, 64, 95, 100, 127]
+CHUNKS = [(0, 2), (0, 33), (5, 8), (31, 2), (16, 32), (60, 41), (0, 64)]
+
+
+def pairs_of(*sizes: int) -> list[tuple[int, ...]]:
+    """Few combinations in which any two choices of different kinds meet: each time the one with most new pairs."""
+
+    def pairs(case: tuple[int, ...]) -> set[tuple[tuple[int, int], ...]]:
+        return set(itertools.combinations(enumerate(case), 2))
+
+    candidates = list(itertools.product(*map(range, sizes)))
+    missing = set().union(*map(pairs, candidates))
+    cases = []
+    while missing:
+        cases.append(max(candidates, key=lambda case: len(pairs(case) & missing)))
+        missing -= pairs(cases[-1])
+    return cases
+
+
+def models() -> list[Model]:
+    groups, block_sizes, soft_caps = (1, 3, 4, 8), (16, 32, 128), (None, 20.0)
+    return [
+        Model(
+            groups[group],
+            2 if groups[group] == 1 else 1,
+            HEAD_DIMS[head_dim],
+            block_sizes[block_size],
+            *TYPES[types],
+            WINDOWS[window],
+            soft_caps[soft_cap],
+        )
+        for types, head_dim, window, group, block_size, soft_cap in pairs_of(
+            len(TYPES), len(HEAD_DIMS), len(WINDOWS), len(groups), len(block_sizes), len(soft_caps)
+        )
+    ]
+
+
+@pytest.fixture(autouse=True)
+def poisoned_outputs() -> Iterator[None]:
+    """In this mode torch.empty fills with NaN: outputs and scratch."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def assert_exact(step: Step, out: torch.Tensor) -> None:
+    owned = out[: step.num_tokens].double().cpu()
+    rtol, atol = tolerance(step.model.dtype)
+    torch.testing.assert_close(owned, step.expected(), rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize(("index", "model"), list(enumerate(models())), ids=str)
+def test_a_mixed_batch_equals_the_exact_attention_and_nothing_else_is_written(
+    device: torch.device, index: int, model: Model
+) -> None:
+    decodes = [(DECODES[(3 * index + offset) % len(DECODES)], 1) for offset in (0, 4, 8)]
+    chunks = [CHUNKS[(2 * index + offset) % len(CHUNKS)] for offset in (0, 1)]
+    step = lay_out(model, random_rows(model, [decodes[0], chunks[0], *decodes[1:], chunks[1]], index), device, index)
+    before = step.inputs()
+    attention = model.attention(device)
+    work = attention.plan(step.query_starts, step.positions)
+    assert (work.num_decodes, work.num_tiles > 0) == (3, True)
+    out = step.run(attention)
+    assert_exact(step, out)
+    assert out[step.num_tokens :].isnan().all()
+    assert all(torch.equal(*pair) for pair in zip(step.inputs(), before, strict=True))
+    num_items = int(work.items[0])
+    assert attention._partial_out[num_items:].isnan().all()
+    assert attention._partial_lse[num_items:].isnan().all()
+
+
+@pytest.mark.parametrize("window", [None, 600])
+def test_more_stretches_are_joined_than_at_once(device: torch.device, window: int | None) -> None:
+    """The greatest scores come first, so that the later stretches weigh little, or last."""
+    model = Model(1, 2, window=window)
+    early, late = random_rows(model, [(35 * 20, 1), (35 * 20 + 3, 1)])
+    early.text.k[:400].mul_(4)
+    late.text.k[600:].mul_(4)
+    assert early.end / SMALL.split_size > combine.PARTS
+    step = lay_out(model, [early, late], device)
+    assert_exact(step, step.run(model.attention(device)))
+
+
+@pytest.mark.parametrize("window", [None, 33])
+def test_stretches_grow_where_there_would_be_too_many(device: torch.device, window: int | None) -> None:
+    model = Model(window=window)
+    step = lay_out(model, random_rows(model, [(length - 1, 1) for length in (200, 32, 65, 6, 131)]), device)
+    attention = model.attention(device, replace(SMALL, max_items=8))  # though one per sequence always fits: 16
+    num_items, split = attention.plan(step.query_starts, step.positions).items[:2].tolist()
+    assert (num_items, split) == (4 + 1 + 2 + 1 + 3, 64)  # of 32, they would be 17
+    assert_exact(step, step.run(attention))
+
+
+@pytest.mark.parametrize(
+    "model", [Model(4, 1, 128, 16, torch.bfloat16, torch.bfloat16), Model(2, 1, 256, 32, torch.bfloat16, FP8, 100)]
+)
+def test_stored_configurations_give_the_same(device: torch.device, model: Model) -> None:
+    step = lay_out(model, random_rows(model, [(300, 1), (0, 150), (255, 1), (200, 80)]), device)
+    assert_exact(step, step.run(model.attention(device, config=None)))
+
+
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_a_recorded_launch_serves_smaller_batches(device: torch.device, batch_invariant: bool) -> None:
+    """What was recorded is as large as its bounds, and does what the work list's counts say: the rest of it may be left
+    from another batch, here from one whose first sequence was shorter or longer.
+    """
+    model = Model(window=50)
+    step = lay_out(model, random_rows(model, [(40, 1), (100, 1), (7, 1)]), device)
+    attention = model.attention(device, batch_invariant=batch_invariant)
+    work = attention.plan(step.query_starts, step.positions).to(device)
+    assert (work.num_decodes, work.num_tiles) == ((0, 3) if batch_invariant else (3, 0))
+    layout, items = attention._layout, work.items.clone()
+    (num_items, _, num_joins, num_tiles), entries = items[:4].tolist(), items[4:].view(-1, 4)
+    first_join, first_tile = layout.max_items, layout.max_items + layout.max_num_seqs
+    entries[num_items:first_join] = torch.tensor([0, 0, 8, 0])
+    entries[first_join + num_joins : first_tile] = torch.tensor([0, 200, 0, 0])
+    entries[first_tile + num_tiles :] = torch.tensor([0, 0, 8, 1])
+    bounds = (0, 8) if batch_invariant else (8, 0)
+    out = step.run(attention, AttentionWork(items, *bounds))
+    assert torch.equal(out[: step.num_tokens], step.run(attention, work)[: step.num_tokens])
+    assert out[step.num_tokens :].isnan().all()
+
+
+def test_nan_reaches_its_own_sequence_only(device: torch.device) -> None:
+    model = Model()
+    broken, whole, chunk, other = random_rows(model, [(70, 1), (70, 1), (20, 20), (20, 20)])
+    broken.text.v[33, 0, 5] = torch.nan
+    chunk.text.k[30, 1, 5] = torch.nan
+    step = lay_out(model, [broken, whole, chunk, other], device)
+    heads = step.run(model.attention(device))[: step.num_tokens].view(step.num_tokens, model.num_heads, -1)
+    assert heads[0, :2, 5].isnan().all()
+    assert not heads[0, 2:].isnan().any()
+    assert heads[2 + 10 : 2 + 20, 2:].isnan().all()  # from the broken key's position on
+    assert not heads[2 : 2 + 20, :2].isnan().any()
+    assert not heads[[1, *range(22, 42)]].isnan().any()
+
+
+@pytest.mark.parametrize("soft_cap", [None, 20.0])
+@pytest.mark.parametrize("factor", [300.0, -300.0])
+def test_large_scores_neither_overflow_nor_outlast_the_window(
+    device: torch.device, soft_cap: float | None, factor: float
+) -> None:
+    for window in (None, 40):
+        model = Model(window=window, soft_cap=soft_cap)
+        rows = random_rows(model, [(129, 1), (100, 30)])
+        for row in rows:
+            row.text.k[:60].mul_(factor)
+        step = lay_out(model, rows, device)
+        out = step.run(model.attention(device))[: step.num_tokens]
+        torch.testing.assert_close(out.double().cpu(), step.expected(), rtol=1e-3, atol=1e-3)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _dequantize_all(stored: tl.tensor, out: tl.tensor, compute: tl.constexpr) -> None:
+    codes = tl.arange(0, 256)
+    tl.store(out + codes, dequantize(tl.load(stored + codes), compute))
+
+
+@pytest.mark.parametrize("compute", [tl.float16, tl.float32])
+def test_bytes_are_read_as_fp8(device: torch.device, compute: tl.dtype) -> None:
+    """As GPUs without fp8 do it: every code, its NaN included."""
+    codes = torch.arange(256, dtype=torch.uint8, device=device)
+    out = torch.zeros(256, dtype=torch.float16 if compute == tl.float16 else torch.float32, device=device)
+    _dequantize_all[(1,)](codes, out, compute)
+    torch.testing.assert_close(out.float(), codes.view(FP8).float(), rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_every_fp8_number_is_read_exactly(device: torch.device, dtype: torch.dtype) -> None:
+    """A sequence of one token is its value."""
+    model = Model(1, 4, 64, 16, dtype, FP8)
+    numbers = torch.arange(256, dtype=torch.uint8).view(FP8).float().nan_to_num(0.0)
+    text = Text(torch.ones(1, 4, 64), torch.ones(1, 4, 64), numbers.view(1, 4, 64) * 0.25)
+    step = lay_out(model, [Row(text, 0, 1)], device)
+    assert torch.equal(step.run(model.attention(device))[0].float().cpu(), numbers * 0.25)
+
+
+def test_layers_may_lie_in_one_allocation(device: torch.device) -> None:
+    model = Model()
+    step = lay_out(model, random_rows(model, [(50, 1), (10, 20)]), device)
+    num_blocks = step.pages.keys.shape[0]
+    cache = torch.full((num_blocks, 2, *step.pages.keys.shape[1:]), torch.nan, device=device)
+    cache[:, 0], cache[:, 1] = step.pages.keys, step.pages.values
+    apart = replace(step, pages=KVPages(cache[:, 0], cache[:, 1]))
+    attention = model.attention(device)
+    assert torch.equal(apart.run(attention)[: step.num_tokens], step.run(attention)[: step.num_tokens])
+
+
+def test_pages_may_lie_past_the_reach_of_32_bits(device: torch.device) -> None:
+    if device.type != "cuda":
+        pytest.skip("takes 5 GB")
+    model = Model(dtype=torch.float16, kv_dtype=torch.float16)
+    step = lay_out(model, random_rows(model, [(50, 1), (10, 20)]), device)
+    keys = step.pages.keys
+    stride = 2**31 // (keys.shape[0] - 2)  # the last pages begin past it
+    stride -= stride % 16
+    cache = torch.zeros(keys.shape[0] * stride + 2 * keys[0].numel(), dtype=torch.float16, device=device)
+    inside = (stride, *keys.stride()[1:])
+    far = KVPages(cache.as_strided(keys.shape, inside), cache.as_strided(keys.shape, inside, keys[0].numel()))
+    far.keys.copy_(keys)
+    far.values.copy_(step.pages.values)
+    attention = model.attention(device)
+    assert torch.equal(
+        replace(step, pages=far).run(attention)[: step.num_tokens], step.run(attention)[: step.num_tokens]
+    )
+
+
+def test_a_graph_replays_on_other_lengths(device: torch.device) -> None:
+    if device.type != "cuda":
+        pytest.skip("needs CUDA graphs")
+    model = Model(dtype=torch.float16, kv_dtype=torch.float16)
+    attention = model.attention(device)
+    # Both steps' sequences are of as many blocks, so that inputs can be copied over.
+    recorded, replayed = (
+        lay_out(model, random_rows(model, [(a, 1), (b, 1)], seed), device, seed)
+        for seed, a, b in ((0, 127, 17), (1, 114, 30))
+    )
+    work = attention.plan(recorded.query_starts, recorded.positions).to(device)
+    recorded.run(attention, work)  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = recorded.run(attention, work)
+    for mine, other in (
+        (recorded.fused, replayed.fused),
+        (recorded.pages.keys, replayed.pages.keys),
+        (recorded.pages.values, replayed.pages.values),
+        (recorded.block_tables, replayed.block_tables),
+        (work.items, attention.plan(replayed.query_starts, replayed.positions).items),
+    ):
+        mine.copy_(other)
+    graph.replay()
+    torch.cuda.synchronize()
+    assert_exact(replayed, out)
+
+
+def test_what_the_kernels_would_misread_is_refused(device: torch.device) -> None:
+    model = Model()
+    step = lay_out(model, random_rows(model, [(20, 1)]), device)
+    attention = model.attention(device)
+    work = attention.plan(step.query_starts, step.positions).to(device)
+    q, pages, tables = step.fused[:, : model.num_heads], step.pages, step.block_tables
+    batch = AttentionBatch(torch.from_numpy(step.positions), torch.from_numpy(step.query_starts), tables, work)
+    assert attention(q, batch, pages, 1.0, None).shape == (1 + UNOWNED, 256)
+    for bad in (q.half(), q[:, :3], q[..., :32], q.transpose(1, 2)):
+        with pytest.raises(ValueError, match="q is"):
+            attention(bad, batch, pages, 1.0, None)
+    for bad_pages in (
+        KVPages(pages.keys.half(), pages.values.half()),
+        KVPages(pages.keys.transpose(1, 2), pages.values.transpose(1, 2)),
+        KVPages(pages.keys, pages.values[:, :1]),
+    ):
+        with pytest.raises(ValueError, match="pages are"):
+            attention(q, batch, bad_pages, 1.0, None)
+    for bad_work in (None, AttentionWork(work.items[:-1], 1, 0)):
+        with pytest.raises(ValueError, match="no work"):
+            attention(q, replace(batch, work=bad_work), pages, 1.0, None)
+    with pytest.raises(ValueError, match="int32"):
+        attention(q, replace(batch, block_tables=tables.long()), pages, 1.0, None)
+    with pytest.raises(ValueError, match="window"):
+        attention(q, batch, pages, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        AttentionShape(8, 3, 64, 16, torch.float16, torch.float16),
+        AttentionShape(8, 2, 320, 16, torch.float16, torch.float16),
+        AttentionShape(8, 2, 64, 16, torch.float16, torch.float32),
+        AttentionShape(8, 2, 64, 16, torch.float64, torch.float64),
+        AttentionShape(256, 1, 64, 16, torch.float16, torch.float16),
+    ],
+)
+def test_shapes_that_are_not_served_are_refused(device: torch.device, shape: AttentionShape) -> None:
+    with pytest.raises(ValueError, match=r"heads|pages"):
+        PagedAttention(shape, device, 4, 64)
+
+
+def test_a_configuration_is_stored_for_every_device_that_triton_serves() -> None:
+    for capability, head_dim, page_bytes in itertools.product(
+        (80, 86, 87, 89, 90, 100, 120), range(16, 257, 16), (1, 2, 4)
+    ):
+        config = tuning.stored(capability, head_dim, page_bytes)
+        assert config.split_size % config.decode.block_n == 0
+    with pytest.raises(ValueError, match=r"8\.0"):
+        tuning.stored(75, 128, 2)

@@ -1,0 +1,122 @@
+"""Ahead-of-time compilation: what is compiled, what is measured, and what makes it fail."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from services.worker.ops.triton import compile as ahead
+from services.worker.ops.triton.attention.combine import combine_splits
+from services.worker.ops.triton.attention.decode import decode_attention
+from services.worker.ops.triton.attention.ragged import ragged_attention
+from services.worker.ops.triton.variant import TARGETS, Variant
+
+FITTING = ahead.Compiled("name", 90, "n 64", num_warps=4, registers=128, spilled_bytes=0, shared_bytes=71680)
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, where kernels are compiled rather than interpreted."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, env=environment, check=False)
+
+
+def test_a_table_is_printed_and_written(tmp_path: Path) -> None:
+    written = tmp_path / "table.md"
+    result = run("-m", ahead.__name__, "--only", "combine bf16 d128", "--markdown", str(written))
+    assert result.returncode == 0, result.stderr
+    assert written.read_text() == result.stdout
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in result.stdout.splitlines()]
+    assert [(name, target) for name, target, *_ in cells[2:]] == [
+        ("combine bf16 d128", f"sm_{capability}") for capability in TARGETS
+    ]
+    for _, _, configuration, registers, spilled, shared, programs in cells[2:]:
+        assert configuration == "d 128, warps 8, stages 2"
+        assert 16 <= int(registers) <= 255
+        assert (int(spilled), int(shared) > 0, int(programs) > 1) == (0, True, True)
+
+
+SPILLING = """
+import triton, triton.language as tl
+from services.worker.ops.triton.compile import compile_variant
+from services.worker.ops.triton.variant import Variant
+
+@triton.jit
+def keep(x, y, stride, N: tl.constexpr):
+    i = tl.arange(0, N)[:, None] + tl.arange(0, N)[None, :] * stride
+    a = tl.load(x + i)
+    tl.store(y + i, a + tl.sum(a))
+
+for size in (16, 128):
+    signature = {"x": "*fp32", "y": "*fp32", "stride": "i32:16"}
+    print(compile_variant(Variant("keep", keep, signature, {"N": size}, 1, 1), 90).fits)
+"""
+
+
+def test_what_spills_does_not_fit(tmp_path: Path) -> None:
+    script = tmp_path / "spilling.py"  # Triton reads the source
+    script.write_text(SPILLING)
+    result = run(str(script))
+    assert result.stdout.split() == ["True", "False"], result.stderr
+
+
+MISFIT = """
+from services.worker.ops.triton import compile as ahead
+
+if __name__ == "__main__":
+    ahead.PROCESSORS[89] = ahead.Processor(program_bytes=100, shared_bytes=100 << 10, warps=48)
+    raise SystemExit(ahead.main(["--only", "combine bf16 d64"]))
+"""
+
+
+def test_too_much_shared_memory_is_an_error(tmp_path: Path) -> None:
+    script = tmp_path / "misfit.py"
+    script.write_text(MISFIT)
+    result = run(str(script))
+    assert result.returncode == 1
+    assert "** of 100" in result.stdout
+    assert "sm_89" in result.stderr
+    assert "sm_90" not in result.stderr
+
+
+def test_the_interpreter_compiles_nothing() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", ahead.__name__],
+        capture_output=True,
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        check=False,
+    )
+    assert result.returncode == 2
+    assert b"TRITON_INTERPRET" in result.stderr
+
+
+def test_every_kernel_is_compiled_for_every_target() -> None:
+    targets = defaultdict(set)
+    for task in ahead.tasks():
+        variant = tuple(importlib.import_module(task.module).variants())[task.index]
+        targets[variant.kernel].add(task.capability)
+    assert targets.keys() >= {decode_attention, combine_splits, ragged_attention}
+    assert all(capabilities == set(TARGETS) for capabilities in targets.values())
+
+
+@pytest.mark.parametrize("change", [{"out": None}, {"more": "i32"}, {"HEADS": "i32"}])
+def test_a_signature_that_is_not_the_kernels_is_refused(change: dict[str, str | None]) -> None:
+    names = {"partial_out": "*fp32", "partial_lse": "*fp32", "out": "*fp16", "work": "*i32", "window": "i32"}
+    signature = {name: kind for name, kind in (names | change).items() if kind is not None}
+    constexprs = dict.fromkeys(("JOINS_AT", "HEADS", "HEAD_DIM", "WINDOW", "PARTS", "BLOCK_D"), 16)
+    with pytest.raises(ValueError, match=next(iter(change))):
+        ahead.compile_variant(Variant("combine", combine_splits, signature, constexprs, 4, 2), 90)
+
+
+def test_what_fits_and_how_often() -> None:
+    assert FITTING.fits
+    assert not ahead.Compiled("name", 90, "", 4, 128, 8, 71680).fits
+    assert not ahead.Compiled("name", 89, "", 4, 128, 0, 110000).fits
+    assert FITTING.programs == 3  # by shared memory: 228 KB / 71 KB
+    assert ahead.Compiled("name", 90, "", 8, 255, 0, 0).programs == 1  # by registers: 65,536 / (256 · 256)
+    assert ahead.Compiled("name", 89, "", 4, 16, 0, 0).programs == 12  # by warps: 48 / 4

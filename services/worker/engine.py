@@ -116,6 +116,8 @@ def describe_numerics(device: torch.device, dtype: torch.dtype) -> str:
     reason = fallback_reason(device, dtype)
     if reason is not None:
         return reason
+    if device.type == "cuda":
+        return "Triton kernels; a sequence's tokens may depend on what shares its batch"
     threads = torch.get_num_threads()
     return f"compiled kernels on {threads} threads, batch-invariant: the same tokens whatever shares a batch"
 

@@ -28,6 +28,9 @@ class AttentionBatch:
     block_tables: (
         Tensor  # int32 [num_sequences, max_blocks], page ids; entries past a sequence's length are unspecified
     )
+    # int64 [num_tokens], page id · block_size + slot in the page of each token, -1 for one that is not to be written
+    # (padding); what the three above say if None. On a GPU it is worked out once per step instead of once per layer.
+    slot_mapping: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,9 @@ class KVPages:
 
     keys: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
     values: Tensor  # [num_blocks, num_kv_heads, block_size, head_dim]
+    # What stored numbers are multiplied by to be keys and values again. For pages in fp8; 1 otherwise.
+    key_scale: float = 1.0
+    value_scale: float = 1.0
 
     @property
     def block_size(self) -> int:
@@ -85,6 +91,10 @@ class Ops(Protocol):
         """silu(gate) · up, with gate the first and up the second half of the last dimension."""
         ...
 
+    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
+        """gelu(gate) · up, as in silu_mul; by tanh's approximation or by erf (Hendrycks and Gimpel, 2016)."""
+        ...
+
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
     ) -> None:
@@ -93,7 +103,7 @@ class Ops(Protocol):
         q [num_tokens, num_heads, head_dim]; k, v [num_tokens, num_kv_heads, head_dim]; each may be a view into one
         fused projection (last dimension contiguous). cos_sin [max_positions, head_dim]: cosines in the first, sines
         in the second half, float32. Token t of row r goes to page block_tables[r, position // block_size], slot
-        position % block_size.
+        position % block_size, divided by the pages' scales.
         """
         ...
 

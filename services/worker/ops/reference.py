@@ -58,6 +58,10 @@ class ReferenceOps:
         gate, up = gate_up.chunk(2, dim=-1)
         return functional.silu(gate) * up
 
+    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return functional.gelu(gate, approximate="tanh" if tanh else "none") * up
+
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
     ) -> None:

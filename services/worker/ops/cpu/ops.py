@@ -6,6 +6,8 @@ block ids, positions below `cos_sin`'s length, ascending `query_starts`.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, get_num_threads
 
@@ -71,6 +73,15 @@ class CPUOps:
         functions = self._held if y.numel() < HELD_BELOW else self._functions
         functions.quire_silu_mul(gate_up.data_ptr(), y.data_ptr(), y.numel() // features, features, get_num_threads())
         return y
+
+    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
+        """gelu(g) · up is g · σ(w) · up with w = g · slope, hence silu(w) · (up / slope): what is left is arithmetic
+        that IEEE 754 rounds in one way. erf, whose bits in torch depend on an element's place, is not offered."""
+        if not tanh:
+            raise ValueError("on a CPU, GELU is computed in its tanh form only")
+        gate, up = gate_up.chunk(2, dim=-1)
+        slope = 2 * (2 / math.pi) ** 0.5 * (1 + 0.044715 * gate * gate)
+        return self.silu_mul(torch.cat((gate * slope, up / slope), dim=-1))
 
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages

@@ -1,0 +1,1 @@
+"""The worker's kernels for NVIDIA GPUs, in Triton."""

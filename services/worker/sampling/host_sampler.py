@@ -48,7 +48,8 @@ class HostSampler:
             stage.admit(sequence)
 
     def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32], mask: TokenMask | None = None) -> Sample:
-        """See `Sampler`. logits float32, overwritten."""
+        """See `Sampler`. logits of any float type; float32 is overwritten."""
+        logits = logits.float()
         # NaN is the greatest to amax, so one pass finds NaN, +inf and rows of nothing but -inf. What the stages make of
         # such a row is not looked at.
         valid = logits.amax(-1).isfinite()

@@ -120,6 +120,18 @@ def test_a_bracket_that_overflows_its_list_is_searched_in_the_row(device: torch.
     assert kept.sum() > CAPACITY.value / 2
 
 
+@pytest.mark.parametrize(
+    "params", [SamplingParams(min_p=0.02, top_p=0.6), SamplingParams(min_p=0.02, top_k=70), SamplingParams(top_k=70)]
+)
+def test_what_min_p_took_counts_for_nothing(device: torch.device, params: SamplingParams) -> None:
+    """60 likely tokens of probability 1/60, of which top-p keeps some, beside a mass of unlikely ones as great."""
+    logits = torch.linspace(0.0, 0.5, 60).repeat(1, 50)
+    logits[:, 60:] = torch.linspace(-4.5, -4.2, 2940)
+    logits = logits[:, torch.randperm(3000, generator=torch.Generator().manual_seed(2))]
+    kept = kept_by_kernels(Bench([params], 3000, device), logits.to(device))
+    assert torch.equal(kept, kept_by_stages(logits, [params]))
+
+
 @pytest.fixture(autouse=True)
 def poisoned_scratch() -> Iterator[None]:
     """In this mode torch.empty fills with NaN, and integers with their greatest."""

@@ -23,7 +23,10 @@ def test_the_likeliest_tokens_are_transformers_own(
     generator = torch.Generator().manual_seed(1)
     requests = [
         Request(torch.randint(3, 199, (length,), generator=generator).tolist(), 4, sampling)
-        for length, sampling in ((17, SamplingParams(temperature=0.0)), (3, SamplingParams(temperature=0.0, logprobs=2)))
+        for length, sampling in (
+            (17, SamplingParams(temperature=0.0)),
+            (3, SamplingParams(temperature=0.0, logprobs=2)),
+        )
     ]
     Driver(runner, seed=3, max_chunk=9).run(*requests)
     ties = NearTies()

@@ -1,4 +1,4 @@
-"""The sampling kernels as they are served: vocabularies of 32 to 256 thousand, logits in the model's type."""
+"""The sampling kernels as they are served: vocabularies of 32 to 256 thousand, logits in the model's own type."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TYPES = {
 
 
 def variants() -> Iterator[Variant]:
-    for dtype in ("bf16", "fp32"):
-        for vocab_size in VOCABULARIES:
+    for dtype, vocabularies in (("bf16", VOCABULARIES), ("fp32", VOCABULARIES[1:2])):
+        for vocab_size in vocabularies:
             tiles = {"TILES": triton.next_power_of_2(triton.cdiv(vocab_size, TILE))}
             both = {"TILE": TILE, **tiles}
             name = f"{dtype} {vocab_size}"

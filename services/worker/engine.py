@@ -23,6 +23,7 @@ from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights import DummySource, SafetensorsSource, WeightSource
 from services.worker.ops import create_ops, fallback_reason
+from services.worker.ops.interface import AttentionShape
 from services.worker.progress import Report, per_percent
 from services.worker.served_model import ServedModel
 from services.worker.speed import Speed, measure_steps, measure_swap
@@ -58,6 +59,11 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
         source = SafetensorsSource(checkpoint.directory, model, per_percent(report, "loading weights"))
     with torch.inference_mode():
         decoder = Decoder(model, ops, source, _longest(config, model))
+    shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, config.block_size, dtype, dtype)
+    try:
+        ops.prepare_attention(shape, config.max_num_seqs, config.max_num_batched_tokens)
+    except ValueError as error:
+        raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
     num_blocks = count_blocks(config, model, device, dtype)
     max_model_len = resolve_max_model_len(config, model, num_blocks * config.block_size)
     limits = Limits(
@@ -116,6 +122,8 @@ def describe_numerics(device: torch.device, dtype: torch.dtype) -> str:
     reason = fallback_reason(device, dtype)
     if reason is not None:
         return reason
+    if device.type == "cuda":
+        return "Triton kernels; a sequence's tokens may depend on what shares its batch"
     threads = torch.get_num_threads()
     return f"compiled kernels on {threads} threads, batch-invariant: the same tokens whatever shares a batch"
 

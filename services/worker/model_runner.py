@@ -22,7 +22,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.ops.interface import AttentionBatch, KVPages, Ops
 from services.worker.plan import U32, Logprobs, SequenceError, StepPlan, StepResult
 from services.worker.sampling.logprobs import LogprobTensors
-from services.worker.sampling.sampler import Sample, Sampler
+from services.worker.sampling.sampler import Sample, create_sampler
 from services.worker.tracing import SequenceSpans
 
 NO_NUMBERS = "The model computed something that is not a number for this sequence."
@@ -67,8 +67,7 @@ class ModelRunner:
     def reset(self) -> None:
         """A new epoch: no sequences, all pages free. Weights stay."""
         self._state = BatchState(self.limits)
-        self._sampler = Sampler(self.ops, self.limits.max_num_seqs, self.limits.vocab_size)
-        self._last_token = torch.zeros(self.limits.max_num_seqs, dtype=torch.int64, device=self.ops.device)
+        self._sampler = create_sampler(self.ops, self.limits.max_num_seqs, self.limits.vocab_size)
         self._spans = SequenceSpans()
 
     def close(self) -> None:
@@ -153,7 +152,7 @@ class ModelRunner:
         token_ids = torch.from_numpy(batch.token_ids).to(device)
         if len(batch.last_token_at):
             at, whose = torch.from_numpy(batch.last_token_at), torch.from_numpy(batch.last_token_slots)
-            token_ids[at.to(device)] = self._last_token[whose.to(device)]
+            token_ids[at.to(device)] = self._sampler.last_tokens[whose.to(device)]
         work = self.ops.plan_attention(batch.query_starts, batch.positions)
         where = AttentionBatch(
             positions=torch.from_numpy(batch.positions).to(device),
@@ -166,9 +165,7 @@ class ModelRunner:
         if not len(batch.sampled_rows):
             return None
         slots = batch.slots[batch.sampled_rows]
-        sample = self._sampler.sample(logits, slots, batch.sampled_positions)
-        self._last_token[torch.from_numpy(slots).to(device)] = sample.tokens
-        return sample
+        return self._sampler.sample(logits, slots, batch.sampled_positions)
 
 
 def _collect_logprobs(tensors: LogprobTensors, valid: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Logprobs | None:

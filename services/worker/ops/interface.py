@@ -47,6 +47,21 @@ class AttentionBatch:
         Tensor  # int32 [num_sequences, max_blocks], page ids; entries past a sequence's length are unspecified
     )
     work: AttentionWork | None = None  # None: the device wants none
+    # int64 [num_tokens], page id · block_size + slot in the page of each token, -1 for one that is not to be written
+    # (padding); what the three above say if None. On a GPU it is worked out once per step instead of once per layer.
+    slot_mapping: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """What attention of all layers has in common."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int  # slots per page
+    dtype: torch.dtype  # of queries and outputs
+    kv_dtype: torch.dtype  # of pages: the same, or float8_e4m3fn
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,10 @@ class Ops(Protocol):
         """silu(gate) · up, with gate the first and up the second half of the last dimension."""
         ...
 
+    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
+        """gelu(gate) · up, as in silu_mul; by tanh's approximation or by erf (Hendrycks and Gimpel, 2016)."""
+        ...
+
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
     ) -> None:
@@ -117,6 +136,11 @@ class Ops(Protocol):
         in the second half, float32. Token t of row r goes to page block_tables[r, position // block_size], slot
         position % block_size, divided by the pages' scales.
         """
+        ...
+
+    def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        """To be called once, before the first step and before free memory is counted: allocates what attention needs
+        beside the pages. Raises ValueError for a shape that it does not serve."""
         ...
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
 
 _LOW_32 = 0xFFFFFFFF
 
@@ -60,6 +60,10 @@ class ReferenceOps:
         gate, up = gate_up.chunk(2, dim=-1)
         return functional.silu(gate) * up
 
+    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return functional.gelu(gate, approximate="tanh" if tanh else "none") * up
+
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
     ) -> None:
@@ -74,6 +78,9 @@ class ReferenceOps:
         slots = positions % pages.block_size
         pages.keys[blocks, :, slots] = _stored(k, pages.key_scale, pages.keys.dtype)
         pages.values[blocks, :, slots] = _stored(v, pages.value_scale, pages.values.dtype)
+
+    def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        pass
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
         return None

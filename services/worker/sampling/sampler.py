@@ -1,4 +1,4 @@
-"""Draws the next token of each row: penalties and bias, temperature, cuts, then the Gumbel-max trick.
+"""What draws the next token of each row, on any device.
 
 Randomness is counter-based: the noise of a token depends on the sequence's seed, its choice index and the position it
 is drawn for, and nothing else, so a sequence that is computed again elsewhere draws the same from the same logits.
@@ -7,18 +7,17 @@ is drawn for, and nothing else, so a sequence that is computed again elsewhere d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.ops.interface import Ops
 from services.worker.plan import NewSequence
-from services.worker.sampling.logprobs import LogprobColumns, LogprobTensors
-from services.worker.sampling.penalties import LogitBias, Penalties
-from services.worker.sampling.stage import I64, Stage
-from services.worker.sampling.truncation import MinP, Temperature, TopK, TopP
+from services.worker.sampling.logprobs import LogprobTensors
+from services.worker.sampling.stage import I64
+from services.worker.sampling.token_mask import TokenMask
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,81 +29,29 @@ class Sample:
     logprobs: LogprobTensors | None
 
 
-class Sampler:
-    """Keeps each slot's sampling parameters as columns; greedy rows without penalties cost one argmax."""
+class Sampler(Protocol):
+    """Keeps each slot's sampling parameters and the counts that penalties need."""
 
-    def __init__(self, ops: Ops, max_num_seqs: int, vocab_size: int) -> None:
-        self._ops = ops
-        self._greedy = np.ones(max_num_seqs, bool)
-        self._seed = np.zeros(max_num_seqs, np.uint64)
-        self._choice_index = np.zeros(max_num_seqs, np.int32)
-        self._logprobs = LogprobColumns(max_num_seqs)
-        self._penalties = Penalties(max_num_seqs, vocab_size, ops.device)
-        # In the order in which they apply.
-        self._stages: tuple[Stage, ...] = (
-            self._penalties,
-            LogitBias(max_num_seqs),
-            Temperature(max_num_seqs),
-            MinP(max_num_seqs),
-            TopK(max_num_seqs, vocab_size),
-            TopP(max_num_seqs),
-        )
+    last_tokens: Tensor  # int64 [max_num_seqs] on the device: what each slot drew last
 
     def admit(self, sequence: NewSequence) -> None:
-        self._greedy[sequence.slot] = sequence.sampling.greedy
-        self._seed[sequence.slot] = sequence.sampling.seed
-        self._choice_index[sequence.slot] = sequence.choice_index
-        self._logprobs.admit(sequence)
-        for stage in self._stages:
-            stage.admit(sequence)
+        """The slot is the sequence's from the next sample on; nothing of a former owner's stays."""
+        ...
 
-    def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32]) -> Sample:
-        """logits float32 [n, vocab], overwritten; row i belongs to slots[i] and draws the token at positions[i]."""
-        # NaN is the greatest to amax, so one pass finds NaN, +inf and rows of nothing but -inf. What the stages make of
-        # such a row is not looked at.
-        valid = logits.amax(-1).isfinite()
-        raw = self._logprobs.distribution(logits, slots)
-        for stage in self._stages:
-            _apply(stage, logits, slots)
-        tokens = self._draw(logits, slots, positions)
-        tokens.masked_fill_(~valid, 0)
-        penalised = np.flatnonzero(self._penalties.active[slots])
-        if len(penalised):
-            self._penalties.observe(tokens[torch.from_numpy(penalised).to(tokens.device)], slots[penalised])
-        return Sample(tokens, valid, None if raw is None else raw.look_up(tokens))
+    def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32], mask: TokenMask | None = None) -> Sample:
+        """logits [n, vocab], which may be overwritten; row i belongs to slots[i] and draws the token at positions[i].
 
-    def _draw(self, logits: Tensor, slots: I64, positions: NDArray[np.int32]) -> Tensor:
-        greedy = self._greedy[slots]
-        if greedy.all():
-            return _argmax(logits)
-        if not greedy.any():
-            return self._gumbel(logits, slots, positions)
-        tokens = torch.empty(len(slots), dtype=torch.int64, device=logits.device)
-        likeliest = torch.from_numpy(np.flatnonzero(greedy)).to(logits.device)
-        drawn = torch.from_numpy(np.flatnonzero(~greedy)).to(logits.device)
-        tokens[likeliest] = _argmax(logits[likeliest])
-        tokens[drawn] = self._gumbel(logits[drawn], slots[~greedy], positions[~greedy])
-        return tokens
-
-    def _gumbel(self, logits: Tensor, slots: I64, positions: NDArray[np.int32]) -> Tensor:
-        seeds, choices = self._seed[slots].view(np.int64), self._choice_index[slots]
-        columns = [torch.from_numpy(np.ascontiguousarray(c)).to(logits.device) for c in (seeds, positions, choices)]
-        return self._ops.sample_gumbel(logits, *columns)
+        No slot may occur twice.
+        """
+        ...
 
 
-def _argmax(logits: Tensor) -> Tensor:
-    """int64 [n], the lowest id among equals. On a CPU by numpy, whose argmax is some 50 times as fast."""
-    if logits.is_cpu:
-        return torch.from_numpy(logits.numpy().argmax(-1))
-    return logits.argmax(-1)
+def create_sampler(ops: Ops, max_num_seqs: int, vocab_size: int) -> Sampler:
+    """Stage by stage from the host, or on the device where it has kernels for that."""
+    if ops.name == "triton":
+        from services.worker.sampling.device_sampler import DeviceSampler
 
+        return DeviceSampler(ops.device, max_num_seqs, vocab_size)
+    from services.worker.sampling.host_sampler import HostSampler
 
-def _apply(stage: Stage, logits: Tensor, slots: I64) -> None:
-    rows = np.flatnonzero(stage.active[slots])
-    if len(rows) == len(slots):
-        stage.apply(logits, slots)
-    elif len(rows):
-        at = torch.from_numpy(rows).to(logits.device)
-        part = logits[at]
-        stage.apply(part, slots[rows])
-        logits[at] = part
+    return HostSampler(ops, max_num_seqs, vocab_size)

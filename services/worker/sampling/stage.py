@@ -1,9 +1,10 @@
 """A sampling parameter, as a transformation of the logits of those rows that use it.
 
-A new parameter is a new Stage in `sampler.py`'s list: nothing else in the worker's core knows of single parameters.
-Every stage computes each row from that row alone, in an order of operations that does not depend on the others, so that
-a row's result has the same bits in every batch: elementwise arithmetic that IEEE 754 rounds in one way, order
-statistics, and torch's softmax and cumsum, which reduce row by row (the tests check that they do).
+A new parameter is a new Stage in `host_sampler.py`'s list, and a column of the device's sampler: nothing else in the
+worker's core knows of single parameters. Every stage computes each row from that row alone, in an order of operations
+that does not depend on the others, so that a row's result has the same bits in every batch: elementwise arithmetic that
+IEEE 754 rounds in one way, order statistics, and torch's softmax and cumsum, which reduce row by row (the tests check
+that they do).
 """
 
 from __future__ import annotations

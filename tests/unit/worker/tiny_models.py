@@ -18,7 +18,7 @@ from services.worker.models.config import read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights import SafetensorsSource
 from services.worker.ops import create_ops
-from services.worker.ops.interface import Ops
+from services.worker.ops.interface import AttentionShape, Ops
 
 VOCAB_SIZE = 199
 
@@ -95,6 +95,10 @@ def make_runner(
     config = decoder.config
     with torch.inference_mode():
         pages = allocate_pages(config, num_blocks, block_size, ops.device, ops.dtype)
+    shape = AttentionShape(
+        config.num_heads, config.num_kv_heads, config.head_dim, block_size, ops.dtype, pages[0].keys.dtype
+    )
+    ops.prepare_attention(shape, max_num_seqs, max_num_batched_tokens)
     limits = Limits(
         num_blocks, block_size, max_num_seqs, max_num_batched_tokens, config.max_model_len, config.vocab_size,
         num_host_blocks,

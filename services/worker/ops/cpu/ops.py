@@ -6,6 +6,8 @@ block ids, positions below `cos_sin`'s length, ascending `query_starts`.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -13,7 +15,7 @@ from torch import Tensor, get_num_threads
 
 from services.worker.ops.cpu import library
 from services.worker.ops.cpu.linear import PackedLinear, is_plain
-from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
 
 MAX_HEAD_DIM = 256  # attention.c keeps a tile of rows on its stack
 # Elements up to which an elementwise call (some 20 us at most) keeps the interpreter lock. Other threads run Python
@@ -74,6 +76,15 @@ class CPUOps:
         functions.quire_silu_mul(gate_up.data_ptr(), y.data_ptr(), y.numel() // features, features, get_num_threads())
         return y
 
+    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
+        """gelu(g) · up is g · σ(w) · up with w = g · slope, hence silu(w) · (up / slope): what is left is arithmetic
+        that IEEE 754 rounds in one way. erf, whose bits in torch depend on an element's place, is not offered."""
+        if not tanh:
+            raise ValueError("on a CPU, GELU is computed in its tanh form only")
+        gate, up = gate_up.chunk(2, dim=-1)
+        slope = 2 * (2 / math.pi) ** 0.5 * (1 + 0.044715 * gate * gate)
+        return self.silu_mul(torch.cat((gate * slope, up / slope), dim=-1))
+
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
     ) -> None:
@@ -93,6 +104,9 @@ class CPUOps:
             pages.keys.stride(0), pages.values.stride(0), batch.block_tables.shape[0], q.shape[1], kv_heads, head_dim,
             pages.block_size, batch.block_tables.shape[1], get_num_threads(),
         )  # fmt: skip
+
+    def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        pass
 
     def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork | None:
         return None

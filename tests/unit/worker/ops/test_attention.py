@@ -156,8 +156,8 @@ def test_rope_rotates_in_place_like_the_reference(cpu: CPUOps, exact: ReferenceO
         batch = AttentionBatch(positions, starts, table)
         rotated = []
         for ops in (cpu, exact):
-            keys = torch.zeros(5, 2, 16, dim, dtype=ops.dtype)
-            pages = KVPages(keys, keys.clone())
+            zeros = torch.zeros(5, 2, 16, dim, dtype=ops.dtype)
+            pages = KVPages(zeros, zeros.clone())
             a, b, c = (x.to(ops.dtype, copy=True) for x in (q, k, v))
             ops.rope_and_write_kv(a, b, c, rope_table(70, dim), batch, pages)
             rotated.append((a, b, c))

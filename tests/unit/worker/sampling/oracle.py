@@ -10,8 +10,11 @@ from services.worker.sampling.params import SamplingParams
 F64 = NDArray[np.float64]
 
 
-def transformed(logits: F64, prompt: list[int], output: list[int], params: SamplingParams) -> F64:
-    """[vocab] -> [vocab]: what the softmax is taken of; -inf for tokens that are cut. Equals of the last kept stay."""
+def transformed(
+    logits: F64, prompt: list[int], output: list[int], params: SamplingParams, allowed: NDArray[np.int64] | None = None
+) -> F64:
+    """[vocab] -> [vocab]: what the softmax is taken of; -inf for tokens that are cut. Equals of the last kept stay.
+    `allowed`: the ids that a grammar allows."""
     x: F64 = logits.copy()
     for token in {*prompt, *output}:
         x[token] = x[token] / params.repetition_penalty if x[token] > 0 else x[token] * params.repetition_penalty
@@ -19,6 +22,8 @@ def transformed(logits: F64, prompt: list[int], output: list[int], params: Sampl
         x[token] -= params.presence_penalty + params.frequency_penalty * output.count(token)
     for token, bias in params.logit_bias:
         x[token] += bias
+    if allowed is not None:
+        x[np.setdiff1d(np.arange(len(x)), allowed)] = -np.inf
     if params.greedy:
         return x
     x = (x - x.max()) / params.temperature

@@ -1,4 +1,4 @@
-"""The sampler against an oracle in float64, its draws against probabilities, and its rows against each other."""
+"""The samplers against an oracle in float64, their draws against probabilities, and their rows against each other."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from services.worker.ops import create_ops
-from services.worker.ops.reference import ReferenceOps
+from services.worker.ops.reference import ReferenceOps, philox
 from services.worker.plan import NewSequence
+from services.worker.sampling.host_sampler import HostSampler
 from services.worker.sampling.params import SamplingParams
-from services.worker.sampling.sampler import Sample, Sampler
+from services.worker.sampling.sampler import Sample, Sampler, create_sampler
+from services.worker.sampling.token_mask import TokenMask
 from services.worker.sampling.truncation import TOP_P_WIDTHS
-from tests.unit.worker.sampling.oracle import softmax, transformed
+from tests.unit.worker.sampling.conftest import MakeSampler
+from tests.unit.worker.sampling.oracle import F64, softmax, transformed
 
 CPU = torch.device("cpu")
 
@@ -26,8 +29,13 @@ def admit(sampler: Sampler, slot: int, params: SamplingParams, prompt: list[int]
     sampler.admit(NewSequence(slot, slot, tokens, len(prompt), 0, np.zeros(1, np.uint32), params, choice_index=0))
 
 
-def sample(sampler: Sampler, logits: Tensor, slots: list[int], position: int = 9) -> Sample:
-    return sampler.sample(logits, np.array(slots), np.full(len(slots), position, np.int32))
+def sample(
+    sampler: Sampler, logits: Tensor, slots: list[int], position: int = 9, mask: TokenMask | None = None
+) -> Sample:
+    """On the host, but for the columns that are there anyway."""
+    logits = logits.to(sampler.last_tokens.device)
+    found = sampler.sample(logits, np.array(slots), np.full(len(slots), position, np.int32), mask)
+    return Sample(found.tokens.cpu(), found.valid.cpu(), found.logprobs)
 
 
 def random_params(chooser: random.Random) -> SamplingParams:
@@ -48,7 +56,7 @@ def random_params(chooser: random.Random) -> SamplingParams:
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_drawn_from_is_what_the_oracle_says(seed: int) -> None:
     chooser, vocab_size, rows = random.Random(seed), 1500, 24
-    sampler = Sampler(create_ops(CPU, torch.float32), rows, vocab_size)
+    sampler = HostSampler(create_ops(CPU, torch.float32), rows, vocab_size)
     logits = torch.randn(rows, vocab_size, generator=torch.Generator().manual_seed(seed)) * chooser.choice((1.0, 4.0))
     slots = chooser.sample(range(rows), rows)
     cases = []
@@ -69,6 +77,98 @@ def test_what_is_drawn_from_is_what_the_oracle_says(seed: int) -> None:
             assert tokens[row] == np.argmax(got)
 
 
+def perturbed(logits: F64, seed: int, position: int) -> F64:
+    """What the draw is the argmax of, in float64."""
+    groups = torch.arange((len(logits) + 3) // 4)
+    counter = (torch.tensor(position), torch.tensor(0), groups, 0 * groups)
+    words = torch.stack(philox(counter, (torch.tensor(seed & 0xFFFFFFFF), torch.tensor(seed >> 32))), -1).flatten()
+    scores: F64 = logits - np.log(-np.log1p(-(words[: len(logits)].double().numpy() + 0.5) * 2.0**-32))
+    return scores
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_drawn_is_what_the_oracle_draws(make_sampler: MakeSampler, seed: int) -> None:
+    """Over some steps, with penalties that count what was drawn, slots that change hands, and a grammar."""
+    chooser, vocab_size, rows = random.Random(seed), 2100, 6
+    sampler = make_sampler(rows, vocab_size)
+    generator = torch.Generator().manual_seed(seed)
+    allowed = torch.rand(1, vocab_size, generator=generator) < 0.5
+    cases: dict[int, tuple[list[int], list[int], SamplingParams]] = {}
+    for position in range(4):
+        for slot in chooser.sample(range(rows), rows if position == 0 else 2):
+            prompt = [chooser.randrange(vocab_size) for _ in range(30)]
+            cases[slot] = (prompt, [chooser.randrange(vocab_size) for _ in range(10)] * 2, random_params(chooser))
+            admit(sampler, slot, cases[slot][2], *cases[slot][:2])
+        slots = chooser.sample(range(rows), 5)
+        logits = torch.randn(5, vocab_size, generator=generator) * 3
+        mask = TokenMask(np.array([1]), packed(allowed).to(sampler.last_tokens.device))
+        found = sample(sampler, logits.clone(), slots, position, mask)
+        for row, (slot, token) in enumerate(zip(slots, found.tokens.tolist(), strict=True)):
+            prompt, output, params = cases[slot]
+            x = logits[row].double().numpy()
+            # To the oracle what the grammar forbids is not in the vocabulary.
+            ids = np.flatnonzero(allowed[0].numpy()) if row == 1 else np.arange(vocab_size)
+            expected = transformed(x, prompt, output, params, ids)
+            scores = expected if params.greedy else perturbed(expected, params.seed, position)
+            assert scores.max() - scores[token] < 1e-5, params
+            output.append(token)
+        assert found.valid.all()
+        assert sampler.last_tokens[slots].tolist() == found.tokens.tolist()
+
+
+def packed(allowed: Tensor) -> Tensor:
+    """bool [m, vocab] as a grammar's bits, int32."""
+    words = torch.nn.functional.pad(allowed.long(), (0, -allowed.shape[1] % 32)).view(len(allowed), -1, 32)
+    return (words << torch.arange(32)).sum(-1).to(torch.int32)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # of Triton's interpreter
+def test_a_grammar_that_allows_nothing_marks_the_row(make_sampler: MakeSampler) -> None:
+    for temperature in (0.0, 1.0):
+        sampler = make_sampler(2, 40)
+        for slot in range(2):
+            admit(sampler, slot, SamplingParams(temperature=temperature), [1], [])
+        mask = TokenMask(np.array([1]), torch.zeros(1, 2, dtype=torch.int32, device=sampler.last_tokens.device))
+        result = sample(sampler, torch.arange(80.0).view(2, 40), [0, 1], mask=mask)
+        assert result.valid.tolist() == [True, False]
+        assert result.tokens[1] == 0
+
+
+def test_log_probabilities_are_of_the_logits_as_they_came(make_sampler: MakeSampler) -> None:
+    """Of the rows that ask, as many as they ask for, before penalties, bias and temperature."""
+    sampler = make_sampler(3, 100)
+    shaped = {"temperature": 0.0, "presence_penalty": 2.0, "logit_bias": ((3, 50.0),)}
+    for slot, logprobs in enumerate((0, None, 5)):
+        admit(sampler, slot, SamplingParams(logprobs=logprobs, **shaped), [1], [2])  # type: ignore[arg-type]
+    logits = torch.randn(3, 100, generator=torch.Generator().manual_seed(1))
+    found = sample(sampler, logits.clone(), [2, 1, 0]).logprobs
+    assert found is not None
+    assert found.rows.tolist() == [0, 2]
+    assert found.top_counts.tolist() == [5, 0]
+    exact = logits.double().log_softmax(-1)[[0, 2]]
+    torch.testing.assert_close(found.logprobs.cpu().double(), exact[:, 3], rtol=1e-6, atol=1e-6)
+    top = exact.topk(20)
+    assert torch.equal(found.top_token_ids.cpu(), top.indices)
+    torch.testing.assert_close(found.top_logprobs.cpu().double(), top.values, rtol=1e-6, atol=1e-6)
+
+
+def test_slots_with_penalties_may_be_many_and_come_and_go(make_sampler: MakeSampler) -> None:
+    """More of them than counts were kept for at first; a count is never another slot's."""
+    sampler = make_sampler(9, 50)
+    for turn in range(2):
+        for slot in range(9):
+            penalty = 0.0 if turn == 1 and slot % 2 else 1.5
+            admit(sampler, slot, SamplingParams(temperature=0.0, presence_penalty=penalty), [slot], [slot + turn])
+        logits = torch.zeros(9, 50)
+        logits[range(9), [slot + turn for slot in range(9)]] = 1.0
+        tokens = sample(sampler, logits, list(range(9))).tokens.tolist()
+        assert tokens == [slot + 1 if turn == 1 and slot % 2 else int(slot + turn == 0) for slot in range(9)]
+
+
+def test_the_sampler_is_the_devices_own() -> None:
+    assert isinstance(create_sampler(ReferenceOps(CPU, torch.float32), 1, 4), HostSampler)
+
+
 @pytest.mark.parametrize("top_p", [0.2, 0.9, 0.99])
 @pytest.mark.parametrize("spread", [0.01, 1.0, 8.0])
 def test_top_p_keeps_the_same_tokens_by_partial_and_by_full_sort(
@@ -78,7 +178,7 @@ def test_top_p_keeps_the_same_tokens_by_partial_and_by_full_sort(
     kept = []
     for widths in (TOP_P_WIDTHS, (), (7,)):
         monkeypatch.setattr("services.worker.sampling.truncation.TOP_P_WIDTHS", widths)
-        sampler = Sampler(ReferenceOps(CPU, torch.float32), 6, 4000)
+        sampler = HostSampler(ReferenceOps(CPU, torch.float32), 6, 4000)
         for slot in range(6):
             admit(sampler, slot, SamplingParams(top_p=top_p), [1], [])
         changed = logits.clone()
@@ -90,15 +190,15 @@ def test_top_p_keeps_the_same_tokens_by_partial_and_by_full_sort(
 
 def test_cuts_keep_the_equals_of_the_last_token_kept() -> None:
     logits = torch.tensor([[2.0, 1.0, 1.0, 1.0, 0.0]])
-    sampler = Sampler(ReferenceOps(CPU, torch.float32), 1, 5)
+    sampler = HostSampler(ReferenceOps(CPU, torch.float32), 1, 5)
     admit(sampler, 0, SamplingParams(top_k=2), [1], [])
     changed = logits.clone()
     sample(sampler, changed, [0])
     assert changed.isfinite().tolist() == [[True, True, True, True, False]]
 
 
-def test_greedy_takes_the_lowest_id_among_equals_also_after_penalties() -> None:
-    sampler = Sampler(ReferenceOps(CPU, torch.float32), 2, 5)
+def test_greedy_takes_the_lowest_id_among_equals_also_after_penalties(make_sampler: MakeSampler) -> None:
+    sampler = make_sampler(2, 5)
     admit(sampler, 0, SamplingParams(temperature=0.0), [1], [])
     admit(sampler, 1, SamplingParams(temperature=0.0, presence_penalty=2.0), [1], [2])
     assert sample(sampler, torch.tensor([[0.0, 3.0, 3.0, 3.0, 1.0]]), [0]).tokens.tolist() == [1]
@@ -106,16 +206,16 @@ def test_greedy_takes_the_lowest_id_among_equals_also_after_penalties() -> None:
     assert sample(sampler, torch.tensor([[0.0, 1.0, 3.0, 1.0, 1.0]]), [1]).tokens.tolist() == [1]
 
 
-def test_penalties_count_what_was_drawn_since() -> None:
-    sampler = Sampler(ReferenceOps(CPU, torch.float32), 1, 4)
+def test_penalties_count_what_was_drawn_since(make_sampler: MakeSampler) -> None:
+    sampler = make_sampler(1, 4)
     admit(sampler, 0, SamplingParams(temperature=0.0, frequency_penalty=1.0), [0], [])
     logits = torch.tensor([[0.0, 2.5, 2.0, 1.2]])
     drawn = [sample(sampler, logits.clone(), [0]).tokens.item() for _ in range(5)]
     assert drawn == [1, 2, 1, 3, 2]  # each draw lowers that token's logit by one
 
 
-def test_a_slot_keeps_nothing_of_its_former_owner() -> None:
-    sampler = Sampler(ReferenceOps(CPU, torch.float32), 1, 4)
+def test_a_slot_keeps_nothing_of_its_former_owner(make_sampler: MakeSampler) -> None:
+    sampler = make_sampler(1, 4)
     admit(sampler, 0, SamplingParams(temperature=0.0, presence_penalty=2.0, logit_bias=((3, 9.0),)), [1], [2])
     sample(sampler, torch.zeros(1, 4), [0])
     admit(sampler, 0, SamplingParams(temperature=0.0, presence_penalty=2.0), [1], [])
@@ -126,7 +226,7 @@ def test_a_slot_keeps_nothing_of_its_former_owner() -> None:
 def test_draws_follow_the_probabilities() -> None:
     """Chi-squared over 40,000 draws of 8 tokens: 24.3 is passed once in a thousand seeds."""
     rows = 400
-    sampler = Sampler(create_ops(CPU, torch.float32), rows, 8)
+    sampler = HostSampler(create_ops(CPU, torch.float32), rows, 8)
     for slot in range(rows):
         admit(sampler, slot, SamplingParams(temperature=0.8, seed=slot * 2**40 + 17), [1], [])
     logits = torch.tensor([0.3, -1.0, 2.0, 0.0, 1.1, -0.4, 0.9, -2.0])
@@ -138,12 +238,14 @@ def test_draws_follow_the_probabilities() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 24.3
 
 
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:divide by zero")  # of Triton's interpreter
 @pytest.mark.parametrize("bad", [[torch.nan, 1.0], [torch.inf, 1.0], [-torch.inf, -torch.inf]])
-def test_rows_that_are_no_numbers_are_marked_and_leave_the_others_alone(bad: list[float]) -> None:
+def test_rows_that_are_no_numbers_are_marked_and_leave_the_others_alone(
+    make_sampler: MakeSampler, bad: list[float]
+) -> None:
     params = SamplingParams(top_k=5, top_p=0.9, min_p=0.1, repetition_penalty=1.2, seed=3, logprobs=2)
     logits = torch.randn(3, 2000, generator=torch.Generator().manual_seed(2))
-    alone = Sampler(create_ops(CPU, torch.float32), 3, 2000)
-    together = Sampler(create_ops(CPU, torch.float32), 3, 2000)
+    alone, together = make_sampler(3, 2000), make_sampler(3, 2000)
     for sampler in (alone, together):
         for slot in range(3):
             admit(sampler, slot, params, [4], [])
@@ -158,7 +260,7 @@ def test_rows_that_are_no_numbers_are_marked_and_leave_the_others_alone(bad: lis
 
 def results(params: list[SamplingParams], logits: Tensor, rows: list[int]) -> list[Any]:
     """Of some rows of a batch, sampled together."""
-    sampler = Sampler(create_ops(CPU, torch.float32), len(params), logits.shape[1])
+    sampler = HostSampler(create_ops(CPU, torch.float32), len(params), logits.shape[1])
     for slot in rows:
         admit(sampler, slot, params[slot], [1, 2, 3], [4, 4, 5])
     changed = logits[rows].clone()

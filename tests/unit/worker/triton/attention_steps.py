@@ -10,9 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
 from services.worker.ops.reference import ReferenceOps
-from services.worker.ops.triton.attention.paged import AttentionShape, PagedAttention
+from services.worker.ops.triton.attention.paged import PagedAttention
 from services.worker.ops.triton.attention.tuning import TileConfig, Tuning
 
 MAX_NUM_SEQS = 16

@@ -11,9 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
 from services.worker.ops.triton.attention import combine, tuning
-from services.worker.ops.triton.attention.paged import AttentionShape, PagedAttention
+from services.worker.ops.triton.attention.paged import PagedAttention
 from services.worker.ops.triton.attention.tile import dequantize
 from tests.unit.worker.triton.attention_steps import (
     FP8,
@@ -193,7 +193,7 @@ def test_large_scores_neither_overflow_nor_outlast_the_window(
         torch.testing.assert_close(out.double().cpu(), step.expected(), rtol=1e-3, atol=1e-3)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _dequantize_all(stored: tl.tensor, out: tl.tensor, compute: tl.constexpr) -> None:
     codes = tl.arange(0, 256)
     tl.store(out + codes, dequantize(tl.load(stored + codes), compute))

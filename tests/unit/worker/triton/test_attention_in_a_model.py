@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
 from services.worker.ops.reference import ReferenceOps
-from services.worker.ops.triton.attention.paged import AttentionShape, PagedAttention
+from services.worker.ops.triton.attention.paged import PagedAttention
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_runner, save_model
 from tests.unit.worker.triton.attention_steps import SMALL

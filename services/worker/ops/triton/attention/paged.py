@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ import triton.language as tl
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
 from services.worker.ops.triton.attention import combine, tuning
 from services.worker.ops.triton.attention.decode import decode_attention
 from services.worker.ops.triton.attention.ragged import ragged_attention
@@ -20,18 +19,6 @@ from services.worker.ops.triton.attention.work import WorkLayout
 
 _NATIVE_FP8 = 89  # the first compute capability whose hardware converts e4m3
 _TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionShape:
-    """What all layers have in common."""
-
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    block_size: int  # slots per page
-    dtype: torch.dtype  # of queries and outputs
-    kv_dtype: torch.dtype  # of pages: the same, or float8_e4m3fn
 
 
 class PagedAttention:

@@ -1,0 +1,31 @@
+"""fp8 e4m3fn by integer arithmetic, as Triton converts to it from compute capability 8.9 on only.
+
+1 sign, 4 exponent (bias 7) and 3 mantissa bits; no infinities; greatest 448; all ones is NaN (Micikevicius et al.,
+2022, section 3.1). Rounded to nearest, ties to even, as torch does; greater values become ±448, where torch gives NaN.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+GREATEST = tl.constexpr(448.0)
+_LEAST_NORMAL = tl.constexpr(2.0**-6)
+_REBIAS = tl.constexpr((127 - 7) << 3)
+# Added to a float32 below 2**-6, it leaves the value's multiple of 2**-9, correctly rounded, in the lowest bits.
+_SHIFTER = tl.constexpr(2.0**14)
+_SHIFTER_BITS = tl.constexpr(0x46800000)
+_NAN = tl.constexpr(0x7F)
+
+
+@triton.jit
+def to_e4m3(x):
+    """float32 -> uint8 of the same shape."""
+    size = tl.minimum(tl.abs(x), GREATEST)
+    bits = size.to(tl.int32, bitcast=True)
+    normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) >> 20) - _REBIAS
+    subnormal = (size + _SHIFTER).to(tl.int32, bitcast=True) - _SHIFTER_BITS
+    code = tl.where(size < _LEAST_NORMAL, subnormal, normal)
+    code = tl.where(x != x, _NAN, code)
+    sign = (x.to(tl.int32, bitcast=True) >> 24) & 0x80
+    return (code | sign).to(tl.uint8)

@@ -1,0 +1,92 @@
+"""`Ops` for NVIDIA GPUs: Triton kernels, and cuBLAS for matrix products.
+
+Nothing here waits for the device, and no launch depends on what a tensor holds, so a step may be recorded as a graph.
+With `batch_invariant`, matrix products run on `matmul.py`; norms, activations, rotations and draws are so by
+construction, as each program computes whole rows, tiled by the row's width alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
+from services.worker.ops.triton import activation, rms_norm, rope
+from services.worker.ops.triton.attention.paged import PagedAttention
+from services.worker.ops.triton.linear import DenseLinear
+from services.worker.ops.triton.sampling.pipeline import sample_gumbel
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class TritonOps:
+    """See `interface.Ops`. Attention's scratch is allocated by `prepare_attention`."""
+
+    name = "triton"
+
+    def __init__(self, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> None:
+        """Raises ValueError for a type that the kernels do not compute in."""
+        if dtype not in DTYPES:
+            raise ValueError(f"the GPU kernels compute in bfloat16, float16 and float32, not {dtype}")
+        self.device = device
+        self.dtype = dtype
+        self.batch_invariant = batch_invariant
+        self._attention: PagedAttention | None = None
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> DenseLinear:
+        weight = weight.to(self.device, self.dtype).contiguous()
+        bias = None if bias is None else bias.to(self.device, self.dtype).contiguous()
+        return DenseLinear(weight, bias, batch_invariant=self.batch_invariant)
+
+    def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
+        if not isinstance(linear, DenseLinear):
+            raise TypeError(f"embedding wants what linear() returned, not {type(linear).__name__}")
+        return functional.embedding(token_ids, linear.weight)
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm.rms_norm(x, weight, eps)
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        return rms_norm.add_rms_norm(x, residual, weight, eps)
+
+    def silu_mul(self, gate_up: Tensor) -> Tensor:
+        return activation.gated(gate_up, activation.SILU)
+
+    def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
+        return activation.gated(gate_up, activation.GELU_TANH if tanh else activation.GELU)
+
+    def rope_and_write_kv(
+        self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
+    ) -> None:
+        rope.rope_and_write_kv(q, k, v, cos_sin, batch, pages)
+
+    def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
+        self._attention = PagedAttention(
+            shape, self.device, max_num_seqs, max_num_batched_tokens, batch_invariant=self.batch_invariant
+        )
+
+    @property
+    def attention(self) -> PagedAttention:
+        if self._attention is None:
+            raise RuntimeError("prepare_attention was not called")
+        return self._attention
+
+    def plan_attention(self, query_starts: NDArray[np.int32], positions: NDArray[np.int32]) -> AttentionWork:
+        return self.attention.plan(query_starts, positions)
+
+    def paged_attention(
+        self,
+        q: Tensor,
+        batch: AttentionBatch,
+        pages: KVPages,
+        scale: float,
+        sliding_window: int | None,
+        soft_cap: float | None = None,
+    ) -> Tensor:
+        return self.attention(q, batch, pages, scale, sliding_window, soft_cap)
+
+    def sample_gumbel(self, logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
+        return sample_gumbel(logits, seeds, positions, choice_indices)

@@ -1,0 +1,174 @@
+"""The launches of one sample, in order, and the scratch that they hand on to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from services.worker.ops.triton.sampling import columns, cuts, threshold, top
+from services.worker.ops.triton.sampling.columns import NUM_WARPS, TILE
+from services.worker.ops.triton.sampling.cuts import brackets_kernel, collect_kernel, pivots_kernel
+from services.worker.ops.triton.sampling.draw import draw_kernel, finish_kernel
+from services.worker.ops.triton.sampling.shape import shape_kernel
+from services.worker.ops.triton.sampling.threshold import threshold_kernel
+from services.worker.ops.triton.sampling.top import top_rows_kernel, top_tiles_kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Of one sample, on the device."""
+
+    slots: Tensor  # int32 [n]; -1: nobody's row, which draws 0 and is not valid
+    positions: Tensor  # int32 [n], of the token to be drawn
+    mask_rows: Tensor  # int32 [n], row of the grammars' masks; -1: none
+
+
+@dataclass(frozen=True, slots=True)
+class SlotState:
+    """What sequences bring and what their draws change, on the device."""
+
+    columns: Tensor  # int32 [max_num_seqs, WIDTH], see `columns.py`
+    counts: Tensor  # int32 [pool, vocab]: IN_PROMPT, and how often the output has each token
+    biases: Tensor  # float32 [pool, vocab]
+    last_tokens: Tensor  # int64 [max_num_seqs]
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """Which of the launches some row of the sample needs. The host knows, without asking the device."""
+
+    shape: bool  # not all rows take the likeliest token of the logits as they are
+    cuts: bool  # some row uses top-k or top-p
+
+
+class Pipeline:
+    """Scratch for `max_rows` rows, allocated once: a run allocates its results, [n], and nothing else."""
+
+    def __init__(self, max_rows: int, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size = vocab_size
+        self._tiles = triton.cdiv(vocab_size, TILE)
+        self._padded_tiles = triton.next_power_of_2(self._tiles)
+
+        def scratch(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.empty((max_rows, *shape), dtype=dtype, device=device)
+
+        self._shaped = scratch(vocab_size)
+        self._raw_peaks, self._peaks, self._scores = (scratch(self._tiles) for _ in range(3))
+        self._tokens = scratch(self._tiles, dtype=torch.int32)
+        self._counts = scratch(self._tiles, cuts.PIVOTS.value, dtype=torch.int32)
+        self._masses = scratch(self._tiles, cuts.PIVOTS.value)
+        self._found = scratch(cuts.FOUND.value, dtype=torch.int32)
+        self._offsets = scratch(2, self._tiles, dtype=torch.int32)
+        self._lists = scratch(2, cuts.CAPACITY.value)
+        self._cut = scratch(dtype=torch.int32)
+        self._keys = scratch(self._tiles, top.PLACES.value, dtype=torch.int64)
+
+    def run(
+        self, logits: Tensor, rows: Rows, state: SlotState, masks: Tensor | None, stages: Stages
+    ) -> tuple[Tensor, Tensor]:
+        """logits [n, vocab] of any float type, contiguous rows, unchanged. Returns tokens int64 [n] and valid bool [n].
+
+        Writes `state.last_tokens` and `state.counts`. masks int32 [m, at least ceil(vocab / 32)].
+        """
+        if stages.shape:
+            self.shape(logits, rows, state, masks)
+        if stages.cuts:
+            self.find_cuts(logits, rows, state)
+        return self._draw(logits, rows, state, stages)
+
+    def shape(self, logits: Tensor, rows: Rows, state: SlotState, masks: Tensor | None) -> Tensor:
+        """float32 [max_rows, vocab]: the logits of those rows that have penalties, biases or a grammar, with them."""
+        masks = rows.mask_rows[:, None] if masks is None else masks  # none is looked at
+        shape_kernel[(len(logits), self._tiles)](
+            logits, logits.stride(0), state.columns, rows.slots, rows.mask_rows, state.counts, state.biases, masks,
+            self._shaped, self._raw_peaks, self._peaks, self._vocab_size, self._tiles, masks.stride(0),
+            TILE=TILE, num_warps=NUM_WARPS,
+        )  # fmt: skip
+        return self._shaped
+
+    def find_cuts(self, logits: Tensor, rows: Rows, state: SlotState) -> Tensor:
+        """int32 [max_rows]: the farthest distance kept, of rows that use top-k or top-p. After `shape`."""
+        n, vocab, tiles = len(logits), self._vocab_size, self._tiles
+        tiled = {"TILE": TILE, "TILES": self._padded_tiles, "num_warps": NUM_WARPS}
+        source = (logits, logits.stride(0), state.columns, rows.slots, rows.mask_rows, self._shaped, self._peaks)
+        pivots_kernel[(n, tiles)](*source, self._counts, self._masses, vocab, tiles, **tiled)
+        brackets_kernel[(n,)](
+            state.columns, rows.slots, self._counts, self._masses, self._found, self._offsets, tiles,
+            TILES=self._padded_tiles, num_warps=NUM_WARPS,
+        )  # fmt: skip
+        collect_kernel[(n, tiles)](*source, self._found, self._offsets, self._lists, vocab, tiles, **tiled)
+        threshold_kernel[(n,)](
+            *source, self._found, self._lists, self._cut, vocab, tiles, TILES=self._padded_tiles,
+            num_warps=threshold.NUM_WARPS,
+        )  # fmt: skip
+        return self._cut
+
+    def _draw(self, logits: Tensor, rows: Rows, state: SlotState, stages: Stages) -> tuple[Tensor, Tensor]:
+        n, vocab, tiles = len(logits), self._vocab_size, self._tiles
+        drawn = torch.empty(n, dtype=torch.int64, device=logits.device)
+        valid = torch.empty(n, dtype=torch.uint8, device=logits.device)
+        draw_kernel[(n, tiles)](
+            logits, logits.stride(0), state.columns, rows.slots, rows.positions, rows.mask_rows, self._shaped,
+            self._raw_peaks, self._peaks, self._cut, self._scores, self._tokens, vocab, tiles,
+            GREEDY=not stages.shape, CUTS=stages.cuts, TILE=TILE, TILES=self._padded_tiles, num_warps=NUM_WARPS,
+        )  # fmt: skip
+        finish_kernel[(n,)](
+            state.columns, rows.slots, self._raw_peaks, self._scores, self._tokens, state.counts, drawn, valid,
+            state.last_tokens, vocab, tiles, TILES=self._padded_tiles, num_warps=1,
+        )  # fmt: skip
+        return drawn, valid.view(torch.bool)
+
+    def log_probabilities(self, logits: Tensor, rows: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of those rows of a sample that ask, int64 [m]: float32 [m] of the tokens drawn, then int64 and float32
+        [m, TOP] of the likeliest, descending, equals by id."""
+        m, count = len(rows), min(top.TOP, self._vocab_size)
+        logprobs = torch.empty(m, dtype=torch.float32, device=logits.device)
+        top_tokens = torch.empty((m, count), dtype=torch.int64, device=logits.device)
+        top_logprobs = torch.empty((m, count), dtype=torch.float32, device=logits.device)
+        peaks, sums = self._peaks, self._scores  # the draw is done with them
+        top_tiles_kernel[(m, self._tiles)](
+            logits, logits.stride(0), rows, self._keys, peaks, sums, self._vocab_size, self._tiles,
+            COUNT=count, TILE=TILE, num_warps=top.NUM_WARPS,
+        )  # fmt: skip
+        top_rows_kernel[(m,)](
+            logits, logits.stride(0), rows, drawn, self._keys, peaks, sums, logprobs, top_tokens, top_logprobs,
+            self._tiles, COUNT=count, TILES=self._padded_tiles, num_warps=top.NUM_WARPS,
+        )  # fmt: skip
+        return logprobs, top_tokens, top_logprobs
+
+
+def sample_gumbel(logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:
+    """See `interface.Ops`: the draw alone, its parameters as tensors. Raises ValueError."""
+    n, vocab = logits.shape
+    if logits.dtype is not torch.float32 or logits.stride(1) != 1 or not vocab:
+        raise ValueError("logits are float32 [n, vocab] with contiguous rows")
+    for x, dtype in ((seeds, torch.int64), (positions, torch.int32), (choice_indices, torch.int32)):
+        if x.dtype is not dtype or x.shape != (n,) or not x.is_contiguous():
+            raise ValueError(f"seeds, positions and choice indices are int64, int32 and int32 [{n}]")
+    if not n:
+        return seeds.new_empty(0)
+    table = torch.zeros((n, columns.WIDTH.value), dtype=torch.int32, device=logits.device)
+    numbers = table.view(torch.float32)
+    numbers[:, columns.TEMPERATURE.value] = 1.0
+    numbers[:, columns.LOG_MIN_P.value] = -torch.inf
+    table[:, [columns.COUNTS_ROW.value, columns.BIAS_ROW.value]] = -1
+    table[:, columns.SEED.value : columns.SEED.value + 2] = seeds.view(torch.int32).view(n, 2)
+    table[:, columns.CHOICE.value] = choice_indices
+    tiles = triton.cdiv(vocab, TILE)
+    padded = triton.next_power_of_2(tiles)
+    slots = torch.arange(n, dtype=torch.int32, device=logits.device)
+    nothing = torch.full_like(slots, -1)
+    peaks = torch.zeros((n, tiles), dtype=torch.float32, device=logits.device)  # x is the logit itself
+    scores, tokens = torch.empty_like(peaks), torch.empty_like(peaks, dtype=torch.int32)
+    drawn, valid = torch.empty_like(seeds), torch.empty(n, dtype=torch.uint8, device=logits.device)
+    draw_kernel[(n, tiles)](
+        logits, logits.stride(0), table, slots, positions, nothing, logits, peaks, peaks, slots, scores, tokens,
+        vocab, tiles, GREEDY=False, CUTS=False, TILE=TILE, TILES=padded, num_warps=NUM_WARPS,
+    )  # fmt: skip
+    finish_kernel[(n,)](
+        table, slots, peaks, scores, tokens, table, drawn, valid, drawn, vocab, tiles, TILES=padded, num_warps=1
+    )
+    return drawn

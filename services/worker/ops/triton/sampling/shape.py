@@ -1,0 +1,81 @@
+"""Penalties, logit bias and grammar, in one pass over the logits.
+
+With c the times a token is in the output, in the order in which the host's sampler applies them:
+
+    y = l / r if l > 0 else l · r             repetition (Keskar et al., 2019, section 4.1), of prompt and output
+    y -= [c > 0] · presence;  y -= c · frequency
+    y += bias
+    y = -inf where the grammar's bit is 0     bit t % 32 of word t // 32, as in xgrammar's bitmasks
+
+Only rows that use one of these are written, float32, to `shaped`; the others are read from where the model left them.
+For each tile the greatest raw logit (+inf if one is NaN or +inf: such a row is not valid) and the greatest y are kept.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from services.worker.ops.triton.sampling.columns import (
+    BIAS_ROW,
+    COUNTS_ROW,
+    FREQUENCY,
+    IN_PROMPT,
+    PRESENCE,
+    REPETITION,
+    integer,
+    is_shaped,
+    number,
+)
+
+
+@triton.jit
+def raw_peak(raw):
+    """The greatest, or +inf if one of them is NaN."""
+    return tl.max(tl.where(raw != raw, float("inf"), raw), 0)
+
+
+@triton.jit(do_not_specialize=["tiles", "mask_words"])
+def shape_kernel(
+    logits,  # [n, vocab]
+    logits_stride,
+    columns,  # int32 [max_num_seqs, WIDTH]
+    slots,  # int32 [n]; -1: nobody's row
+    mask_rows,  # int32 [n], row of `masks`; -1: no grammar
+    counts,  # int32 [pool, vocab]
+    biases,  # float32 [pool, vocab]
+    masks,  # int32 [m, mask_words]
+    shaped,  # float32 [n, vocab]
+    raw_peaks,  # float32 [n, tiles]
+    peaks,  # float32 [n, tiles], of y
+    vocab_size,
+    tiles,
+    mask_words,
+    TILE: tl.constexpr,
+):
+    row, tile = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    slot = tl.load(slots + row)
+    if slot >= 0:
+        ids = tile * TILE + tl.arange(0, TILE)
+        inside = ids < vocab_size
+        y = tl.load(logits + row * logits_stride + ids, mask=inside, other=float("-inf")).to(tl.float32)
+        tl.store(raw_peaks + row * tiles + tile, raw_peak(y))
+        mask_row = tl.load(mask_rows + row)
+        counts_row = integer(columns, slot, COUNTS_ROW).to(tl.int64)
+        if counts_row >= 0:
+            entry = tl.load(counts + counts_row * vocab_size + ids, mask=inside, other=0)
+            repetition = number(columns, slot, REPETITION)
+            penalised = tl.where(y > 0, tl.div_rn(y, repetition), y * repetition)
+            y = tl.where(entry != 0, penalised, y)
+            count = (entry & (IN_PROMPT - 1)).to(tl.float32)
+            y -= tl.where(count > 0, number(columns, slot, PRESENCE), 0.0)
+            y -= count * number(columns, slot, FREQUENCY)
+        bias_row = integer(columns, slot, BIAS_ROW).to(tl.int64)
+        if bias_row >= 0:
+            y += tl.load(biases + bias_row * vocab_size + ids, mask=inside, other=0.0)
+        if mask_row >= 0:
+            word = tl.load(masks + mask_row.to(tl.int64) * mask_words + ids // 32, mask=inside, other=0)
+            y = tl.where((word >> (ids % 32)) & 1 != 0, y, float("-inf"))
+        if is_shaped(columns, slot, mask_row):
+            tl.store(shaped + row * vocab_size + ids, y, mask=inside)
+        tl.store(peaks + row * tiles + tile, tl.max(y, 0))

@@ -1,0 +1,72 @@
+"""Which page slot each token of a step writes, once for all layers.
+
+    slot = block_table[row, position // block_size] · block_size + position % block_size
+
+The row is found by bisection over query_starts. A token at or past query_starts[-1] belongs to nobody (a captured graph
+runs with more tokens than there are): its slot is -1, and nothing is written for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from services.worker.ops.interface import AttentionBatch
+from services.worker.ops.triton.variant import Variant
+
+TILE = 128
+NUM_WARPS = 4
+
+
+@triton.jit(do_not_specialize=["num_tokens", "num_sequences", "table_stride"])
+def slot_mapping_kernel(
+    positions,  # int32 [num_tokens]
+    query_starts,  # int32 [num_sequences + 1]
+    block_tables,  # int32 [num_sequences, >= max_blocks]
+    slots,  # int64 [num_tokens]
+    num_tokens,
+    num_sequences,
+    table_stride,
+    block_size,
+    TILE: tl.constexpr,
+):
+    tokens = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    mine = tokens < tl.minimum(num_tokens, tl.load(query_starts + num_sequences))
+    # The row is in [low, high): the last whose first token is not past ours, so that rows without tokens are passed
+    # over.
+    low = tl.zeros([TILE], tl.int32)
+    high = low + num_sequences
+    width = num_sequences
+    while width > 1:
+        middle = (low + high) // 2
+        left = tl.load(query_starts + middle, mask=mine, other=0) > tokens
+        high = tl.where(left, middle, high)
+        low = tl.where(left, low, middle)
+        width = (width + 1) // 2
+    position = tl.load(positions + tokens, mask=mine, other=0)
+    entry = low.to(tl.int64) * table_stride + position // block_size
+    block = tl.load(block_tables + entry, mask=mine, other=0).to(tl.int64)
+    slot = tl.where(mine, block * block_size + position % block_size, -1)
+    tl.store(slots + tokens, slot, mask=tokens < num_tokens)
+
+
+def slot_mapping(batch: AttentionBatch, block_size: int, out: Tensor | None = None) -> Tensor:
+    """int64 [num_tokens], into `out` if given. Reads nothing back to the host."""
+    num_tokens, num_sequences = batch.positions.shape[0], batch.block_tables.shape[0]
+    slots = torch.empty(num_tokens, dtype=torch.int64, device=batch.positions.device) if out is None else out
+    if num_tokens:
+        slot_mapping_kernel[(triton.cdiv(num_tokens, TILE),)](
+            batch.positions, batch.query_starts, batch.block_tables, slots, num_tokens, num_sequences,
+            batch.block_tables.stride(0), block_size, TILE=TILE, num_warps=NUM_WARPS,
+        )  # fmt: skip
+    return slots
+
+
+def variants() -> Iterator[Variant]:
+    tables = {"positions": "*i32", "query_starts": "*i32", "block_tables": "*i32", "slots": "*i64"}
+    numbers = {"num_tokens": "i32", "num_sequences": "i32", "table_stride": "i32", "block_size": "i32:16"}
+    yield Variant("slot_mapping", slot_mapping_kernel, {**tables, **numbers}, {"TILE": TILE}, NUM_WARPS, num_stages=3)

@@ -1,0 +1,39 @@
+"""A step's input tokens: those the host knows, and those that only the device does yet.
+
+The host lays out `-1 - slot` where the token that slot drew last belongs, and this puts it there. Under run-ahead the
+plan is launched before that token is known anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from services.worker.ops.triton.variant import Variant
+
+TILE = 512
+NUM_WARPS = 4
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def fill_last_tokens_kernel(token_ids, last_tokens, num_tokens, TILE: tl.constexpr):
+    at = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    token = tl.load(token_ids + at, mask=at < num_tokens, other=0)
+    drawn = token < 0
+    tl.store(token_ids + at, tl.load(last_tokens + (-1 - token), mask=drawn, other=0), mask=drawn)
+
+
+def fill_last_tokens(token_ids: Tensor, last_tokens: Tensor) -> None:
+    """token_ids int64 [num_tokens], in place; last_tokens int64 [max_num_seqs], as `Sampler.last_tokens`."""
+    if len(token_ids):
+        fill_last_tokens_kernel[(triton.cdiv(len(token_ids), TILE),)](
+            token_ids, last_tokens, len(token_ids), TILE=TILE, num_warps=NUM_WARPS
+        )
+
+
+def variants() -> Iterator[Variant]:
+    signature = {"token_ids": "*i64", "last_tokens": "*i64", "num_tokens": "i32"}
+    yield Variant("fill_last_tokens", fill_last_tokens_kernel, signature, {"TILE": TILE}, NUM_WARPS, num_stages=3)

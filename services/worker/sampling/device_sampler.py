@@ -1,0 +1,117 @@
+"""The sampler that GPUs use: parameters in columns on the device, a fixed number of launches, and no waiting.
+
+The host keeps what it needs to know which launches a step can do without, and the columns as they are to be; when some
+sequence was admitted, all of them (64 bytes a slot) go to the device with the next sample, ordered on its stream.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.ops.triton.sampling import columns
+from services.worker.ops.triton.sampling.pipeline import Pipeline, Rows, SlotState, Stages
+from services.worker.ops.upload import upload, upload_into
+from services.worker.plan import NewSequence
+from services.worker.sampling.logprobs import LogprobTensors
+from services.worker.sampling.params import SamplingParams
+from services.worker.sampling.row_pool import RowPool
+from services.worker.sampling.sampler import Sample
+from services.worker.sampling.stage import I64
+from services.worker.sampling.token_mask import TokenMask
+
+NO_PENALTIES = (1.0, 0.0, 0.0)  # repetition, presence, frequency
+
+
+class DeviceSampler:
+    """See `Sampler`. Takes logits in the model's own type, and leaves them as they are."""
+
+    def __init__(self, device: torch.device, max_num_seqs: int, vocab_size: int) -> None:
+        self.last_tokens = torch.zeros(max_num_seqs, dtype=torch.int64, device=device)
+        self._device = device
+        self._vocab_size = vocab_size
+        self._pipeline = Pipeline(max_num_seqs, vocab_size, device)
+        self._counts = RowPool(max_num_seqs, vocab_size, torch.int32, device)
+        self._biases = RowPool(max_num_seqs, vocab_size, torch.float32, device)
+        self._table: NDArray[np.int32] = np.zeros((max_num_seqs, columns.WIDTH.value), np.int32)
+        self._columns = torch.zeros(self._table.shape, dtype=torch.int32, device=device)
+        self._changed = False
+        self._shapes = np.zeros(max_num_seqs, bool)  # slots whose rows are not the greatest of the logits as they are
+        self._cuts = np.zeros(max_num_seqs, bool)  # with top-k or top-p
+        self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: no log probabilities
+
+    def admit(self, sequence: NewSequence) -> None:
+        slot, sampling = sequence.slot, sequence.sampling
+        entry = self._table[slot]
+        entry.fill(0)
+        self._write_numbers(entry.view(np.float32), sampling)
+        top_k = sampling.top_k if sampling.top_k < self._vocab_size else 0
+        entry[columns.TOP_K.value] = top_k
+        seed = columns.SEED.value
+        entry[seed : seed + 2] = np.array([sampling.seed], np.uint64).view(np.int32)
+        entry[columns.CHOICE.value] = sequence.choice_index
+        entry[columns.COUNTS_ROW.value] = self._count(sequence)
+        entry[columns.BIAS_ROW.value] = self._bias(sequence)
+        shaped = max(entry[columns.COUNTS_ROW.value], entry[columns.BIAS_ROW.value]) >= 0
+        self._shapes[slot] = shaped or not sampling.greedy
+        self._cuts[slot] = not sampling.greedy and (top_k > 0 or sampling.top_p < 1.0)
+        self._top_count[slot] = -1 if sampling.logprobs is None else min(sampling.logprobs, self._vocab_size)
+        self._changed = True
+
+    def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32], mask: TokenMask | None = None) -> Sample:
+        """See `Sampler`. logits of any float type."""
+        if self._changed:
+            upload_into(self._table, self._columns)
+            self._changed = False
+        wanted = np.empty((3, len(slots)), np.int32)
+        wanted[0], wanted[1], wanted[2] = slots, positions, -1
+        if mask is not None:
+            wanted[2, mask.rows] = np.arange(len(mask.rows))
+        rows = Rows(*upload(wanted, self._device))
+        state = SlotState(self._columns, self._counts.rows, self._biases.rows, self.last_tokens)
+        stages = Stages(bool(self._shapes[slots].any()) or mask is not None, bool(self._cuts[slots].any()))
+        tokens, valid = self._pipeline.run(logits, rows, state, None if mask is None else mask.bits, stages)
+        return Sample(tokens, valid, self._log_probabilities(logits, slots, tokens))
+
+    def _log_probabilities(self, logits: Tensor, slots: I64, tokens: Tensor) -> LogprobTensors | None:
+        counts = self._top_count[slots]
+        rows = np.flatnonzero(counts >= 0)
+        if not len(rows):
+            return None
+        found = self._pipeline.log_probabilities(logits, upload(rows, self._device), tokens)
+        return LogprobTensors(rows, counts[rows], *found)
+
+    def _count(self, sequence: NewSequence) -> int:
+        """The row of its counts, as its tokens so far say; -1 if it has no penalties."""
+        sampling = sequence.sampling
+        if (sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty) == NO_PENALTIES:
+            self._counts.give_back(sequence.slot)
+            return -1
+        row = self._counts.take(sequence.slot)
+        prompt, output = np.split(sequence.token_ids.astype(np.int64), [sequence.num_prompt_tokens])
+        counts = self._counts.rows[row]
+        counts.index_fill_(0, upload(prompt, self._device), columns.IN_PROMPT.value)
+        counts.index_add_(0, upload(output, self._device), counts.new_ones(len(output)))
+        return row
+
+    def _bias(self, sequence: NewSequence) -> int:
+        biases = sequence.sampling.logit_bias
+        if not biases:
+            self._biases.give_back(sequence.slot)
+            return -1
+        row = self._biases.take(sequence.slot)
+        tokens, which = np.unique([token for token, _ in biases], return_inverse=True)
+        values = np.bincount(which, [bias for _, bias in biases]).astype(np.float32)
+        self._biases.rows[row].index_copy_(0, upload(tokens, self._device), upload(values, self._device))
+        return row
+
+    @staticmethod
+    def _write_numbers(entry: NDArray[np.float32], sampling: SamplingParams) -> None:
+        entry[columns.TEMPERATURE.value] = sampling.temperature
+        entry[columns.LOG_MIN_P.value] = np.log(sampling.min_p) if sampling.min_p > 0 else -np.inf
+        entry[columns.TOP_P.value] = sampling.top_p
+        entry[columns.REPETITION.value] = sampling.repetition_penalty
+        entry[columns.PRESENCE.value] = sampling.presence_penalty
+        entry[columns.FREQUENCY.value] = sampling.frequency_penalty

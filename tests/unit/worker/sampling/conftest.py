@@ -1,0 +1,29 @@
+"""Both samplers: that of CPUs, and that of GPUs, which runs in Triton's interpreter where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from services.worker.ops import create_ops
+from services.worker.sampling.host_sampler import HostSampler
+from services.worker.sampling.sampler import Sampler
+
+# Chooses the interpreter, and so comes before any kernel.
+from tests.unit.worker.triton.conftest import HAS_GPU
+
+MakeSampler = Callable[[int, int], Sampler]
+
+
+@pytest.fixture(params=["host", pytest.param("device", marks=[pytest.mark.gpu] if HAS_GPU else [])])
+def make_sampler(request: pytest.FixtureRequest) -> MakeSampler:
+    """Takes the number of slots and the size of the vocabulary. Logits go to the sampler's `last_tokens.device`."""
+    if request.param == "host":
+        cpu = torch.device("cpu")
+        return lambda slots, vocab_size: HostSampler(create_ops(cpu, torch.float32), slots, vocab_size)
+    from services.worker.sampling.device_sampler import DeviceSampler
+
+    device = torch.device("cuda" if HAS_GPU else "cpu")
+    return lambda slots, vocab_size: DeviceSampler(device, slots, vocab_size)

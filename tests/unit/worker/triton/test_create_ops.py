@@ -1,0 +1,63 @@
+"""Which operations a GPU gets. No GPU is needed for that: nothing is launched."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+
+from services.worker.errors import ModelError
+from services.worker.ops import create_ops, fallback_reason
+from services.worker.ops.reference import ReferenceOps
+from services.worker.ops.triton.ops import TritonOps
+from services.worker.sampling.device_sampler import DeviceSampler
+from services.worker.sampling.sampler import create_sampler
+
+CUDA = torch.device("cuda", 0)
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla P100")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("batch_invariant", [False, True])
+def test_a_gpu_gets_the_kernels(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, batch_invariant: bool) -> None:
+    pretend(monkeypatch, (8, 0))
+    ops = create_ops(CUDA, dtype, batch_invariant=batch_invariant)
+    assert isinstance(ops, TritonOps)
+    assert (ops.device, ops.dtype, ops.batch_invariant) == (CUDA, dtype, batch_invariant)
+    assert fallback_reason(CUDA, dtype) is None
+
+
+def test_a_gpu_that_is_too_old_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, (6, 1))
+    with pytest.raises(ModelError, match=r"Tesla P100 has compute capability 6\.1; Quire runs on GPUs of 7\.0"):
+        create_ops(CUDA, torch.float16)
+
+
+def test_a_gpu_that_triton_does_not_serve_runs_the_reference_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, (7, 5))
+    assert isinstance(create_ops(CUDA, torch.float16), ReferenceOps)
+    assert "need capability 8.0" in (fallback_reason(CUDA, torch.float16) or "")
+
+
+def test_without_triton_a_gpu_runs_the_reference_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, (9, 0))
+    monkeypatch.setitem(sys.modules, "services.worker.ops.triton.ops", None)
+    assert isinstance(create_ops(CUDA, torch.bfloat16), ReferenceOps)
+    assert "do not load" in (fallback_reason(CUDA, torch.bfloat16) or "")
+
+
+def test_a_type_without_kernels_runs_the_reference_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, (9, 0))
+    assert isinstance(create_ops(CUDA, torch.float64), ReferenceOps)
+    assert "float64" in (fallback_reason(CUDA, torch.float64) or "")
+    with pytest.raises(ValueError, match="float64"):
+        TritonOps(CUDA, torch.float64)
+
+
+def test_the_kernels_bring_their_own_sampler(device: torch.device) -> None:
+    assert isinstance(create_sampler(TritonOps(device, torch.float32), 2, 30), DeviceSampler)

@@ -1,0 +1,119 @@
+"""Norms and gated activations against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from services.worker.ops.reference import ReferenceOps
+from services.worker.ops.triton.ops import TritonOps
+from tests.unit.worker.triton.random_tensors import DTYPES, assert_guards_intact, assert_rounded_once, draw, guarded
+
+EXACT = ReferenceOps(torch.device("cpu"), torch.float64)
+FEATURES = [1, 8, 72, 576, 1027, 4096]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("features", FEATURES)
+def test_rms_norm(device: torch.device, dtype: torch.dtype, features: int) -> None:
+    ops = TritonOps(device, dtype)
+    x, weight = draw(5, features, dtype=dtype, device=device), draw(features, dtype=dtype, device=device, seed=1)
+    expected = EXACT.rms_norm(x.double().cpu(), weight.double().cpu(), 1e-5)
+    assert_rounded_once(ops.rms_norm(x, weight, 1e-5).cpu(), expected, slack=2e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("features", FEATURES)
+def test_add_rms_norm_rounds_the_residual_and_norms_what_it_rounded(
+    device: torch.device, dtype: torch.dtype, features: int
+) -> None:
+    ops = TritonOps(device, dtype)
+    residual, whole = guarded(5, features, dtype=dtype, device=device)
+    residual.copy_(draw(5, features, dtype=dtype, device=device))
+    x = draw(5, features, dtype=dtype, device=device, seed=1)
+    weight = draw(features, dtype=dtype, device=device, seed=2)
+    total = residual.double() + x.double()
+    normed = ops.add_rms_norm(x, residual, weight, 1e-5)
+    assert_rounded_once(residual.cpu(), total.cpu())
+    assert torch.equal(normed, ops.rms_norm(residual, weight, 1e-5))
+    assert_guards_intact(whole)
+
+
+@pytest.mark.parametrize("heads", [1, 3, 20])
+@pytest.mark.parametrize("head_dim", [64, 80, 128])
+def test_rms_norm_of_heads_inside_a_fused_projection(device: torch.device, heads: int, head_dim: int) -> None:
+    """Heads of nobody's before, behind and between them."""
+    ops = TritonOps(device, torch.float32)
+    fused = draw(7, 2 * heads + 5, head_dim, dtype=torch.float32, device=device)
+    weight = draw(head_dim, dtype=torch.float32, device=device, seed=1)
+    view = fused[:, 2 : 2 + 2 * heads : 2]
+    normed = ops.rms_norm(view, weight, 1e-6)
+    assert normed.is_contiguous()
+    assert_rounded_once(normed.cpu(), EXACT.rms_norm(view.double().cpu(), weight.double().cpu(), 1e-6), slack=2e-6)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # of the interpreter: exp(90) is infinite
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("features", FEATURES)
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh"])
+def test_gated_activations(device: torch.device, dtype: torch.dtype, features: int, activation: str) -> None:
+    ops = TritonOps(device, dtype)
+    gate_up = 4 * draw(3, 2 * features, dtype=dtype, device=device)
+    gate_up[0, 0], gate_up[1, 0], gate_up[2, 0] = -90.0, 90.0, -0.0
+    gate, up = gate_up.double().cpu().chunk(2, dim=-1)
+    if activation == "silu":
+        got, expected = ops.silu_mul(gate_up), functional.silu(gate) * up
+    else:
+        got = ops.gelu_mul(gate_up, tanh=activation == "gelu_tanh")
+        expected = functional.gelu(gate, approximate="tanh" if activation == "gelu_tanh" else "none") * up
+    # 1 + erf cancels where gelu is all but 0.
+    assert_rounded_once(got.cpu(), expected, slack=4e-6, absolute=3e-6 if activation == "gelu" else 3e-7)
+
+
+@pytest.mark.parametrize("features", [1, 7, 576])
+def test_the_cpu_computes_tanh_gelu_too(features: int) -> None:
+    from services.worker.ops import create_ops
+
+    ops = create_ops(torch.device("cpu"), torch.float32)
+    gate_up = 4 * draw(9, 2 * features, dtype=torch.float32, device=torch.device("cpu"))
+    assert_rounded_once(ops.gelu_mul(gate_up, tanh=True), EXACT.gelu_mul(gate_up.double(), tanh=True), slack=4e-6)
+
+
+def test_a_row_has_the_same_bits_alone_and_in_any_crowd(device: torch.device) -> None:
+    ops = TritonOps(device, torch.float32)
+    x = draw(40, 1200, dtype=torch.float32, device=device)
+    residual = draw(40, 1200, dtype=torch.float32, device=device, seed=1)
+    weight = draw(1200, dtype=torch.float32, device=device, seed=2)
+    norm, silu = ops.rms_norm(x, weight, 1e-5), ops.silu_mul(x)
+    added = ops.add_rms_norm(x, residual.clone(), weight, 1e-5)
+    for rows in (slice(0, 1), slice(39, 40), slice(7, 20)):
+        assert torch.equal(ops.rms_norm(x[rows], weight, 1e-5), norm[rows])
+        assert torch.equal(ops.add_rms_norm(x[rows], residual[rows].clone(), weight, 1e-5), added[rows])
+        assert torch.equal(ops.silu_mul(x[rows]), silu[rows])
+
+
+def test_nan_stays_in_its_row(device: torch.device) -> None:
+    ops = TritonOps(device, torch.float32)
+    x = draw(20, 40, dtype=torch.float32, device=device)  # 16 rows share a program
+    x[2, 39] = torch.nan
+    for y in (ops.rms_norm(x, torch.ones(40, device=device), 1e-5), ops.silu_mul(x)):
+        assert y[2].isnan().any()
+        assert not torch.cat((y[:2], y[3:])).isnan().any()
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(2, 7), torch.zeros(8, 4).t()])
+def test_what_the_kernels_would_misread_is_refused(device: torch.device, bad: Tensor) -> None:
+    ops = TritonOps(device, torch.float32)
+    with pytest.raises(ValueError, match="activation wants"):
+        ops.silu_mul(bad.to(device))
+    with pytest.raises(ValueError, match="wants"):
+        ops.rms_norm(bad.to(device), torch.ones(9, device=device), 1e-5)
+
+
+def test_no_rows_are_no_launch(device: torch.device) -> None:
+    ops = TritonOps(device, torch.float32)
+    empty = torch.zeros(0, 8, device=device)
+    assert ops.rms_norm(empty, torch.ones(8, device=device), 1e-5).shape == (0, 8)
+    assert ops.silu_mul(empty).shape == (0, 4)

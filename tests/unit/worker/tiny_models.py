@@ -16,7 +16,8 @@ from services.worker.kv_cache import HostPages, allocate_pages
 from services.worker.model_runner import ModelRunner
 from services.worker.models.config import read_model_config
 from services.worker.models.decoder import Decoder
-from services.worker.models.weights import SafetensorsSource
+from services.worker.models.safetensors_source import SafetensorsSource
+from services.worker.models.weights import NativeSource
 from services.worker.ops import create_ops
 from services.worker.ops.interface import Ops
 
@@ -77,7 +78,8 @@ def save_model(directory: Path, family: str, seed: int = 0, **overrides: Any) ->
 def make_decoder(directory: Path, ops: Ops) -> Decoder:
     config = read_model_config(directory)
     with torch.inference_mode():
-        return Decoder(config, ops, SafetensorsSource(directory, config, lambda _: None), config.max_model_len)
+        source = NativeSource(SafetensorsSource(directory, config, lambda _: None, ops.device), ops)
+        return Decoder(config, ops, source, config.max_model_len)
 
 
 def make_runner(

@@ -12,6 +12,7 @@ from torch import Tensor, get_num_threads
 from services.worker.ops.cpu import library
 from services.worker.ops.cpu.linear import PackedLinear, is_plain
 from services.worker.ops.interface import AttentionBatch, KVPages
+from services.worker.quantization.weight import QuantizedWeight, Weight
 
 MAX_HEAD_DIM = 256  # attention.c keeps a tile of rows on its stack
 # Elements up to which an elementwise call (some 20 us at most) keeps the interpreter lock. Other threads run Python
@@ -26,6 +27,7 @@ class CPUOps:
     device = torch.device("cpu")
     dtype = torch.float32
     batch_invariant = True
+    fp8_kv_cache = False
 
     def __init__(self, level: str | None = None) -> None:
         self._library = library.load(level)
@@ -33,7 +35,12 @@ class CPUOps:
         self._held = self._library.held
         self.level = self._library.level
 
-    def linear(self, weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
+    def computes_with(self, weight: QuantizedWeight) -> bool:
+        return False
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> PackedLinear:
+        if not isinstance(weight, Tensor):
+            raise TypeError(f"the CPU kernels do not compute with a {type(weight).__name__}")
         return PackedLinear(self._library, weight, bias)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:

@@ -71,7 +71,7 @@ def _read_gptq(where: str, settings: Mapping[str, Any]) -> CheckpointQuantizatio
 def _check_bits(where: str, method: str, settings: Mapping[str, Any]) -> None:
     bits = settings.get("bits", settings.get("w_bit"))
     if bits != 4:
-        raise ModelError(f"{where} is a {method} checkpoint of {bits} bits; only 4 are supported")
+        raise ModelError(f"{where} is quantized with {method} to {bits} bits; only 4 are supported")
 
 
 def _group_size(settings: Mapping[str, Any]) -> int | None:

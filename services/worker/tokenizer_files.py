@@ -74,9 +74,9 @@ def _from_directory(directory: Path) -> tuple[bytes, dict[str, Any]]:
 def _from_gguf(file: Path) -> tuple[bytes, dict[str, Any]]:
     """Both made from the file's metadata."""
     try:
-        from transformers import AutoTokenizer
+        from transformers import PreTrainedTokenizerFast
 
-        return _saved(AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name))
+        return _saved(PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name))
     except Exception as error:
         raise ModelError(f"{file} has no metadata that a tokenizer can be made from: {error}") from error
 

@@ -1,1 +1,1 @@
-"""Checkpoints in one GGUF file (llama.cpp's format), read with the `gguf` package."""
+"""Checkpoints in one GGUF file (llama.cpp's format), decoded with the `gguf` package."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.gguf.file import GGUFFile, tensor_name
+from services.worker.gguf.file import GGUFFile, GGUFTensor, tensor_name
 from services.worker.gguf.formats import FORMATS
 from services.worker.models.config import ModelConfig, parse_model_config
 from services.worker.models.parameters import parameters
@@ -55,7 +55,7 @@ def _transformers_config(file: GGUFFile) -> dict[str, Any]:
         raise ModelError(f"{file.path} has RoPE on a part of each head, which is not supported")
     return {
         "architectures": [ARCHITECTURES[file.architecture]],
-        "vocab_size": int(_tensor(file, "model.embed_tokens").shape[1]),
+        "vocab_size": _tensor(file, "model.embed_tokens").shape[0],
         "hidden_size": hidden_size,
         "intermediate_size": file.required("feed_forward_length"),
         "num_hidden_layers": file.required("block_count"),
@@ -97,7 +97,7 @@ def _read_formats(file: GGUFFile, config: ModelConfig) -> CheckpointQuantization
     rules = []
     for name, shape in parameters(config).items():
         if len(shape) == 2:
-            kind = _tensor(file, name).tensor_type.name
+            kind = _tensor(file, name).kind.name
             if kind not in FORMATS:
                 raise ModelError(f"{name} in {file.path} is {kind}; only {', '.join(FORMATS)} load")
             rules.append((Targets((name,)), FORMATS[kind]))
@@ -106,11 +106,11 @@ def _read_formats(file: GGUFFile, config: ModelConfig) -> CheckpointQuantization
 
 def _dtype(file: GGUFFile) -> str:
     """To compute in on a GPU: the type of floats that most of the file is in, bfloat16 where it is quantized."""
-    kind = _tensor(file, "model.layers.0.mlp.up_proj").tensor_type.name
+    kind = _tensor(file, "model.layers.0.mlp.up_proj").kind.name
     return {"F32": "float32", "F16": "float16"}.get(kind, "bfloat16")
 
 
-def _tensor(file: GGUFFile, parameter: str) -> Any:
+def _tensor(file: GGUFFile, parameter: str) -> GGUFTensor:
     name = tensor_name(parameter)
     if name not in file.tensors:
         raise ModelError(f"{file.path} lacks {name}")

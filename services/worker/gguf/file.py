@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from services.worker.errors import ModelError
+from services.worker.gguf.header import HeaderReader, TensorInfo
 
 if TYPE_CHECKING:
-    from gguf import ReaderTensor
+    from gguf import GGMLQuantizationType
 
 # Layers of a block by transformers' names, with llama.cpp's.
 _BLOCK_NAMES = {
@@ -28,27 +34,32 @@ _BLOCK_NAMES = {
 _NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
+@dataclass(frozen=True, slots=True)
+class GGUFTensor:
+    kind: GGMLQuantizationType
+    shape: tuple[int, ...]
+    data: NDArray[Any]  # mapped: float32 or float16 of that shape, else bytes, the last dimension being a row's blocks
+
+
 class GGUFFile:
     """Mapped from disk: a tensor is read when its numbers are."""
 
     def __init__(self, path: Path) -> None:
         """Raises ModelError if it cannot be read."""
         try:
-            from gguf import GGUFReader
+            mapped = np.memmap(path, mode="r", dtype=np.uint8)
+            self._metadata, infos = HeaderReader(mapped).read()
+            self.tensors = {info.name: _tensor(mapped, info) for info in infos}
         except ImportError as error:
             raise ModelError(f"{path} is a GGUF file, which takes the Python package gguf to read") from error
-        try:
-            self._reader = GGUFReader(path)
-        except (OSError, ValueError, KeyError, IndexError) as error:
+        except (OSError, ValueError, struct.error) as error:
             raise ModelError(f"{path} cannot be read as a GGUF file: {error}") from error
         self.path = path
-        self.tensors: Mapping[str, ReaderTensor] = {tensor.name: tensor for tensor in self._reader.tensors}
         self.architecture: str = self.value("general.architecture", "nothing")
 
     def value(self, key: str, default: Any = None) -> Any:
-        """Of the metadata. Arrays are slow: they are parsed number by number."""
-        field = self._reader.get_field(key)
-        return default if field is None else field.contents()
+        """Of the metadata; there are no arrays of strings."""
+        return self._metadata.get(key, default)
 
     def setting(self, key: str, default: Any = None) -> Any:
         """Of the metadata, under the architecture's own name."""
@@ -60,6 +71,21 @@ class GGUFFile:
         if value is None:
             raise ModelError(f"{self.path} lacks {self.architecture}.{key} in its metadata")
         return value
+
+
+def _tensor(mapped: NDArray[np.uint8], info: TensorInfo) -> GGUFTensor:
+    """Raises ValueError if the file ends before it, or is of a type that the gguf package does not know."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import quant_shape_to_byte_shape
+
+    kind = GGMLQuantizationType(info.kind)
+    shape = quant_shape_to_byte_shape(info.shape, kind)
+    data = mapped[info.offset : info.offset + math.prod(shape)]
+    if len(data) < math.prod(shape):
+        raise ValueError(f"it ends before {info.name} does")
+    data = data.reshape(shape)
+    number_types = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
+    return GGUFTensor(kind, info.shape, data.view(number_types[kind]) if kind in number_types else data)
 
 
 def tensor_name(parameter: str) -> str:

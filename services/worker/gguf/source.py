@@ -32,7 +32,7 @@ class GGUFSource:
         self._config, self._progress, self._device = config, progress, device
         shapes = parameters(config)
         self._check(shapes)
-        self._sizes = {name: int(self._file.tensors[tensor_name(name)].n_bytes) for name in shapes}
+        self._sizes = {name: self._file.tensors[tensor_name(name)].data.nbytes for name in shapes}
         on_gpu = device.type == "cuda"
         self._ahead = ReadAhead(
             self._sizes, self._read, GPU_THREADS if on_gpu else 1, budget=GPU_BYTES_AHEAD if on_gpu else 0
@@ -61,7 +61,7 @@ class GGUFSource:
                 data = data[rotated_halves(self._config.num_heads, self._config.head_dim)]
             elif ".k_proj" in name:
                 data = data[rotated_halves(self._config.num_kv_heads, self._config.head_dim)]
-        return decode(data, tensor.tensor_type) if len(tensor.shape) == 2 else decode_floats(data, tensor.tensor_type)
+        return decode(data, tensor.kind) if len(tensor.shape) == 2 else decode_floats(data, tensor.kind)
 
     def _check(self, shapes: dict[str, tuple[int, ...]]) -> None:
         file = self._file
@@ -69,7 +69,7 @@ class GGUFSource:
             name = tensor_name(parameter)
             if name not in file.tensors:
                 raise ModelError(f"{file.path} lacks {name}, which {self._config.architecture} needs")
-            stored = tuple(int(size) for size in reversed(file.tensors[name].shape))
+            stored = file.tensors[name].shape
             if stored != shape:
                 raise ModelError(f"{name} in {file.path} is {stored}; its metadata says {shape}")
         unexpected = sorted(file.tensors.keys() - {tensor_name(name) for name in shapes} - {ROPE_FACTORS})

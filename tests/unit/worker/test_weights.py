@@ -143,4 +143,7 @@ def test_dummy_weights_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
     assert isinstance(other, Tensor)
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
+    beside_it = sources[0].weight("model.layers.1.mlp.up_proj")  # of the same shape
+    assert isinstance(beside_it, Tensor)
+    assert not torch.equal(first, beside_it)
     assert 0.018 < float(first.std()) < 0.022

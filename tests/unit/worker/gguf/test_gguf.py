@@ -230,6 +230,40 @@ def test_what_cannot_be_run_is_refused(tmp_path: Path) -> None:
         read_tokenizer(file)
 
 
+def test_the_header_is_what_the_gguf_package_has_written(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(file, "llama")
+    writer.add_custom_alignment(64)
+    writer.add_uint8("a", 7)
+    writer.add_int16("b", -7)
+    writer.add_uint64("c", 2**40)
+    writer.add_float64("d", 0.5)
+    writer.add_bool("yes", True)
+    writer.add_string("text", "für")
+    writer.add_array("numbers", [3, 1, 2])
+    writer.add_array("words", ["some", "", "words"])
+    writer.add_string("after", "these")
+    matrix = np.arange(24, dtype=np.float32).reshape(3, 8)
+    writer.add_tensor("first", np.array([1, 2, 3], np.float32))
+    writer.add_tensor("second", matrix)
+    finish(writer)
+    read = GGUFFile(file)
+    assert [read.value(key) for key in "abcd"] == [7, -7, 2**40, 0.5]
+    assert (read.value("yes"), read.value("text"), read.value("after")) == (True, "für", "these")
+    assert (read.value("numbers"), read.value("words"), read.value("none", 4)) == ([3, 1, 2], None, 4)
+    assert read.tensors["first"].data.tolist() == [1, 2, 3]
+    assert np.array_equal(read.tensors["second"].data, matrix)
+    file.write_bytes(file.read_bytes()[:-40])
+    with pytest.raises(ModelError, match="it ends before second does"):
+        GGUFFile(file)
+    file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ModelError, match="cannot be read as a GGUF file"):
+        GGUFFile(file)
+    file.write_bytes(b"GGUF\1\0\0\0" + bytes(16))
+    with pytest.raises(ModelError, match="its version is 1; only 2 and 3 are supported"):
+        GGUFFile(file)
+
+
 def test_settings_that_are_missing_are_named(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     finish(gguf.GGUFWriter(file, "llama"))

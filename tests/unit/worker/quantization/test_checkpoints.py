@@ -20,6 +20,7 @@ from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.fp8 import Fp8Weight
 from services.worker.quantization.int4 import Int4Weight
 from services.worker.quantization.int8 import Int8Weight
+from services.worker.quantization.scheme import BlocksBut
 from services.worker.quantization.weight import QuantizedWeight
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.quantization import stored
@@ -122,6 +123,15 @@ def test_projections_that_are_left_out_are_in_floats_beside_quantized_ones(
     method = settings["quant_method"]
     store = {"awq": stored.awq, "gptq": stored.gptq(None), "compressed-tensors": stored.packed_int4}[method]
     check_tokens(quantize_checkpoint(tmp_path, "Llama", settings, store, dense[method]), tmp_path, compiled=False)
+
+
+def test_a_layer_that_is_left_out_is_none_that_begins_alike() -> None:
+    selection = BlocksBut(excluded=("model.layers.1", "down_proj"))
+    assert not selection.selects("model.layers.1.mlp.up_proj")
+    assert not selection.selects("model.layers.10.mlp.down_proj")
+    assert selection.selects("model.layers.10.mlp.up_proj")
+    assert not selection.selects("lm_head")
+    assert not selection.selects("model.embed_tokens")
 
 
 def test_scales_per_tensor_hold_for_each_output(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from benchmarks import (
     overhead,
     preemption,
     prefix_hit,
+    quantization,
     simulation,
     startup,
     steps,
@@ -40,6 +41,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "batching": batching.measure,
     "preemption": preemption.measure,
     "simulation": simulation.measure,
+    "quantization": quantization.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 
@@ -50,16 +52,24 @@ def machine() -> dict[str, str | int | None]:
     return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "torch": version("torch")}
 
 
+def keep(name: str, figures: Mapping[str, float]) -> None:
+    """Prints the figures and stores them."""
+    print(f"\n{name}")
+    for figure, value in figures.items():
+        print(f"  {figure:28} {value:10.3f}")
+    store(name, figures)
+
+
+def store(name: str, figures: Mapping[str, float]) -> None:
+    record = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "figures": figures}
+    (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="which; default: all")
     for name in parser.parse_args().names or BENCHMARKS:
-        figures = BENCHMARKS[name]()
-        print(f"\n{name}")
-        for figure, value in figures.items():
-            print(f"  {figure:28} {value:10.3f}")
-        record = {"date": time.strftime("%Y-%m-%d"), "machine": machine(), "figures": figures}
-        (RESULTS / f"{name}.json").write_text(json.dumps(record, indent=2) + "\n")
+        keep(name, BENCHMARKS[name]())
 
 
 if __name__ == "__main__":

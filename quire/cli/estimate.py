@@ -6,9 +6,9 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from services.worker.quantization.at_load import AT_LOAD, resolve_quantization
 from shared.config import option, resolve
 
 if TYPE_CHECKING:
@@ -37,7 +37,12 @@ class EstimateConfig:
     )
     revision: str = option("", "Branch, tag or commit of a model on the hub; its main branch if left out.")
     dtype: str = option(
-        "auto", "Type of weights and KV cache; the checkpoint's own if auto.", choices=("auto", *_ELEMENT_BYTES)
+        "auto",
+        "Type of KV cache, and of weights that are not quantized; the checkpoint's own if auto.",
+        choices=("auto", *_ELEMENT_BYTES),
+    )
+    quantization: str | None = option(
+        None, "Quantize weights as they are loaded; they stay as they are stored if left out.", choices=tuple(AT_LOAD)
     )
     block_size: int = option(16, "KV slots (token positions) per block.", minimum=1, maximum=1024)
     gpu_memory_utilization: float = option(
@@ -66,6 +71,7 @@ class Placement:
 class Estimate:
     architecture: str
     dtype: str
+    quantization: str | None
     num_parameters: int
     weight_gb: float
     kv_bytes_per_token: int
@@ -75,31 +81,37 @@ class Estimate:
 
 
 def estimate(model: ModelConfig, config: EstimateConfig) -> Estimate:
-    from services.worker.models.size import kv_bytes_per_token, num_parameters
+    from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
 
+    at_load = resolve_quantization(config.quantization, model.quantization)
+    quantization = at_load.name if at_load else model.quantization.method if model.quantization else None
     dtype = model.dtype if config.dtype == "auto" else config.dtype
     element_bytes = _ELEMENT_BYTES.get(dtype, 2)
+    weights = weight_bytes(model, element_bytes, at_load)
     return Estimate(
         architecture=model.architecture,
         dtype=dtype,
+        quantization=quantization,
         num_parameters=num_parameters(model),
-        weight_gb=num_parameters(model) * element_bytes / 1e9,
+        weight_gb=weights / 1e9,
         kv_bytes_per_token=kv_bytes_per_token(model, element_bytes),
         block_bytes=kv_bytes_per_token(model, element_bytes) * config.block_size,
         max_model_len=model.max_model_len,
-        placements=tuple(_placements(model, element_bytes, config)),
+        placements=tuple(_placements(model, weights, element_bytes, config)),
     )
 
 
-def _placements(model: ModelConfig, element_bytes: int, config: EstimateConfig) -> Iterator[Placement]:
-    from services.worker.models.size import kv_bytes_per_token, num_parameters
+def _placements(
+    model: ModelConfig, weight_bytes: int, element_bytes: int, config: EstimateConfig
+) -> Iterator[Placement]:
+    from services.worker.models.size import kv_bytes_per_token
 
     context = min(config.context, model.max_model_len)
     for gpu, memory in GPUS.items():
         for ranks in TENSOR_PARALLEL_SIZES:
             if not can_split(model, ranks):
                 continue
-            weights = num_parameters(model) * element_bytes / ranks
+            weights = weight_bytes / ranks
             block_bytes = kv_bytes_per_token(model, element_bytes, ranks) * config.block_size
             num_blocks = int((memory * config.gpu_memory_utilization - weights) // block_bytes)
             num_tokens = num_blocks * config.block_size
@@ -114,19 +126,19 @@ def can_split(model: ModelConfig, ranks: int) -> bool:
     return model.num_heads % ranks == 0 and model.intermediate_size % ranks == 0 and splits_kv
 
 
-def find_config(config: EstimateConfig) -> Path:
-    """The folder with the model's config.json, which alone is downloaded. Raises ModelError."""
+def find_model(config: EstimateConfig) -> ModelConfig:
+    """Of a model on the hub, config.json alone is downloaded. Raises ModelError."""
     from services.worker.checkpoint import find_checkpoint
     from services.worker.config import WorkerConfig
 
     worker = WorkerConfig(model=config.model, revision=config.revision)
-    return find_checkpoint(worker, patterns=["config.json", "generation_config.json"]).directory
+    return find_checkpoint(worker, patterns=["config.json", "generation_config.json"]).read_config()
 
 
 def text(result: Estimate, context: int) -> str:
     lines = [
         f"{result.architecture}: {result.num_parameters / 1e9:.3g} billion parameters, "
-        f"{result.weight_gb:.3g} GB in {result.dtype}",
+        f"{result.weight_gb:.3g} GB in {result.dtype}" + (f" and {result.quantization}" if result.quantization else ""),
         f"KV cache: {result.kv_bytes_per_token:,} bytes per token, {result.block_bytes:,} per block; "
         f"context of at most {result.max_model_len:,} tokens",
         "",
@@ -144,17 +156,16 @@ def text(result: Estimate, context: int) -> str:
 
 def main(argv: Sequence[str]) -> int:
     from services.worker.errors import ModelError
-    from services.worker.models.config import read_model_config
 
     config = resolve(
         EstimateConfig, argv, prog="quire estimate", description="What a model needs, from its config.json."
     )
     try:
-        model = read_model_config(find_config(config))
+        model = find_model(config)
+        result = estimate(model, config)
     except ModelError as error:
         print(f"quire estimate: {error}", file=sys.stderr)
         return 1
-    result = estimate(model, config)
     print(
         json.dumps(asdict(result), indent=2) if config.json else text(result, min(config.context, model.max_model_len))
     )

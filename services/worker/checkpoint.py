@@ -9,7 +9,9 @@ from pathlib import Path
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
+from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.progress import Progress
+from services.worker.tokenizer_files import TokenizerFiles, read_tokenizer
 
 BUNDLED = "quire-chat"
 # Weights in one format only, and everything a configuration or tokenizer may be kept in.
@@ -18,8 +20,20 @@ _HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    directory: Path
+    path: Path  # a directory, or a GGUF file
     names: tuple[str, ...]  # what requests call the model; the first is its name, the others are aliases
+
+    def read_config(self) -> ModelConfig:
+        """Raises ModelError, with a sentence, for a model that cannot be run."""
+        if self.path.suffix == ".gguf":
+            from services.worker.gguf.config import read_gguf_config
+
+            return read_gguf_config(self.path)
+        return read_model_config(self.path)
+
+    def read_tokenizer(self) -> TokenizerFiles:
+        """Raises ModelError if there is none that can be read or converted."""
+        return read_tokenizer(self.path)
 
 
 def find_checkpoint(
@@ -32,12 +46,25 @@ def find_checkpoint(
         if not directory.is_dir():
             raise ModelError(f"the bundled model is missing from this installation ({directory}); name a model instead")
         return Checkpoint(directory, config.served_model_name or (BUNDLED,))
-    directory = Path(config.model).expanduser()
-    if directory.is_dir():
-        return Checkpoint(directory, config.served_model_name or (directory.resolve().name, config.model))
-    if directory.is_absolute() or config.model.startswith(("./", "../")):
-        raise ModelError(f"there is no directory {config.model}")
+    path = Path(config.model).expanduser()
+    if path.is_file() and path.suffix == ".gguf":
+        return Checkpoint(path, config.served_model_name or (path.stem, config.model))
+    if path.is_dir():
+        names = config.served_model_name or (path.resolve().name, config.model)
+        return Checkpoint(_gguf_file_in(path, config.load_format) or path, names)
+    if path.is_absolute() or config.model.startswith(("./", "../")) or path.suffix == ".gguf":
+        raise ModelError(f"there is no {'file' if path.suffix == '.gguf' else 'directory'} {config.model}")
     from services.worker.hub import download
 
     directory = download(config.model, config.revision or None, patterns, progress)
     return Checkpoint(directory, config.served_model_name or (config.model,))
+
+
+def _gguf_file_in(directory: Path, load_format: str) -> Path | None:
+    """The GGUF file that a directory is there for. Raises ModelError if there are several to choose from."""
+    if load_format not in ("auto", "gguf") or (load_format == "auto" and (directory / "config.json").exists()):
+        return None
+    files = sorted(directory.glob("*.gguf"))
+    if len(files) > 1:
+        raise ModelError(f"{directory} holds {len(files)} GGUF files; name one, such as {files[0]}")
+    return files[0] if files else None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.worker.quantization.at_load import CHOICES
 from shared.config import option
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
     model: str = option(
-        "", "Model directory, or its name on the Hugging Face hub; the model that comes with Quire if left out.",
+        "",
+        "Model directory, GGUF file, or name on the Hugging Face hub; the model that comes with Quire if left out.",
         positional=True,
     )  # fmt: skip
     listen: tuple[str, ...] = option(("127.0.0.1:50071",), "Address to serve gRPC on, host:port or unix:/path.")
@@ -24,9 +26,17 @@ class WorkerConfig:
         choices=("auto", "float32", "bfloat16", "float16"),
     )  # fmt: skip
     load_format: str = option(
-        "auto", "Where weights come from: the checkpoint's safetensors, or dummy random ones.",
-        choices=("auto", "safetensors", "dummy"),
+        "auto", "Where weights come from: safetensors or GGUF files, whichever there are, or dummy random ones.",
+        choices=("auto", "safetensors", "gguf", "dummy"),
     )  # fmt: skip
+    quantization: str | None = option(
+        None, "Quantize weights as they are loaded (fp8, int8, int8-weight-only), or the method that the checkpoint "
+        "must have been quantized with; they stay as they are if left out.",
+        choices=CHOICES,
+    )  # fmt: skip
+    kv_cache_dtype: str = option(
+        "auto", "Type of keys and values in the KV cache; --dtype's if auto.", choices=("auto", "fp8")
+    )
     max_model_len: int | None = option(
         None, "Tokens of prompt and output together; what model and KV cache allow if left out.", minimum=1
     )
@@ -53,7 +63,6 @@ class WorkerConfig:
     log_format: str = option("text", "How to log.", choices=("text", "json"))
 
     enforce_eager: bool = option(True, "Run kernels one by one instead of as a captured graph.", not_built=True)
-    quantization: str | None = option(None, "Weight quantization.", not_built=True)
     tensor_parallel_size: int = option(1, "Ranks that share each layer.", not_built=True)
     pipeline_parallel_size: int = option(1, "Ranks that share the layers.", not_built=True)
     speculative_model: str | None = option(None, "Draft model for speculation.", not_built=True)

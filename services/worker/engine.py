@@ -16,19 +16,20 @@ from services.worker.kv_cache import (
     allocate_pages,
     count_blocks,
     count_host_blocks,
+    resolve_kv_cache_dtype,
     resolve_max_model_len,
 )
 from services.worker.model_runner import ModelRunner
-from services.worker.models.config import ModelConfig, read_model_config
+from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import Decoder
-from services.worker.models.weights import DummySource, SafetensorsSource, WeightSource
+from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.interface import AttentionShape
 from services.worker.progress import Report, per_percent
+from services.worker.quantization.at_load import resolve_quantization
 from services.worker.served_model import ServedModel
 from services.worker.speed import Speed, measure_steps, measure_swap
 from services.worker.threads import physical_cores
-from services.worker.tokenizer_files import read_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -45,26 +46,25 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
     Raises ModelError."""
     report("finding the model", None)
     checkpoint = find_checkpoint(config, per_percent(report, "downloading the model"))
-    model = read_model_config(checkpoint.directory)
-    tokenizer = read_tokenizer(checkpoint.directory)
+    model = checkpoint.read_config()
+    tokenizer = checkpoint.read_tokenizer()
+    at_load = resolve_quantization(config.quantization, model.quantization)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, model.dtype, device)
     if device.type == "cpu":
         torch.set_num_threads(config.num_threads or physical_cores())
     ops = create_ops(device, dtype)
-    source: WeightSource
-    if config.load_format == "dummy":
-        source = DummySource(model)
-    else:
-        source = SafetensorsSource(checkpoint.directory, model, per_percent(report, "loading weights"))
+    kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
+    progress = per_percent(report, "loading weights")
+    source = open_weights(checkpoint.path, model, ops, config.load_format, at_load, progress)
     with torch.inference_mode():
         decoder = Decoder(model, ops, source, _longest(config, model))
-    shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, config.block_size, dtype, dtype)
+    shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, config.block_size, dtype, kv_dtype)
     try:
         ops.prepare_attention(shape, config.max_num_seqs, config.max_num_batched_tokens)
     except ValueError as error:
         raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
-    num_blocks = count_blocks(config, model, device, dtype)
+    num_blocks = count_blocks(config, model, device, kv_dtype)
     max_model_len = resolve_max_model_len(config, model, num_blocks * config.block_size)
     limits = Limits(
         num_blocks,
@@ -73,10 +73,10 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
         config.max_num_batched_tokens,
         max_model_len,
         model.vocab_size,
-        count_host_blocks(config, model, dtype),
+        count_host_blocks(config, model, kv_dtype),
     )
     with torch.inference_mode():
-        pages = allocate_pages(model, num_blocks, config.block_size, device, dtype)
+        pages = allocate_pages(model, num_blocks, config.block_size, device, kv_dtype)
         host_pages = HostPages(pages, limits.num_host_blocks)
         swap_seconds = measure_swap(host_pages, num_blocks, device)
     runner = ModelRunner(decoder, ops, pages, limits, host_pages)

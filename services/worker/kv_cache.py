@@ -10,9 +10,21 @@ from torch import Tensor
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.models.config import ModelConfig
-from services.worker.ops.interface import KVPages
+from services.worker.ops.interface import KVPages, Ops
 
 DEFAULT_CPU_BYTES = 1 << 30
+
+
+def resolve_kv_cache_dtype(name: str, ops: Ops) -> torch.dtype:
+    """Raises ModelError for a type that the operations do not keep keys and values in."""
+    if name == "auto":
+        return ops.dtype
+    if not ops.fp8_kv_cache:
+        kept = str(ops.dtype).removeprefix("torch.")
+        raise ModelError(
+            f"--kv-cache-dtype is {name}, but the {ops.name} operations keep keys and values in {kept} only"
+        )
+    return torch.float8_e4m3fn
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:

@@ -27,13 +27,9 @@ class TokenizerFiles:
         return [self.data[start : start + CHUNK_BYTES] for start in range(0, len(self.data), CHUNK_BYTES)]
 
 
-def read_tokenizer(directory: Path) -> TokenizerFiles:
-    """Raises ModelError if the directory holds no tokenizer that can be read or converted."""
-    config = _config(directory)
-    try:
-        tokenizer = (directory / "tokenizer.json").read_bytes()
-    except FileNotFoundError:
-        tokenizer = _convert(directory)
+def read_tokenizer(path: Path) -> TokenizerFiles:
+    """Of a model directory or a GGUF file. Raises ModelError if it holds no tokenizer that can be read or converted."""
+    tokenizer, config = _from_gguf(path) if path.suffix == ".gguf" else _from_directory(path)
     bundle = model_pb2.TokenizerBundle(
         tokenizer_json=tokenizer,
         tokenizer_config_json=json.dumps(config, ensure_ascii=False, sort_keys=True).encode(),
@@ -58,16 +54,35 @@ def _config(directory: Path) -> dict[str, Any]:
     return config
 
 
-def _convert(directory: Path) -> bytes:
-    """tokenizer.json made by transformers from another format, such as sentencepiece's."""
+def _from_directory(directory: Path) -> tuple[bytes, dict[str, Any]]:
+    """tokenizer.json, made from another format such as sentencepiece's if need be, and the configuration."""
+    config = _config(directory)
+    try:
+        return (directory / "tokenizer.json").read_bytes(), config
+    except FileNotFoundError:
+        pass
     try:
         from transformers import AutoTokenizer
 
-        tokenizer = AutoTokenizer.from_pretrained(directory)
-        with tempfile.TemporaryDirectory() as scratch:
-            tokenizer.save_pretrained(scratch)
-            return (Path(scratch) / "tokenizer.json").read_bytes()
+        return _saved(AutoTokenizer.from_pretrained(directory))[0], config
     except Exception as error:
         raise ModelError(
             f"{directory} has no tokenizer.json, and none can be made from its other files: {error}"
         ) from error
+
+
+def _from_gguf(file: Path) -> tuple[bytes, dict[str, Any]]:
+    """Both made from the file's metadata."""
+    try:
+        from transformers import PreTrainedTokenizerFast
+
+        return _saved(PreTrainedTokenizerFast.from_pretrained(file.parent, gguf_file=file.name))
+    except Exception as error:
+        raise ModelError(f"{file} has no metadata that a tokenizer can be made from: {error}") from error
+
+
+def _saved(tokenizer: Any) -> tuple[bytes, dict[str, Any]]:
+    """tokenizer.json and the configuration, as transformers writes them."""
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer.save_pretrained(scratch)
+        return (Path(scratch) / "tokenizer.json").read_bytes(), _config(Path(scratch))

@@ -7,13 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors import safe_open
+from torch import Tensor
 
 from quire.cli.estimate import EstimateConfig, can_split, estimate, main
-from services.worker.models.config import read_model_config
-from services.worker.models.size import kv_bytes_per_token, num_parameters
+from services.worker.models.config import ModelConfig, read_model_config
+from services.worker.models.parameters import parameters
+from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
+from services.worker.models.weights import WeightSource, open_weights
+from services.worker.ops.reference import ReferenceOps
+from services.worker.quantization.at_load import AT_LOAD
+from tests.unit.worker.quantization import stored
+from tests.unit.worker.quantization.stored import quantize_checkpoint
 from tests.unit.worker.tiny_models import make_runner, save_model
 
+REFERENCE = ReferenceOps(torch.device("cpu"), torch.float32)
 FAMILIES = ["Llama", "Mistral", "Qwen2", "Qwen3"]
 
 
@@ -32,6 +41,53 @@ def test_the_bundled_model_s_file_is_what_it_says() -> None:
     with safe_open(directory / "model.safetensors", "pt") as file:
         count = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118 - no mapping
     assert num_parameters(read_model_config(directory)) == count
+
+
+def loaded_bytes(config: ModelConfig, source: WeightSource) -> int:
+    """Of the tensors that a source's weights consist of."""
+    total = 0
+    for name, shape in parameters(config).items():
+        taken = source.vector(name) if len(shape) == 1 else source.weight(name)
+        parts = (
+            [taken] if isinstance(taken, Tensor) else [getattr(taken, field) for field in taken.__dataclass_fields__]
+        )
+        total += sum(part.nbytes for part in parts if isinstance(part, Tensor))
+    return total
+
+
+@pytest.mark.parametrize("option", AT_LOAD)
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_quantized_at_load_are_counted_as_they_will_lie_in_memory(
+    tmp_path: Path, option: str, tied: bool
+) -> None:
+    save_model(tmp_path, "Llama", tie_word_embeddings=tied)
+    config, scheme = read_model_config(tmp_path), AT_LOAD[option]
+    source = open_weights(tmp_path, config, REFERENCE, "auto", scheme, lambda _: None)
+    assert weight_bytes(config, 4, scheme) == loaded_bytes(config, source)
+    assert weight_bytes(config, 4, scheme) < weight_bytes(config, 4) == num_parameters(config) * 4
+    assert estimate(config, EstimateConfig(quantization=option)).weight_gb == weight_bytes(config, 4, scheme) / 1e9
+
+
+@pytest.mark.parametrize("method", ["awq", "gptq", "fp8"])
+def test_quantized_checkpoints_are_counted_as_they_are_stored(tmp_path: Path, method: str) -> None:
+    settings = {"quant_method": method, "bits": 4, "group_size": 32}
+    store = {"awq": stored.awq, "gptq": stored.gptq(None), "fp8": stored.fp8_per_output}[method]
+    quantize_checkpoint(tmp_path, "Llama", settings, store)
+    config = read_model_config(tmp_path)
+    source = open_weights(tmp_path, config, REFERENCE, "auto", None, lambda _: None)
+    counted, loaded = weight_bytes(config, 4), loaded_bytes(config, source)
+    # In memory a zero point of 4 bits has a byte of its own.
+    assert counted <= loaded < counted * 1.02
+    result = estimate(config, EstimateConfig())
+    assert (result.quantization, result.weight_gb) == (method, counted / 1e9)
+
+
+def test_the_command_knows_quantization(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--quantization", "int8"]) == 0
+    assert "in bfloat16 and int8" in capsys.readouterr().out
+    quantize_checkpoint(tmp_path, "Llama", {"quant_method": "fp8"}, stored.fp8_per_output)
+    assert main([str(tmp_path), "--quantization", "int8"]) == 1
+    assert "--quantization is int8, but the checkpoint is fp8" in capsys.readouterr().err
 
 
 def test_more_memory_holds_more_and_what_does_not_fit_is_left_out(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 from services.worker.errors import ModelError
 from services.worker.models.families import FAMILIES, Family, layer_windows, layers_with_rope, read_bias
 from services.worker.models.rope import RopeConfig, read_rope
+from services.worker.quantization.checkpoint import read_quantization
+from services.worker.quantization.scheme import CheckpointQuantization
 from services.worker.sampling.params import RANGES
 
 logger = logging.getLogger(__name__)
@@ -60,6 +62,7 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...]
     default_sampling: GenerationDefaults
     dtype: str  # of the checkpoint: float32, bfloat16 or float16
+    quantization: CheckpointQuantization | None = None
 
 
 def read_model_config(directory: Path) -> ModelConfig:
@@ -68,7 +71,7 @@ def read_model_config(directory: Path) -> ModelConfig:
     if config is None:
         raise ModelError(f"{directory} has no config.json, so it is no model directory")
     try:
-        return _parse(directory, config, read_json(directory / "generation_config.json") or {})
+        return parse_model_config(directory, config, read_json(directory / "generation_config.json") or {})
     except KeyError as error:
         raise ModelError(f"{directory / 'config.json'} lacks {error}") from error
 
@@ -86,7 +89,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return content
 
 
-def _parse(directory: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> ModelConfig:
+def parse_model_config(directory: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> ModelConfig:
     architecture = next((name for name in config.get("architectures") or [] if name in FAMILIES), None)
     if architecture is None:
         given = ", ".join(config.get("architectures") or []) or "no architecture"
@@ -119,13 +122,11 @@ def _parse(directory: Path, config: Mapping[str, Any], generation: Mapping[str, 
         eos_token_ids=_token_ids(generation.get("eos_token_id", config.get("eos_token_id"))),
         default_sampling=_defaults(directory, generation),
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+        quantization=read_quantization(str(directory), config),
     )
 
 
 def _refuse_unsupported(directory: Path, config: Mapping[str, Any], family: Family) -> None:
-    if config.get("quantization_config"):
-        method = config["quantization_config"].get("quant_method", "an unknown method")
-        raise ModelError(f"{directory} is quantized with {method}; quantized checkpoints are not supported")
     activation = config.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise ModelError(f"{directory} has {activation} activations; only silu is supported")

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from services.worker.models.config import LayerConfig, ModelConfig
+from services.worker.models.joined import JoinedLinear
 from services.worker.models.weights import WeightSource
 from services.worker.ops.interface import AttentionBatch, KVPages, Linear, Ops
+from services.worker.quantization.weight import join
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class Decoder:
 
 
 class _Builder:
-    """Takes weights from a source, several projections of one input as one."""
+    """Takes weights from a source, several projections of one input as one where they are stored alike."""
 
     def __init__(self, config: ModelConfig, ops: Ops, source: WeightSource) -> None:
         self._config, self._ops, self._source = config, ops, source
@@ -99,17 +101,15 @@ class _Builder:
         )
 
     def linear(self, *names: str, bias: bool = False) -> Linear:
-        weight = _joined([self._source.take(f"{name}.weight") for name in names])
-        return self._ops.linear(
-            weight, _joined([self._source.take(f"{name}.bias") for name in names]) if bias else None
-        )
+        weights = [self._source.weight(name) for name in names]
+        biases = [self._source.vector(f"{name}.bias") for name in names] if bias else [None] * len(names)
+        joined = join(weights)
+        if joined is None:
+            return JoinedLinear(list(map(self._ops.linear, weights, biases)))
+        return self._ops.linear(joined, torch.cat([bias for bias in biases if bias is not None]) if bias else None)
 
     def vector(self, name: str) -> Tensor:
-        return self._source.take(name).to(self._ops.device, self._ops.dtype, copy=True)
-
-
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+        return self._source.vector(name).to(self._ops.device, self._ops.dtype, copy=True)
 
 
 def _no_rotation(cos_sin: Tensor) -> Tensor:

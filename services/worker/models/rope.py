@@ -27,6 +27,7 @@ class RopeConfig:
     beta_fast: float = 32.0  # yarn
     beta_slow: float = 1.0  # yarn
     truncate: bool = True  # yarn: round the ramp's borders to whole dimensions
+    frequency_factors: tuple[float, ...] = ()  # [head_dim / 2] that frequencies are divided by, as GGUF files hold them
 
     def max_model_len(self, max_position_embeddings: int) -> int:
         """Linear checkpoints name the positions before stretching there; with yarn that is a field of its own."""
@@ -51,6 +52,8 @@ class RopeConfig:
 
         exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float32) / self.head_dim
         inverse = 1.0 / (self.theta**exponents)
+        if self.frequency_factors:
+            return inverse / torch.tensor(self.frequency_factors, dtype=torch.float32)
         if self.kind == "linear":
             return inverse / self.factor
         if self.kind == "llama3":

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 from services.worker.models.config import ModelConfig
+from services.worker.models.parameters import parameters
+from services.worker.quantization.at_load import AtLoad
+from services.worker.quantization.formats import stored_bytes
+from services.worker.quantization.scheme import DENSE
 
 
 def num_parameters(model: ModelConfig) -> int:
@@ -15,6 +21,19 @@ def num_parameters(model: ModelConfig) -> int:
     norms = 2 * model.hidden_size + model.qk_norm * 2 * model.head_dim
     embeddings = model.vocab_size * model.hidden_size * (1 if model.tie_word_embeddings else 2)
     return len(model.layers) * (attention + mlp + biases + norms) + embeddings + model.hidden_size
+
+
+def weight_bytes(model: ModelConfig, element_bytes: int, at_load: AtLoad | None = None) -> int:
+    """Of all weights in the forms in which they are stored, or as `at_load` quantizes them; floats take
+    `element_bytes` each. Raises ModelError for sizes that a form cannot hold."""
+    total = 0
+    for name, shape in parameters(model).items():
+        form = DENSE if model.quantization is None else model.quantization.format_of(name)
+        if len(shape) == 2 and form is DENSE and at_load and at_load.applies(name, model.tie_word_embeddings):
+            form = at_load.form
+        is_quantized = len(shape) == 2 and form is not DENSE
+        total += stored_bytes(form.stored(*shape)) if is_quantized else math.prod(shape) * element_bytes
+    return total
 
 
 def kv_bytes_per_token(model: ModelConfig, element_bytes: int, tensor_parallel_size: int = 1) -> int:

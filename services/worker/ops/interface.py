@@ -18,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.quantization.weight import QuantizedWeight, Weight
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionWork:
@@ -99,14 +101,21 @@ class Ops(Protocol):
     device: torch.device
     dtype: torch.dtype
     batch_invariant: bool
+    fp8_kv_cache: bool  # whether pages may be float8_e4m3fn instead of `dtype`
 
-    def linear(self, weight: Tensor, bias: Tensor | None = None) -> Linear:
-        """Take over `weight` [out_features, in_features] (any float dtype) and return it ready to multiply."""
+    def computes_with(self, weight: QuantizedWeight) -> bool:
+        """Whether `linear` takes such a weight and computes what its class says; others come to it in floats."""
+        ...
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        """Take over `weight` [out_features, in_features] (any float dtype, or quantized) and return it ready to
+        multiply.
+        """
         ...
 
     def embedding(self, token_ids: Tensor, linear: Linear) -> Tensor:
-        """Rows of a weight taken over by `linear`, so that tied embeddings need no second copy. int64 [n] -> [n,
-        in_features].
+        """Rows of a weight taken over by `linear`, dequantized, so that tied embeddings need no second copy. int64
+        [n] -> [n, in_features].
         """
         ...
 

@@ -14,6 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
+from services.worker.quantization.fp8 import Fp8Weight
+from services.worker.quantization.int8 import Int8Weight
+from services.worker.quantization.rows import quantize_rows_fp8, quantize_rows_int8
+from services.worker.quantization.weight import QuantizedWeight, Weight
 
 _LOW_32 = 0xFFFFFFFF
 
@@ -27,24 +31,51 @@ class ReferenceLinear:
         return functional.linear(x, self.weight, self.bias)
 
 
+class ReferenceQuantizedLinear:
+    """Activations quantized row by row, products of the quantized numbers, then both scales: as the weight says."""
+
+    def __init__(self, weight: Fp8Weight | Int8Weight, bias: Tensor | None) -> None:
+        self.weight = weight
+        self.bias = bias
+        self._values = weight.values.double()  # in which sums of int8 products are exact, as in int32
+        self._scales = weight.scales.float().flatten()
+        self._quantize_rows = quantize_rows_fp8 if isinstance(weight, Fp8Weight) else quantize_rows_int8
+
+    def __call__(self, x: Tensor) -> Tensor:
+        q, scales = self._quantize_rows(x)
+        sums = functional.linear(q.double(), self._values).to(torch.float32)
+        y = (sums * scales[:, None] * self._scales).to(x.dtype)
+        return y if self.bias is None else y + self.bias
+
+
 class ReferenceOps:
     """See `interface.Ops`. Norms, rotations and softmax are computed in float32, or in float64 if `dtype` is that."""
 
     name = "reference"
     batch_invariant = False
+    fp8_kv_cache = False
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device = device
         self.dtype = dtype
         self.compute_dtype = torch.float64 if dtype is torch.float64 else torch.float32
 
-    def linear(self, weight: Tensor, bias: Tensor | None = None) -> ReferenceLinear:
+    def computes_with(self, weight: QuantizedWeight) -> bool:
+        return True
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> ReferenceLinear | ReferenceQuantizedLinear:
         bias = None if bias is None else bias.to(self.device, self.dtype)
-        return ReferenceLinear(weight.to(self.device, self.dtype), bias)
+        weight = weight.to(self.device)
+        if isinstance(weight, Fp8Weight | Int8Weight) and weight.quantize_activations:
+            return ReferenceQuantizedLinear(weight, bias)
+        floats = weight if isinstance(weight, Tensor) else weight.dequantize()
+        return ReferenceLinear(floats.to(self.dtype), bias)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
-        if not isinstance(linear, ReferenceLinear):
+        if not isinstance(linear, ReferenceLinear | ReferenceQuantizedLinear):
             raise TypeError(f"embedding wants what linear() returned, not {type(linear).__name__}")
+        if isinstance(linear, ReferenceQuantizedLinear):
+            return linear.weight.select_rows(token_ids).dequantize().to(self.dtype)
         return functional.embedding(token_ids, linear.weight)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:

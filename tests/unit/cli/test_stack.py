@@ -17,7 +17,7 @@ FLAGS = """
 --host --port --api-key --served-model-name --max-model-len --dtype --device --load-format --gpu-memory-utilization
 --kv-cache-memory-bytes --num-gpu-blocks-override --block-size --swap-space --max-num-seqs --max-num-batched-tokens
 --enable-prefix-caching --enable-chunked-prefill --scheduling-policy --preemption-mode --enforce-eager --quantization
---tensor-parallel-size --pipeline-parallel-size --speculative-model --num-speculative-tokens
+--kv-cache-dtype --tensor-parallel-size --pipeline-parallel-size --speculative-model --num-speculative-tokens
 --speculative-draft-tensor-parallel-size --num-scheduler-steps --enable-lora --lora-modules --max-loras --max-lora-rank
 """
 
@@ -88,7 +88,8 @@ def test_an_option_from_the_environment_is_resolved_once(monkeypatch: pytest.Mon
         ({"block_size": "x"}, {}, "--block-size is 'x': use a whole number"),
         ({"api_key": ["good", "two words"]}, {}, "^--api-key takes visible ASCII characters other than commas$"),
         ({"api_key": ["one,two"]}, {}, "^--api-key takes visible ASCII characters other than commas$"),
-        ({"quantization": "awq"}, {}, "--quantization is not built yet"),
+        ({"tensor_parallel_size": "2"}, {}, "--tensor-parallel-size is not built yet"),
+        ({"quantization": "int3"}, {}, "--quantization is .int3.: use one of fp8, int8"),
         ({}, {"max-loras": 4}, "max-loras in the configuration file is not built yet"),
     ],
 )

@@ -158,7 +158,6 @@ def test_dummy_weights_need_no_checkpoint(directory: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "option",
     [
-        {"quantization": "awq"},
         {"tensor_parallel_size": 2},
         {"pipeline_parallel_size": 2},
         {"speculative_model": "draft"},

@@ -174,7 +174,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "is GPT2LMHeadModel, which is not supported; supported are ",
     ),
     "no architecture": ({"architectures": None}, "is no architecture, which is not supported"),
-    "quantized": ({"quantization_config": {"quant_method": "awq"}}, "is quantized with awq"),
+    "quantized": (
+        {"quantization_config": {"quant_method": "quark"}},
+        "is quantized with quark, which is not supported",
+    ),
     "activation": ({"hidden_act": "gelu"}, "has gelu activations; only silu is supported"),
     "rope": ({"rope_scaling": {"rope_type": "longrope"}}, "RoPE scaling of type longrope is not supported"),
     "rope of an early Phi-3": (

@@ -14,10 +14,14 @@ from torch import Tensor
 from services.worker.errors import ModelError
 from services.worker.models.config import read_model_config
 from services.worker.models.decoder import Decoder
-from services.worker.models.weights import DummySource, SafetensorsSource, expected_shapes
+from services.worker.models.dummy import DummySource
+from services.worker.models.parameters import parameters
+from services.worker.models.safetensors_source import SafetensorsSource
 from services.worker.ops import create_ops
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import NearTies, make_model, make_runner, save_model
+
+CPU = torch.device("cpu")
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -61,9 +65,9 @@ def test_progress_goes_from_nothing_to_one(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     config = read_model_config(tmp_path)
     fractions: list[float] = []
-    source = SafetensorsSource(tmp_path, config, fractions.append)
-    Decoder(config, create_ops(torch.device("cpu"), torch.float32), source, 16)
-    assert len(fractions) == len(expected_shapes(config))
+    source = SafetensorsSource(tmp_path, config, fractions.append, CPU)
+    Decoder(config, create_ops(CPU, torch.float32), source, 16)
+    assert len(fractions) == len(parameters(config))
     assert fractions == sorted(fractions)
     assert fractions[-1] == 1.0
 
@@ -104,7 +108,7 @@ def test_a_checkpoint_that_is_not_what_its_config_says_is_refused(tmp_path: Path
     change, sentence = BROKEN[case]
     rewrite(tmp_path, change)
     with pytest.raises(ModelError) as refusal:
-        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None)
+        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None, CPU)
     assert sentence.replace(".*", str(tmp_path)) in str(refusal.value)
 
 
@@ -112,14 +116,14 @@ def test_a_directory_without_safetensors_is_refused(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ModelError, match=r"has no model\.safetensors"):
-        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None)
+        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None, CPU)
 
 
 def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
     with pytest.raises(ModelError, match=r"model\.safetensors cannot be read"):
-        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None)
+        SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None, CPU)
 
 
 def test_old_rotary_buffers_are_ignored(tmp_path: Path) -> None:
@@ -131,6 +135,15 @@ def test_old_rotary_buffers_are_ignored(tmp_path: Path) -> None:
 def test_dummy_weights_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     config = read_model_config(tmp_path)
-    first, second, other = (DummySource(config, seed).take(GATE) for seed in (1, 1, 2))
+    sources = [DummySource(config, CPU, torch.float32, seed) for seed in (1, 1, 2)]
+    sources[1].weight("lm_head")  # the order makes no difference
+    first, second, other = (source.weight("model.layers.1.mlp.gate_proj") for source in sources)
+    assert isinstance(first, Tensor)
+    assert isinstance(second, Tensor)
+    assert isinstance(other, Tensor)
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
+    beside_it = sources[0].weight("model.layers.1.mlp.up_proj")  # of the same shape
+    assert isinstance(beside_it, Tensor)
+    assert not torch.equal(first, beside_it)
+    assert 0.018 < float(first.std()) < 0.022

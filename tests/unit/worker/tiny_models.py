@@ -12,11 +12,11 @@ import transformers
 from torch import Tensor
 
 from services.worker.batch_state import Limits
+from services.worker.checkpoint import Checkpoint
 from services.worker.kv_cache import HostPages, allocate_pages
 from services.worker.model_runner import ModelRunner
-from services.worker.models.config import read_model_config
 from services.worker.models.decoder import Decoder
-from services.worker.models.weights import SafetensorsSource
+from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops
 from services.worker.ops.interface import AttentionShape, Ops
 
@@ -75,9 +75,11 @@ def save_model(directory: Path, family: str, seed: int = 0, **overrides: Any) ->
 
 
 def make_decoder(directory: Path, ops: Ops) -> Decoder:
-    config = read_model_config(directory)
+    """`directory`: of a checkpoint; or a GGUF file."""
+    config = Checkpoint(directory, ()).read_config()
     with torch.inference_mode():
-        return Decoder(config, ops, SafetensorsSource(directory, config, lambda _: None), config.max_model_len)
+        source = open_weights(directory, config, ops, "auto", None, lambda _: None)
+        return Decoder(config, ops, source, config.max_model_len)
 
 
 def make_runner(

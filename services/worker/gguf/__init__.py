@@ -1,0 +1,1 @@
+"""Checkpoints in one GGUF file (llama.cpp's format), decoded with the `gguf` package."""

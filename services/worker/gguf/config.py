@@ -1,0 +1,117 @@
+"""A model's configuration out of a GGUF file's metadata, by way of the config.json that it was converted from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from services.worker.errors import ModelError
+from services.worker.gguf.file import GGUFFile, GGUFTensor, tensor_name
+from services.worker.gguf.formats import FORMATS
+from services.worker.models.config import ModelConfig, parse_model_config
+from services.worker.models.parameters import parameters
+from services.worker.models.rope import RopeConfig
+from services.worker.quantization.compressed_tensors import Targets
+from services.worker.quantization.scheme import CheckpointQuantization
+
+# llama.cpp's names; Mistral's models are converted as Llama's, without their window, as llama.cpp runs them.
+ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ROPE_FACTORS = "rope_freqs.weight"  # Llama 3's scaling: no metadata, a tensor of divisors
+_END_TOKENS = ("eos_token_id", "eot_token_id", "eom_token_id")
+
+
+def read_gguf_config(path: Path) -> ModelConfig:
+    """Raises ModelError, with a sentence, for a model that cannot be run."""
+    file = GGUFFile(path)
+    if file.architecture not in ARCHITECTURES:
+        raise ModelError(
+            f"{path} is a GGUF file of architecture {file.architecture}, which is not supported; "
+            f"supported are {', '.join(ARCHITECTURES)}"
+        )
+    if file.setting("expert_count", 0):
+        raise ModelError(f"{path} is a mixture of experts, which is not supported")
+    config = parse_model_config(path, _transformers_config(file), {})
+    config = replace(
+        config,
+        qkv_bias=tensor_name("model.layers.0.self_attn.q_proj.bias") in file.tensors,
+        output_bias=tensor_name("model.layers.0.self_attn.o_proj.bias") in file.tensors,
+        mlp_bias=tensor_name("model.layers.0.mlp.up_proj.bias") in file.tensors,
+        rope=_with_factors(config.rope, file),
+    )
+    return replace(config, quantization=_read_formats(file, config), dtype=_dtype(file))
+
+
+def _transformers_config(file: GGUFFile) -> dict[str, Any]:
+    """config.json's keys."""
+    hidden_size, num_heads = file.required("embedding_length"), file.required("attention.head_count")
+    num_kv_heads = file.setting("attention.head_count_kv", num_heads)
+    if not isinstance(num_heads, int) or not isinstance(num_kv_heads, int):
+        raise ModelError(f"{file.path} has layers with different numbers of heads, which is not supported")
+    head_dim = file.setting("attention.key_length", hidden_size // num_heads)
+    if file.setting("rope.dimension_count", head_dim) != head_dim:
+        raise ModelError(f"{file.path} has RoPE on a part of each head, which is not supported")
+    return {
+        "architectures": [ARCHITECTURES[file.architecture]],
+        "vocab_size": _tensor(file, "model.embed_tokens").shape[0],
+        "hidden_size": hidden_size,
+        "intermediate_size": file.required("feed_forward_length"),
+        "num_hidden_layers": file.required("block_count"),
+        "num_attention_heads": num_heads,
+        "num_key_value_heads": num_kv_heads,
+        "head_dim": head_dim,
+        "rms_norm_eps": file.required("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": file.required("context_length"),
+        "rope_theta": file.setting("rope.freq_base", 10_000.0),
+        "rope_scaling": _rope_scaling(file),
+        "tie_word_embeddings": tensor_name("lm_head") not in file.tensors,
+        "eos_token_id": sorted({file.value(f"tokenizer.ggml.{key}") for key in _END_TOKENS} - {None}),
+    }
+
+
+def _rope_scaling(file: GGUFFile) -> Mapping[str, Any] | None:
+    kind = file.setting("rope.scaling.type", "none")
+    if kind == "none":
+        return None
+    factor = file.setting("rope.scaling.factor", 1.0)
+    scaling = {
+        "rope_type": kind,
+        "factor": factor,
+        "original_max_position_embeddings": file.setting("rope.scaling.original_context_length"),
+    }
+    if (attention_factor := file.setting("rope.scaling.attn_factor")) is not None:
+        # llama.cpp multiplies with what transformers' key would replace.
+        scaling["attention_factor"] = attention_factor * (0.1 * math.log(factor) + 1.0)
+    return scaling
+
+
+def _with_factors(rope: RopeConfig, file: GGUFFile) -> RopeConfig:
+    factors = file.tensors.get(ROPE_FACTORS)
+    return rope if factors is None else replace(rope, frequency_factors=tuple(factors.data.tolist()))
+
+
+def _read_formats(file: GGUFFile, config: ModelConfig) -> CheckpointQuantization:
+    """A rule for each matrix. Raises ModelError for a type that cannot be read."""
+    rules = []
+    for name, shape in parameters(config).items():
+        if len(shape) == 2:
+            kind = _tensor(file, name).kind.name
+            if kind not in FORMATS:
+                raise ModelError(f"{name} in {file.path} is {kind}; only {', '.join(FORMATS)} load")
+            rules.append((Targets((name,)), FORMATS[kind]))
+    return CheckpointQuantization("gguf", tuple(rules))
+
+
+def _dtype(file: GGUFFile) -> str:
+    """To compute in on a GPU: the type of floats that most of the file is in, bfloat16 where it is quantized."""
+    kind = _tensor(file, "model.layers.0.mlp.up_proj").kind.name
+    return {"F32": "float32", "F16": "float16"}.get(kind, "bfloat16")
+
+
+def _tensor(file: GGUFFile, parameter: str) -> GGUFTensor:
+    name = tensor_name(parameter)
+    if name not in file.tensors:
+        raise ModelError(f"{file.path} lacks {name}")
+    return file.tensors[name]

@@ -1,0 +1,99 @@
+"""What is in a GGUF file: metadata under llama.cpp's keys, and tensors under its names."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.errors import ModelError
+from services.worker.gguf.header import HeaderReader, TensorInfo
+
+if TYPE_CHECKING:
+    from gguf import GGMLQuantizationType
+
+# Layers of a block by transformers' names, with llama.cpp's.
+_BLOCK_NAMES = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "self_attn.o_proj": "attn_output",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+_NAMES = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFTensor:
+    kind: GGMLQuantizationType
+    shape: tuple[int, ...]
+    data: NDArray[Any]  # mapped: float32 or float16 of that shape, else bytes, the last dimension being a row's blocks
+
+
+class GGUFFile:
+    """Mapped from disk: a tensor is read when its numbers are."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ModelError if it cannot be read."""
+        try:
+            mapped = np.memmap(path, mode="r", dtype=np.uint8)
+            self._metadata, infos = HeaderReader(mapped).read()
+            self.tensors = {info.name: _tensor(mapped, info) for info in infos}
+        except ImportError as error:
+            raise ModelError(f"{path} is a GGUF file, which takes the Python package gguf to read") from error
+        except (OSError, ValueError, struct.error) as error:
+            raise ModelError(f"{path} cannot be read as a GGUF file: {error}") from error
+        self.path = path
+        self.architecture: str = self.value("general.architecture", "nothing")
+
+    def value(self, key: str, default: Any = None) -> Any:
+        """Of the metadata; there are no arrays of strings."""
+        return self._metadata.get(key, default)
+
+    def setting(self, key: str, default: Any = None) -> Any:
+        """Of the metadata, under the architecture's own name."""
+        return self.value(f"{self.architecture}.{key}", default)
+
+    def required(self, key: str) -> Any:
+        """A setting that must be there. Raises ModelError if it is not."""
+        value = self.setting(key)
+        if value is None:
+            raise ModelError(f"{self.path} lacks {self.architecture}.{key} in its metadata")
+        return value
+
+
+def _tensor(mapped: NDArray[np.uint8], info: TensorInfo) -> GGUFTensor:
+    """Raises ValueError if the file ends before it, or is of a type that the gguf package does not know."""
+    from gguf import GGMLQuantizationType
+    from gguf.quants import quant_shape_to_byte_shape
+
+    kind = GGMLQuantizationType(info.kind)
+    shape = quant_shape_to_byte_shape(info.shape, kind)
+    data = mapped[info.offset : info.offset + math.prod(shape)]
+    if len(data) < math.prod(shape):
+        raise ValueError(f"it ends before {info.name} does")
+    data = data.reshape(shape)
+    number_types = {GGMLQuantizationType.F32: np.float32, GGMLQuantizationType.F16: np.float16}
+    return GGUFTensor(kind, info.shape, data.view(number_types[kind]) if kind in number_types else data)
+
+
+def tensor_name(parameter: str) -> str:
+    """llama.cpp's name for a parameter: a layer's matrix, or a `.weight` or `.bias` by its whole name."""
+    layer, _, suffix = parameter.rpartition(".")
+    if suffix not in ("weight", "bias"):
+        layer, suffix = parameter, "weight"
+    if layer in _NAMES:
+        return f"{_NAMES[layer]}.{suffix}"
+    _, _, index, name = layer.split(".", 3)
+    return f"blk.{index}.{_BLOCK_NAMES[name]}.{suffix}"

@@ -1,0 +1,105 @@
+"""The header of a GGUF file (version 2 or 3): metadata, and where each tensor is.
+
+The gguf package has a reader too, which makes an array of every token and merge of the vocabulary: many seconds for
+what nobody asks it for.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+# By the types' numbers: integers and floats of 1 to 8 bytes, and bool.
+_NUMBERS = {
+    0: "<u1",
+    1: "<i1",
+    2: "<u2",
+    3: "<i2",
+    4: "<u4",
+    5: "<i4",
+    6: "<f4",
+    7: "?",
+    10: "<u8",
+    11: "<i8",
+    12: "<f8",
+}
+_STRING, _ARRAY = 8, 9
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    name: str
+    shape: tuple[int, ...]  # the last dimension is contiguous
+    kind: int  # ggml's number for the type
+    offset: int  # of the first byte in the file
+
+
+class HeaderReader:
+    """Reads from a mapped file, front to back. Raises ValueError or struct.error for what is no GGUF."""
+
+    def __init__(self, data: NDArray[np.uint8]) -> None:
+        self._data = data
+        self._buffer = data.data
+        self._position = 0
+
+    def read(self) -> tuple[dict[str, Any], list[TensorInfo]]:
+        """Metadata without its arrays of strings; tensors."""
+        if bytes(self._buffer[:4]) != MAGIC:
+            raise ValueError("it does not begin with GGUF")
+        self._position = 4
+        version, num_tensors, num_keys = self._unpack("<IQQ")
+        if version not in VERSIONS:
+            raise ValueError(f"its version is {version}; only {VERSIONS[0]} and {VERSIONS[1]} are supported")
+        metadata = {}
+        for _ in range(num_keys):
+            key = self._string()
+            metadata[key] = self._value(self._unpack("<I")[0])
+        infos = [self._tensor() for _ in range(num_tensors)]
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        start = -(-self._position // alignment) * alignment
+        return metadata, [TensorInfo(info.name, info.shape, info.kind, start + info.offset) for info in infos]
+
+    def _tensor(self) -> TensorInfo:
+        name = self._string()
+        sizes = self._unpack(f"<{self._unpack('<I')[0]}Q")
+        kind, offset = self._unpack("<IQ")
+        return TensorInfo(name, tuple(reversed(sizes)), kind, offset)
+
+    def _value(self, kind: int) -> Any:
+        if kind == _STRING:
+            return self._string()
+        if kind == _ARRAY:
+            element_kind, count = self._unpack("<IQ")
+            if element_kind == _STRING:
+                for _ in range(count):
+                    (length,) = self._unpack("<Q")
+                    self._position += length
+                return None
+            return self._numbers(element_kind, count).tolist()
+        return self._numbers(kind, 1)[0].item()
+
+    def _numbers(self, kind: int, count: int) -> NDArray[Any]:
+        if kind not in _NUMBERS:
+            raise ValueError(f"its metadata has values of type {kind}")
+        dtype = np.dtype(_NUMBERS[kind])
+        numbers = np.frombuffer(self._buffer, dtype, count, self._position)
+        self._position += count * dtype.itemsize
+        return numbers
+
+    def _string(self) -> str:
+        (length,) = self._unpack("<Q")
+        text = bytes(self._buffer[self._position : self._position + length])
+        self._position += length
+        return text.decode("utf-8", errors="replace")
+
+    def _unpack(self, form: str) -> tuple[int, ...]:
+        values = struct.unpack_from(form, self._buffer, self._position)
+        self._position += struct.calcsize(form)
+        return values

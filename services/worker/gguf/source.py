@@ -1,0 +1,87 @@
+"""Weights out of a GGUF file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.errors import ModelError
+from services.worker.gguf.config import ROPE_FACTORS
+from services.worker.gguf.decode import decode, decode_floats
+from services.worker.gguf.file import GGUFFile, tensor_name
+from services.worker.models.config import ModelConfig
+from services.worker.models.parameters import parameters
+from services.worker.models.read_ahead import ReadAhead
+from services.worker.progress import Progress
+from services.worker.quantization.weight import Weight
+
+GPU_THREADS = 8  # numpy decodes on the host, a matrix per thread
+GPU_BYTES_AHEAD = 1 << 30
+
+
+class GGUFSource:
+    """See `WeightSource`. What has to be decoded is so on threads, ahead of time: one tensor on a CPU."""
+
+    def __init__(self, path: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
+        """`progress` is told the fraction of bytes taken. Raises ModelError if the file is not as `config` says."""
+        self._file = GGUFFile(path)
+        self._config, self._progress, self._device = config, progress, device
+        shapes = parameters(config)
+        self._check(shapes)
+        self._sizes = {name: self._file.tensors[tensor_name(name)].data.nbytes for name in shapes}
+        on_gpu = device.type == "cuda"
+        self._ahead = ReadAhead(
+            self._sizes, self._read, GPU_THREADS if on_gpu else 1, budget=GPU_BYTES_AHEAD if on_gpu else 0
+        )
+        self._taken = 0
+
+    def weight(self, layer: str) -> Weight:
+        return self._take(layer).to(self._device)
+
+    def vector(self, name: str) -> Tensor:
+        vector = self._take(name)
+        assert isinstance(vector, Tensor)
+        return vector.to(self._device)
+
+    def _take(self, name: str) -> Weight:
+        weight = self._ahead.take(name)
+        self._taken += self._sizes[name]
+        self._progress(self._taken / sum(self._sizes.values()))
+        return weight
+
+    def _read(self, name: str) -> Weight:
+        tensor = self._file.tensors[tensor_name(name)]
+        data = tensor.data
+        if self._file.architecture == "llama" and ".self_attn." in name:
+            if ".q_proj" in name:
+                data = data[rotated_halves(self._config.num_heads, self._config.head_dim)]
+            elif ".k_proj" in name:
+                data = data[rotated_halves(self._config.num_kv_heads, self._config.head_dim)]
+        return decode(data, tensor.kind) if len(tensor.shape) == 2 else decode_floats(data, tensor.kind)
+
+    def _check(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        file = self._file
+        for parameter, shape in shapes.items():
+            name = tensor_name(parameter)
+            if name not in file.tensors:
+                raise ModelError(f"{file.path} lacks {name}, which {self._config.architecture} needs")
+            stored = file.tensors[name].shape
+            if stored != shape:
+                raise ModelError(f"{name} in {file.path} is {stored}; its metadata says {shape}")
+        unexpected = sorted(file.tensors.keys() - {tensor_name(name) for name in shapes} - {ROPE_FACTORS})
+        if unexpected:
+            raise ModelError(f"{file.path} holds {unexpected[0]}, which {self._config.architecture} has no use for")
+
+
+def rotated_halves(num_heads: int, head_dim: int) -> NDArray[np.intp]:
+    """Which row of llama.cpp's q or k each row of transformers' is, int64 [num_heads · head_dim].
+
+    llama.cpp's Llama rotates neighbours (2 j, 2 j + 1) where transformers' rotates halves (j, j + head_dim / 2): so its
+    converter moves row j of the first half to 2 j and row j of the second half to 2 j + 1, in every head.
+    """
+    rows = np.arange(num_heads * head_dim).reshape(num_heads, head_dim // 2, 2)
+    return rows.swapaxes(1, 2).reshape(-1)

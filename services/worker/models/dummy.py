@@ -1,0 +1,39 @@
+"""Random weights in a model's shapes: any size can be measured without a checkpoint."""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor
+
+from services.worker.models.config import ModelConfig
+from services.worker.models.parameters import parameters
+from services.worker.quantization.scheme import CheckpointQuantization
+from services.worker.quantization.weight import Weight
+
+STANDARD_DEVIATION = 0.02
+
+
+class DummySource:
+    """Drawn from a normal distribution on the device, in the forms that the configuration says. Equal seeds give equal
+    weights on devices of one kind, whatever the order in which they are taken."""
+
+    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> None:
+        self._shapes = parameters(config)
+        self._quantization = config.quantization or CheckpointQuantization("none")
+        self._device, self._dtype, self._seed = device, dtype, seed
+        self._generator = torch.Generator(device)
+
+    def weight(self, layer: str) -> Weight:
+        return self._quantization.format_of(layer).quantize(self._draw(layer))
+
+    def vector(self, name: str) -> Tensor:
+        if name.endswith("norm.weight"):
+            return torch.ones(self._shapes[name], device=self._device, dtype=self._dtype)
+        return self._draw(name)
+
+    def _draw(self, name: str) -> Tensor:
+        self._generator.manual_seed(zlib.crc32(name.encode(), self._seed))
+        drawn = torch.randn(self._shapes[name], device=self._device, dtype=self._dtype, generator=self._generator)
+        return drawn.mul_(STANDARD_DEVIATION)

@@ -1,0 +1,20 @@
+"""Projections of one input that are stored too differently to be one matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from services.worker.ops.interface import Linear
+
+
+class JoinedLinear:
+    """Their outputs side by side. See `interface.Linear`."""
+
+    def __init__(self, linears: Sequence[Linear]) -> None:
+        self._linears = linears
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.cat([linear(x) for linear in self._linears], dim=-1)

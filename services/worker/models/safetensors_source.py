@@ -1,0 +1,172 @@
+"""Weights out of safetensors files: mapped, read ahead on threads, straight to the device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from services.worker.errors import ModelError
+from services.worker.models.config import ModelConfig, read_json
+from services.worker.models.parameters import parameters
+from services.worker.models.read_ahead import ReadAhead
+from services.worker.progress import Progress
+from services.worker.quantization.formats import FLOATS, ITEM_BYTES, MatrixFormat, StoredTensor
+from services.worker.quantization.scheme import DENSE, CheckpointQuantization
+from services.worker.quantization.weight import Weight
+
+INDEX = "model.safetensors.index.json"
+SINGLE_FILE = "model.safetensors"
+# A GPU's copies come from pages that are faulted in as they are copied, which one thread does too slowly.
+GPU_THREADS = 8
+GPU_BYTES_AHEAD = 1 << 30
+PAGE = 4096
+
+
+class SafetensorsSource:
+    """A checkpoint in one safetensors file, or in several with an index. On a CPU one tensor is read ahead, into the
+    page cache that it is mapped from; on a GPU a gigabyte, onto the device."""
+
+    def __init__(self, directory: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
+        """`progress` is told the fraction of bytes taken. Raises ModelError if the files are not as `config` says."""
+        self._device = device
+        self._files = _Files(directory, device)
+        self._quantization = config.quantization or CheckpointQuantization("none")
+        self._matrices: dict[str, tuple[MatrixFormat, tuple[int, int], list[str]]] = {}
+        stored = self._stored(config)
+        self._check(stored, config)
+        sizes = {name: self._files.num_bytes(name) for name in stored if name in self._files.names}
+        on_gpu = device.type == "cuda"
+        self._ahead = ReadAhead(
+            sizes, self._read, GPU_THREADS if on_gpu else 1, budget=GPU_BYTES_AHEAD if on_gpu else 0
+        )
+        self._sizes = sizes
+        self._progress = progress
+        self._total = sum(sizes.values())
+        self._taken = 0
+
+    def weight(self, layer: str) -> Weight:
+        form, (rows, columns), suffixes = self._matrices[layer]
+        tensors = {suffix: self._take(name) for suffix in suffixes if (name := f"{layer}.{suffix}") in self._sizes}
+        try:
+            return form.read(tensors, rows, columns)
+        except ModelError as error:
+            raise ModelError(f"{layer} in {self._files.directory}: {error}") from error
+
+    def vector(self, name: str) -> Tensor:
+        return self._take(name)
+
+    def _take(self, name: str) -> Tensor:
+        tensor = self._ahead.take(name)
+        self._taken += self._sizes[name]
+        self._progress(self._taken / self._total)
+        return tensor
+
+    def _read(self, name: str) -> Tensor:
+        tensor = self._files.read(name)
+        if self._device.type == "cpu" and tensor.numel():
+            # It is a view of mapped pages: touched here, they are there when they are needed. By numpy, as torch would
+            # start a pool of threads for this thread.
+            tensor.flatten().view(torch.uint8).numpy()[::PAGE].max()
+        return tensor
+
+    def _stored(self, config: ModelConfig) -> dict[str, StoredTensor]:
+        """Every tensor that is wanted, in the order in which it is."""
+        stored: dict[str, StoredTensor] = {}
+        for name, shape in parameters(config).items():
+            if len(shape) == 1:
+                stored[name] = StoredTensor((shape,), FLOATS)
+                continue
+            rows, columns = shape
+            form = self._quantization.format_of(name)
+            try:
+                tensors = form.stored(rows, columns)
+            except ModelError as error:
+                raise ModelError(f"{name} in {self._files.directory}: {error}") from error
+            self._matrices[name] = (form, (rows, columns), list(tensors))
+            stored |= {f"{name}.{suffix}": tensor for suffix, tensor in tensors.items()}
+        return stored
+
+    def _check(self, stored: Mapping[str, StoredTensor], config: ModelConfig) -> None:
+        files = self._files
+        missing = {name for name, tensor in stored.items() if tensor.required} - files.names
+        if missing:
+            raise ModelError(f"{files.directory} lacks {_some(missing)}, which {config.architecture} needs")
+        unexpected = {name for name in files.names - stored.keys() if not self._is_redundant(name)}
+        if unexpected:
+            raise ModelError(f"{files.directory} holds {_some(unexpected)}, which {config.architecture} has no use for")
+        for name, wanted in stored.items():
+            if name not in files.names:
+                continue
+            shape, dtype = files.describe(name)
+            if shape not in wanted.shapes:
+                raise ModelError(f"{name} in {files.directory} is {shape}; config.json says {wanted.shapes[0]}")
+            if dtype not in wanted.dtypes:
+                raise ModelError(f"{name} in {files.directory} is {dtype}; only {', '.join(wanted.dtypes)} load")
+
+    def _is_redundant(self, name: str) -> bool:
+        """Buffers that old checkpoints hold, an output layer beside tied embeddings, and what quantization leaves."""
+        if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight":
+            return True
+        layer, _, suffix = name.rpartition(".")
+        if suffix in self._quantization.unused:
+            return True
+        is_quantized = self._quantization.format_of(layer) is not DENSE
+        if suffix == "bias" and is_quantized and self._quantization.zero_biases:
+            return not self._files.read(name).any()
+        return False
+
+
+class _Files:
+    """Mapped, all of them: tensors may be read by several threads at a time."""
+
+    def __init__(self, directory: Path, device: torch.device) -> None:
+        self.directory = directory
+        self._device = "cpu" if device.type == "cpu" else str(device)
+        self._handles: dict[str, Any] = {}
+        index = read_json(directory / INDEX)
+        if index is not None:
+            self._file_of = {name: self._open(file) for name, file in index["weight_map"].items()}
+        elif (directory / SINGLE_FILE).exists():
+            handle = self._open(SINGLE_FILE)
+            self._file_of = dict.fromkeys(handle.keys(), handle)
+        else:
+            raise ModelError(f"{directory} has no {SINGLE_FILE} and no {INDEX}")
+        self.names = self._file_of.keys()
+
+    def read(self, name: str) -> Tensor:
+        tensor: Tensor = self._file_of[name].get_tensor(name)
+        return tensor
+
+    def describe(self, name: str) -> tuple[tuple[int, ...], str]:
+        """Shape and type, without reading. Raises ModelError if the index names a file that lacks it."""
+        from safetensors import SafetensorError
+
+        try:
+            stored = self._file_of[name].get_slice(name)
+        except SafetensorError as error:
+            raise ModelError(f"{self.directory / INDEX} says where {name} is, but it is not there") from error
+        return tuple(stored.get_shape()), stored.get_dtype()
+
+    def num_bytes(self, name: str) -> int:
+        shape, dtype = self.describe(name)
+        return math.prod(shape) * ITEM_BYTES[dtype]
+
+    def _open(self, file: str) -> Any:
+        from safetensors import SafetensorError, safe_open
+
+        if file not in self._handles:
+            try:
+                self._handles[file] = safe_open(self.directory / file, framework="pt", device=self._device)
+            except (OSError, SafetensorError) as error:
+                raise ModelError(f"{self.directory / file} cannot be read: {error}") from error
+        return self._handles[file]
+
+
+def _some(names: Iterable[str]) -> str:
+    first, *rest = sorted(names)
+    return f"{first} and {len(rest)} more tensors" if rest else first

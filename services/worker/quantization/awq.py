@@ -1,0 +1,60 @@
+"""AWQ checkpoints as AutoAWQ writes them for its GEMM kernels (version "gemm", the one that is published)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.worker.errors import ModelError
+from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, count_groups
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from services.worker.quantization.weight import Weight
+
+# Output 8 w + ORDER[n] stands in nibble n of word w.
+ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+@dataclass(frozen=True, slots=True)
+class AWQFormat:
+    """Transposed, eight outputs to a word in the order 0, 2, 4, 6, 1, 3, 5, 7, for `qweight` and `qzeros` alike."""
+
+    group_size: int | None  # None: a group is all inputs of an output
+
+    def stored(self, rows: int, columns: int) -> Tensors:
+        if rows % 8:
+            raise ModelError(f"AWQ packs 8 outputs to a word, which {rows} are no multiple of")
+        groups = count_groups(columns, self.group_size)
+        return {
+            "qweight": StoredTensor(((columns, rows // 8),), ("I32",)),
+            "qzeros": StoredTensor(((groups, rows // 8),), ("I32",)),
+            "scales": StoredTensor(((groups, rows),), ("F16", *FLOATS)),
+        }
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
+        from services.worker.quantization.int4 import Int4Weight, pack_nibbles
+
+        return Int4Weight(
+            pack_nibbles(_outputs_first(tensors["qweight"])),
+            tensors["scales"].t().contiguous(),
+            _outputs_first(tensors["qzeros"]).contiguous(),
+        )
+
+    def quantize(self, weight: Tensor) -> Weight:
+        from services.worker.quantization.int4 import Int4Weight
+
+        return Int4Weight.quantize(weight, self.group_size)
+
+
+def _outputs_first(words: Tensor) -> Tensor:
+    """int32 [n, rows / 8] -> uint8 [rows, n] below 16"""
+    import torch
+
+    from services.worker.quantization.int4 import unpack_nibbles
+
+    nibbles = unpack_nibbles(words.contiguous().view(torch.uint8)).view(*words.shape, 8)
+    place_of_output = torch.tensor(ORDER, device=words.device).argsort()
+    return nibbles[:, :, place_of_output].flatten(1).t()

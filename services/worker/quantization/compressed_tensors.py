@@ -1,0 +1,113 @@
+"""Checkpoints of llm-compressor: `quantization_config` as the compressed-tensors library writes it.
+
+Each of `config_groups` says how the layers it targets are quantized. Static scales of activations are not used: every
+token's own scale, computed as it comes, is finer. Scales of KV caches are not used either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.worker.errors import ModelError
+from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat
+from services.worker.quantization.pack_quantized import PackedInt4Format, PackedInt8Format
+from services.worker.quantization.scheme import CheckpointQuantization
+
+SUPPORTED = (
+    "supported are float-quantized (fp8 per tensor or output), int-quantized (int8, symmetric) and pack-quantized "
+    "(4 and 8 bits, weights only)"
+)
+_UNUSED = ("input_scale", "input_zero_point", "k_scale", "v_scale", "k_zero_point", "v_zero_point", "weight_shape")
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Layers by their whole name, by a regular expression (`re:...`) or by their class in transformers."""
+
+    targets: tuple[str, ...]
+    ignored: tuple[str, ...] = ()
+
+    def selects(self, layer: str) -> bool:
+        return _matches(self.targets, layer) and not _matches(self.ignored, layer)
+
+
+def read_compressed_tensors(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
+    """Raises ModelError for what is not supported."""
+    _refuse_unsupported(where, settings)
+    ignored = tuple(settings.get("ignore") or ())
+    rules = []
+    for name, group in (settings.get("config_groups") or {}).items():
+        if not isinstance(group, Mapping):
+            raise ModelError(f"{where} names the preset scheme {name}, which is not supported; {SUPPORTED}")
+        form = _read_group(where, group, str(group.get("format") or settings.get("format")))
+        rules.append((Targets(tuple(group["targets"]), ignored), form))
+    return CheckpointQuantization("compressed-tensors", tuple(rules), _UNUSED)
+
+
+def _refuse_unsupported(where: str, settings: Mapping[str, Any]) -> None:
+    status = settings.get("quantization_status", "compressed")
+    if status != "compressed":
+        raise ModelError(f"{where} holds weights in status {status}; only compressed ones are supported")
+    sparsity = (settings.get("sparsity_config") or {}).get("format", "dense")
+    if sparsity != "dense":
+        raise ModelError(f"{where} is sparse ({sparsity}), which is not supported")
+    if settings.get("transform_config"):
+        raise ModelError(f"{where} wants its activations transformed (transform_config), which is not supported")
+
+
+def _read_group(where: str, group: Mapping[str, Any], form: str) -> MatrixFormat:
+    weights, inputs = group.get("weights") or {}, group.get("input_activations")
+    kind, bits = weights.get("type", "int"), weights.get("num_bits", 8)
+    strategy, symmetric = weights.get("strategy"), weights.get("symmetric", True)
+    group_size = weights.get("group_size")
+
+    def refuse() -> ModelError:
+        return ModelError(
+            f"{where} has {form} weights of {bits} bits ({kind}, {'' if symmetric else 'a'}symmetric, by {strategy}), "
+            f"with activations {_describe(inputs)}; {SUPPORTED}"
+        )
+
+    if group.get("output_activations") or strategy not in ("tensor", "channel", "group"):
+        raise refuse()
+    if inputs is not None and not (_is_eight_bit(inputs, kind) and bits == 8 and strategy != "group"):
+        raise refuse()
+    size = group_size if strategy == "group" else None
+    quantize_activations = inputs is not None
+    if form in ("float-quantized", "naive-quantized") and kind == "float" and bits == 8 and size is None:
+        return Fp8Format(quantize_activations)
+    if form in ("int-quantized", "naive-quantized") and kind == "int" and bits == 8 and symmetric:
+        return Int8Format(quantize_activations, size)
+    if form == "pack-quantized" and kind == "int" and not quantize_activations:
+        if bits == 4:
+            return PackedInt4Format(size, symmetric)
+        if bits == 8 and symmetric:
+            return PackedInt8Format(size)
+    raise refuse()
+
+
+def _is_eight_bit(inputs: Mapping[str, Any], kind: str) -> bool:
+    """Whether activations are quantized as weights are, in a way that a scale per token stands in for."""
+    return (
+        inputs.get("num_bits", 8) == 8
+        and inputs.get("type", "int") == kind
+        and inputs.get("symmetric", True)
+        and inputs.get("strategy") in ("token", "tensor", None)
+    )
+
+
+def _describe(inputs: Mapping[str, Any] | None) -> str:
+    if inputs is None:
+        return "as they are"
+    symmetry = "" if inputs.get("symmetric", True) else "a"
+    return f"of {inputs.get('num_bits', 8)} bits ({inputs.get('type', 'int')}, {symmetry}symmetric)"
+
+
+def _matches(targets: tuple[str, ...], layer: str) -> bool:
+    of_class = "Embedding" if layer == "model.embed_tokens" else "Linear"
+    return any(
+        re.match(target[3:], layer) is not None if target.startswith("re:") else target in (layer, of_class)
+        for target in targets
+    )

@@ -1,0 +1,72 @@
+"""GPTQ checkpoints as AutoGPTQ and GPTQModel write them, in 4 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.worker.errors import ModelError
+from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, count_groups
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from services.worker.quantization.weight import Weight
+
+
+@dataclass(frozen=True, slots=True)
+class GPTQFormat:
+    """Transposed: `qweight` has eight inputs to a word, `qzeros` eight outputs, the first in the lowest bits. `g_idx`
+    says which group each input belongs to."""
+
+    group_size: int | None  # None: a group is all inputs of an output
+    # `checkpoint_format` gptq (v1) stores zero points less one, modulo 16; gptq_v2 stores them as they are.
+    zero_points_less_one: bool = True
+
+    def stored(self, rows: int, columns: int) -> Tensors:
+        if rows % 8 or columns % 8:
+            raise ModelError(f"GPTQ packs 8 numbers to a word, which does not work out for {rows} × {columns}")
+        groups = count_groups(columns, self.group_size)
+        return {
+            "qweight": StoredTensor(((columns // 8, rows),), ("I32",)),
+            "qzeros": StoredTensor(((groups, rows // 8),), ("I32",)),
+            "scales": StoredTensor(((groups, rows),), ("F16", *FLOATS)),
+            "g_idx": StoredTensor(((columns,),), ("I32",), required=False),
+        }
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
+        import torch
+
+        from services.worker.quantization.int4 import Int4Weight, unpack_nibbles
+
+        # Transposed, the words of a row are its nibbles in order.
+        packed = tensors["qweight"].t().contiguous().view(torch.uint8)
+        zero_points = unpack_nibbles(tensors["qzeros"].contiguous().view(torch.uint8)).t().contiguous()
+        if self.zero_points_less_one:
+            zero_points = (zero_points + 1) & 15
+        weight = Int4Weight(packed, tensors["scales"].t().contiguous(), zero_points)
+        return sort_by_group(weight, tensors["g_idx"]) if "g_idx" in tensors else weight
+
+    def quantize(self, weight: Tensor) -> Weight:
+        from services.worker.quantization.int4 import Int4Weight
+
+        return Int4Weight.quantize(weight, self.group_size)
+
+
+def sort_by_group(weight: Weight, group_of_input: Tensor) -> Weight:
+    """An Int4Weight whose columns are inputs, but whose groups are those of `group_of_input`, int32 [in_features]: its
+    columns sorted by group. Raises ModelError for groups of other sizes."""
+    import torch
+
+    from services.worker.quantization.int4 import Int4Weight, pack_nibbles, unpack_nibbles
+
+    assert isinstance(weight, Int4Weight)
+    sizes = torch.bincount(group_of_input, minlength=weight.scales.shape[1])
+    if sizes.tolist() != [weight.group_size] * weight.scales.shape[1]:
+        raise ModelError(f"g_idx does not assign {weight.group_size} inputs to every group")
+    order = torch.argsort(group_of_input, stable=True)
+    if bool((order.diff() == 1).all()):
+        return weight
+    packed = pack_nibbles(unpack_nibbles(weight.packed)[:, order])
+    return Int4Weight(packed, weight.scales, weight.zero_points, order.to(torch.int32))

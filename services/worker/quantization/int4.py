@@ -1,0 +1,95 @@
+"""A weight in 4-bit integers with a scale and a zero point per group of inputs: what AWQ (Lin et al., 2023), GPTQ
+(Frantar et al., 2022) and GGUF's Q4_0 have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+SYMMETRIC_ZERO_POINT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Weight:
+    """weight[o, i(k)] = (q[o, k] - zero_points[o, k // group_size]) · scales[o, k // group_size]
+
+    q[o, k] are unsigned 4-bit integers, two to a byte, the even k in its low half. Column k belongs to input i(k) =
+    input_order[k], or k without one: GPTQ's act-order assigns inputs to groups by importance, and sorting the columns
+    by group puts every group in one place at the cost of y = weight · x reading x in `input_order`.
+    """
+
+    packed: Tensor  # uint8 [out_features, in_features / 2], contiguous
+    scales: Tensor  # float32, float16 or bfloat16 [out_features, groups]; all groups of in_features / groups columns
+    zero_points: Tensor  # uint8 [out_features, groups], 0 to 15; 8 everywhere where the checkpoint is symmetric
+    input_order: Tensor | None = None  # int32 [in_features], a permutation
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        rows, half = self.packed.shape
+        return rows, 2 * half
+
+    @property
+    def group_size(self) -> int:
+        return self.shape[1] // self.scales.shape[1]
+
+    def dequantize(self) -> Tensor:
+        """float32 [out_features, in_features], exact."""
+        q = unpack_nibbles(self.packed).view(*self.scales.shape, self.group_size).float()
+        weight = ((q - self.zero_points[:, :, None].float()) * self.scales[:, :, None].float()).flatten(1)
+        if self.input_order is None:
+            return weight
+        ordered = torch.empty_like(weight)
+        ordered[:, self.input_order.long()] = weight
+        return ordered
+
+    def select_rows(self, ids: Tensor) -> Int4Weight:
+        """int64 [n] -> those outputs."""
+        return replace(self, packed=self.packed[ids], scales=self.scales[ids], zero_points=self.zero_points[ids])
+
+    def to(self, device: torch.device) -> Int4Weight:
+        order = None if self.input_order is None else self.input_order.to(device)
+        return Int4Weight(self.packed.to(device), self.scales.to(device), self.zero_points.to(device), order)
+
+    @staticmethod
+    def quantize(weight: Tensor, group_size: int | None = None) -> Int4Weight:
+        """Each group rounded to nearest between its extremes and zero; scales in the weight's own type. AWQ and GPTQ
+        choose better: this is for dummy weights and comparisons."""
+        groups = weight.reshape(len(weight), -1, group_size or weight.shape[1])
+        low, high = groups.amin(-1).clamp(max=0).float(), groups.amax(-1).clamp(min=0).float()
+        scales = ((high - low) / 15).clamp(min=1e-6).to(weight.dtype)
+        step = scales.float()
+        zero_points = (-low / step).round().clamp(0, 15)
+        q = (groups / step[:, :, None]).round_().add_(zero_points[:, :, None]).clamp_(0, 15)
+        return Int4Weight(pack_nibbles(q.flatten(1).to(torch.uint8)), scales, zero_points.to(torch.uint8))
+
+    @staticmethod
+    def join(weights: Sequence[Int4Weight]) -> Int4Weight | None:
+        """Several projections of one input as one; None if they differ in groups or in the order of inputs."""
+        first = weights[0]
+        if any(weight.group_size != first.group_size or not _same_order(weight, first) for weight in weights):
+            return None
+        return Int4Weight(
+            torch.cat([weight.packed for weight in weights]),
+            torch.cat([weight.scales for weight in weights]),
+            torch.cat([weight.zero_points for weight in weights]),
+            first.input_order,
+        )
+
+
+def pack_nibbles(q: Tensor) -> Tensor:
+    """uint8 [rows, columns] below 16 -> uint8 [rows, columns / 2], the even column in the low half."""
+    return q[:, ::2] | q[:, 1::2] << 4
+
+
+def unpack_nibbles(packed: Tensor) -> Tensor:
+    """uint8 [rows, n] -> uint8 [rows, 2 n]"""
+    return torch.stack((packed & 15, packed >> 4), dim=-1).flatten(1)
+
+
+def _same_order(first: Int4Weight, second: Int4Weight) -> bool:
+    if first.input_order is None or second.input_order is None:
+        return first.input_order is second.input_order
+    return torch.equal(first.input_order, second.input_order)

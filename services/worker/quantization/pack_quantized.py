@@ -1,0 +1,85 @@
+"""The `pack-quantized` form of compressed-tensors: integers of 4 or 8 bits, several to a word, weights only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from services.worker.errors import ModelError
+from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, count_groups
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from services.worker.quantization.weight import Weight
+
+
+@dataclass(frozen=True, slots=True)
+class PackedInt4Format:
+    """`weight_packed` has eight inputs to a word, `weight_zero_point` eight outputs, the first in the lowest bits; both
+    are stored plus 8, which makes them unsigned. `weight_g_idx` is GPTQ's."""
+
+    group_size: int | None  # None: a group is all inputs of an output
+    symmetric: bool
+
+    def stored(self, rows: int, columns: int) -> Tensors:
+        if rows % 8 or columns % 8:
+            raise ModelError(f"pack-quantized has 8 numbers to a word, which does not work out for {rows} × {columns}")
+        groups = count_groups(columns, self.group_size)
+        tensors = {
+            "weight_packed": StoredTensor(((rows, columns // 8),), ("I32",)),
+            "weight_scale": StoredTensor(((rows, groups),), ("BF16", *FLOATS)),
+            "weight_g_idx": StoredTensor(((columns,),), ("I32",), required=False),
+        }
+        if not self.symmetric:
+            tensors["weight_zero_point"] = StoredTensor(((rows // 8, groups),), ("I32",))
+        return tensors
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
+        import torch
+
+        from services.worker.quantization.gptq import sort_by_group
+        from services.worker.quantization.int4 import SYMMETRIC_ZERO_POINT, Int4Weight, unpack_nibbles
+
+        scales = tensors["weight_scale"]
+        if self.symmetric:
+            zero_points = torch.full(scales.shape, SYMMETRIC_ZERO_POINT, dtype=torch.uint8, device=scales.device)
+        else:
+            words = tensors["weight_zero_point"].t().contiguous()  # [groups, rows / 8]
+            zero_points = unpack_nibbles(words.view(torch.uint8)).t().contiguous()
+        weight = Int4Weight(tensors["weight_packed"].contiguous().view(torch.uint8), scales, zero_points)
+        return sort_by_group(weight, tensors["weight_g_idx"]) if "weight_g_idx" in tensors else weight
+
+    def quantize(self, weight: Tensor) -> Weight:
+        from services.worker.quantization.int4 import Int4Weight
+
+        return Int4Weight.quantize(weight, self.group_size)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedInt8Format:
+    """`weight_packed` has four inputs to a word, stored plus 128."""
+
+    group_size: int | None  # None: a group is all inputs of an output
+
+    def stored(self, rows: int, columns: int) -> Tensors:
+        if columns % 4:
+            raise ModelError(f"pack-quantized has 4 numbers to a word, which {columns} inputs are no multiple of")
+        return {
+            "weight_packed": StoredTensor(((rows, columns // 4),), ("I32",)),
+            "weight_scale": StoredTensor(((rows, count_groups(columns, self.group_size)),), ("BF16", *FLOATS)),
+        }
+
+    def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
+        import torch
+
+        from services.worker.quantization.int8 import Int8Weight
+
+        values = (tensors["weight_packed"].contiguous().view(torch.uint8) ^ 0x80).view(torch.int8)
+        return Int8Weight(values, tensors["weight_scale"], quantize_activations=False)
+
+    def quantize(self, weight: Tensor) -> Weight:
+        from services.worker.quantization.int8 import Int8Weight
+
+        return Int8Weight.quantize(weight, False, self.group_size)

@@ -1,0 +1,36 @@
+"""Symmetric quantization of each row by its own largest magnitude: of activations at run time, of weights at load.
+
+With a = max(max |x|, 1e-10) of a row and Q the largest magnitude of the type (448 for float8_e4m3fn, 127 for int8):
+
+    q = round(x · (Q / a))        scale = a / Q        x ≈ q · scale
+
+all in float32, each division and product rounded once, halves rounded to even. No q exceeds Q. The floor of `a` keeps a
+row of zeros finite. A kernel that does these operations in this order gets these bits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FLOOR = 1e-10
+FP8_MAX = 448.0
+INT8_MAX = 127.0
+
+
+def quantize_rows_fp8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, features] of any float type -> float8_e4m3fn [n, features] and float32 scales [n]."""
+    scaled, scales = _scale_rows(x, FP8_MAX)
+    return scaled.to(torch.float8_e4m3fn), scales
+
+
+def quantize_rows_int8(x: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, features] of any float type -> int8 [n, features] and float32 scales [n]."""
+    scaled, scales = _scale_rows(x, INT8_MAX)
+    return scaled.round().to(torch.int8), scales
+
+
+def _scale_rows(x: Tensor, largest: float) -> tuple[Tensor, Tensor]:
+    wide = x.float()
+    amax = wide.abs().amax(-1, keepdim=True).clamp(min=FLOOR)
+    return wide * (largest / amax), (amax / largest).squeeze(-1)

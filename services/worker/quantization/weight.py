@@ -1,0 +1,29 @@
+"""A matrix as a checkpoint has it and operations take it: floats, or one of the quantized kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from services.worker.quantization.fp8 import Fp8Weight
+from services.worker.quantization.int4 import Int4Weight
+from services.worker.quantization.int8 import Int8Weight
+
+QuantizedWeight = Fp8Weight | Int8Weight | Int4Weight
+Weight = Tensor | QuantizedWeight  # [out_features, in_features]
+
+
+def join(weights: Sequence[Weight]) -> Weight | None:
+    """Several projections of one input as one matrix, first outputs first; None where they are not stored alike."""
+    if len(weights) == 1:
+        return weights[0]
+    tensors = [weight for weight in weights if isinstance(weight, Tensor)]
+    if len(tensors) == len(weights):
+        return torch.cat(tensors)
+    for kind in (Fp8Weight, Int8Weight, Int4Weight):
+        alike = [weight for weight in weights if isinstance(weight, kind)]
+        if len(alike) == len(weights):
+            return kind.join(alike)  # type: ignore[arg-type]
+    return None

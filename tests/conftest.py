@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+if not Path("/dev/nvidiactl").exists():
+    # Without a GPU, kernels run in Triton's interpreter. It has to be told before anybody imports Triton, as some of
+    # transformers' modules do.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture

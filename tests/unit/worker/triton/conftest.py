@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
 HAS_GPU = torch.cuda.is_available()
-if not HAS_GPU:
-    # Before a kernel is defined: it is compiled or interpreted for good.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def _let_the_interpreter_count() -> None:

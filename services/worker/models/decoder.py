@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from services.worker.models.config import LayerConfig, ModelConfig
+from services.worker.models.config import ModelConfig
 from services.worker.models.joined import JoinedLinear
+from services.worker.models.layer import Layer
 from services.worker.models.weights import WeightSource
 from services.worker.ops.interface import AttentionBatch, KVPages, Linear, Ops
 from services.worker.quantization.weight import join
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    config: LayerConfig
-    input_norm: Tensor  # [hidden]
-    qkv: Linear  # hidden -> (num_heads + 2 * num_kv_heads) * head_dim
-    q_norm: Tensor | None  # [head_dim]
-    k_norm: Tensor | None  # [head_dim]
-    output: Linear  # num_heads * head_dim -> hidden
-    post_attention_norm: Tensor  # [hidden]
-    gate_up: Linear  # hidden -> 2 * intermediate
-    down: Linear  # intermediate -> hidden
 
 
 class Decoder:
@@ -44,6 +31,7 @@ class Decoder:
         # Layers without RoPE rotate by nothing: x · 1 - y · 0 is x, exactly.
         plain = None if all(layer.use_rope for layer in config.layers) else _no_rotation(rope)
         self._rotations = [rope if plain is None or layer.use_rope else plain for layer in config.layers]
+        self._run_layers = ops.fuse_layers(config, self._layers, self._rotations, self._norm) or self._run_one_by_one
 
     def forward(self, token_ids: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor) -> Tensor:
         """One step: writes the keys and values of all tokens, and returns the logits of some.
@@ -54,6 +42,13 @@ class Decoder:
         ops, config = self._ops, self.config
         residual = ops.embedding(token_ids, self._embedding)  # [num_tokens, hidden]
         x = ops.rms_norm(residual, self._layers[0].input_norm, config.rms_norm_eps)
+        return self._lm_head(self._run_layers(x, residual, batch, pages, sampled)).float()
+
+    def _run_one_by_one(
+        self, x: Tensor, residual: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor
+    ) -> Tensor:
+        """See `interface.RunLayers`."""
+        ops, config = self._ops, self.config
         for index, layer in enumerate(self._layers):
             x = self._attention(layer, x, self._rotations[index], batch, pages[index])
             if index == len(self._layers) - 1:
@@ -63,7 +58,7 @@ class Decoder:
             x = layer.down(ops.silu_mul(layer.gate_up(x)))
             following = self._layers[index + 1].input_norm if index + 1 < len(self._layers) else self._norm
             x = ops.add_rms_norm(x, residual, following, config.rms_norm_eps)
-        return self._lm_head(x).float()
+        return x
 
     def _attention(self, layer: Layer, x: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages) -> Tensor:
         """[num_tokens, hidden] -> [num_tokens, num_heads * head_dim]"""

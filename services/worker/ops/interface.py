@@ -10,8 +10,9 @@ place among them, or on how a prompt was cut into chunks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.quantization.weight import QuantizedWeight, Weight
+
+if TYPE_CHECKING:
+    from services.worker.models.config import ModelConfig
+    from services.worker.models.layer import Layer
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +99,17 @@ class Linear(Protocol):
         ...
 
 
+class RunLayers(Protocol):
+    """All layers of a step, and the norm that follows them."""
+
+    def __call__(
+        self, x: Tensor, residual: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor
+    ) -> Tensor:
+        """x [num_tokens, hidden]: the residual stream, normed for the first layer; both are overwritten. sampled int64
+        [n]: the tokens that are wanted. Returns [n, hidden]."""
+        ...
+
+
 class Ops(Protocol):
     """What one device offers a model. Activations are [num_tokens, features], contiguous, in `dtype`."""
 
@@ -145,6 +161,13 @@ class Ops(Protocol):
         in the second half, float32. Token t of row r goes to page block_tables[r, position // block_size], slot
         position % block_size, divided by the pages' scales.
         """
+        ...
+
+    def fuse_layers(
+        self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
+    ) -> RunLayers | None:
+        """All layers as one call, with the bits of one by one; None where the device has none for such layers.
+        `rotations`: `cos_sin` of each layer; `norm`: the norm after the last."""
         ...
 
     def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:

@@ -5,6 +5,7 @@ Not batch-invariant: torch picks other kernels for other row counts.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -13,7 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
+from services.worker.models.config import ModelConfig
+from services.worker.models.layer import Layer
+from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages, RunLayers
 from services.worker.quantization.fp8 import Fp8Weight
 from services.worker.quantization.int8 import Int8Weight
 from services.worker.quantization.rows import quantize_rows_fp8, quantize_rows_int8
@@ -109,6 +112,11 @@ class ReferenceOps:
         slots = positions % pages.block_size
         pages.keys[blocks, :, slots] = _stored(k, pages.key_scale, pages.keys.dtype)
         pages.values[blocks, :, slots] = _stored(v, pages.value_scale, pages.values.dtype)
+
+    def fuse_layers(
+        self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
+    ) -> RunLayers | None:
+        return None
 
     def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         pass

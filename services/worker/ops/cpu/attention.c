@@ -12,6 +12,7 @@
  * Key pages hold groups of 16 keys (of fewer where 16 does not divide the block size: its largest power of two)
  * transposed, [group][head_dim][key], so that 16 scores are one vector. Value pages are [slot][head_dim].
  */
+#include "kernels.h"
 #include "vector.h"
 
 #include <stdlib.h>

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SOURCE_DIRECTORY = Path(__file__).parent
-SOURCES = ("attention.c", "elementwise.c", "gemm.c", "quantized.c", "sampling.c", "threads.c")
-HEADERS = ("vector.h", "tiles.h", "quantized_tile.h")
+SOURCES = ("attention.c", "elementwise.c", "gemm.c", "layers.c", "quantized.c", "sampling.c", "threads.c")
+HEADERS = ("kernels.h", "quantized_tile.h", "tiles.h", "vector.h")
 
 # Feature by feature, because compilers older than gcc 11 and clang 12 do not know -march=x86-64-v3.
 _V2 = ("-march=x86-64", "-mssse3", "-msse4.1", "-msse4.2", "-mpopcnt")

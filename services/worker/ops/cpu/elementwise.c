@@ -1,4 +1,5 @@
 /* Norms, activation, rotation. Each row is computed by itself, in 16 lanes and a fixed tree (vector.h). */
+#include "kernels.h"
 #include "vector.h"
 
 #define GRAIN 16384 /* elements that a thread takes at a time: waking it for fewer costs more than it brings */

@@ -9,6 +9,7 @@
  * values all fit bfloat16 is kept in it, which loses nothing and halves the bytes: a 32-bit lane then holds column c
  * at k (low half) and at k + 1 (high half), k padded to even.
  */
+#include "kernels.h"
 #include "tiles.h"
 #include "vector.h"
 

@@ -63,6 +63,12 @@ def declare(functions: CDLL) -> None:
     functions.quire_padded_columns.restype = c_int64
     functions.quire_gemm_quantized.argtypes = (_P,) * 7 + (_L,) * 5 + (_I, _I, _I)
     functions.quire_gemm_quantized.restype = c_int
+    functions.quire_scratch_floats.argtypes = (_P,)
+    functions.quire_scratch_floats.restype = c_int64
+    functions.quire_run_layers.argtypes = (_P,)
+    functions.quire_run_layers.restype = c_int
+    functions.quire_struct_bytes.argtypes = (c_int,)
+    functions.quire_struct_bytes.restype = c_int64
 
 
 def supported_levels() -> list[str]:

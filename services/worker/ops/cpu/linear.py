@@ -54,6 +54,13 @@ class PackedLinear:
     def num_bytes(self) -> int:
         return self._words.nbytes
 
+    def description(self) -> dict[str, int]:
+        """The fields of layers.c's struct linear that are not zero."""
+        return {
+            "weight": self._pointer, "bias": self._bias_pointer, "in_features": self.in_features,
+            "out_features": self.out_features, "bits": 32, "flag": self.half,
+        }  # fmt: skip
+
     def __call__(self, x: Tensor) -> Tensor:
         if not is_plain(x) or x.dim() != 2 or x.shape[1] != self.in_features:
             raise ValueError(f"linear wants contiguous float32 [n, {self.in_features}], not {x.dtype} {tuple(x.shape)}")

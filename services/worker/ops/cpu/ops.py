@@ -7,19 +7,23 @@ block ids, positions below `cos_sin`'s length, ascending `query_starts`.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
+from services.worker.models.config import ModelConfig
+from services.worker.models.layer import Layer
 from services.worker.ops.cpu import library
+from services.worker.ops.cpu.checks import check_heads
+from services.worker.ops.cpu.layers import FusedLayers
 from services.worker.ops.cpu.linear import PackedLinear, is_plain
 from services.worker.ops.cpu.quantized_linear import QuantizedLinear
-from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
+from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages, RunLayers
 from services.worker.quantization.weight import QuantizedWeight, Weight
 
-MAX_HEAD_DIM = 256  # attention.c keeps a tile of rows on its stack
 # Elements up to which an elementwise call (some 20 us at most) keeps the interpreter lock. Other threads run Python
 # while the long calls release it; releasing it hundreds of times a step would invite them to hold up the short ones.
 HELD_BELOW = 50_000
@@ -96,7 +100,7 @@ class CPUOps:
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
     ) -> None:
-        kv_heads, head_dim = _check_heads(q, batch, pages)
+        kv_heads, head_dim = check_heads(q, batch, pages)
         for x in (k, v):
             if x.dtype is not torch.float32 or x.shape != (q.shape[0], kv_heads, head_dim) or x.stride(2) != 1:
                 raise ValueError(
@@ -112,6 +116,13 @@ class CPUOps:
             pages.keys.stride(0), pages.values.stride(0), batch.block_tables.shape[0], q.shape[1], kv_heads, head_dim,
             pages.block_size, batch.block_tables.shape[1], get_num_threads(),
         )  # fmt: skip
+
+    def fuse_layers(
+        self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
+    ) -> RunLayers | None:
+        if not FusedLayers.takes(config, layers):
+            return None
+        return FusedLayers(self._library, config, layers, rotations, norm)
 
     def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         pass
@@ -130,7 +141,7 @@ class CPUOps:
     ) -> Tensor:
         if soft_cap is not None:
             raise ValueError("the CPU kernel has no soft cap")
-        kv_heads, head_dim = _check_heads(q, batch, pages)
+        kv_heads, head_dim = check_heads(q, batch, pages)
         if sliding_window is not None and sliding_window < 1:
             raise ValueError(f"a sliding window of {sliding_window} positions")
         tokens, heads = q.shape[:2]
@@ -156,26 +167,3 @@ class CPUOps:
             vocabulary, get_num_threads(),
         )  # fmt: skip
         return out
-
-
-def _check_heads(q: Tensor, batch: AttentionBatch, pages: KVPages) -> tuple[int, int]:
-    """Number of KV heads and head size, once q, the batch and the pages agree about them."""
-    keys, values = pages.keys, pages.values
-    _, kv_heads, block_size, head_dim = keys.shape
-    page = (block_size * head_dim, head_dim, 1)
-    if keys.dtype is not torch.float32 or values.dtype is not torch.float32 or values.shape != keys.shape:
-        raise ValueError("pages are float32, keys and values of one shape")
-    if pages.key_scale != 1.0 or pages.value_scale != 1.0:
-        raise ValueError("float32 pages have no scales")
-    if keys.stride()[1:] != page or values.stride()[1:] != page:
-        raise ValueError("a page's [num_kv_heads, block_size, head_dim] is contiguous")
-    if q.dtype is not torch.float32 or q.dim() != 3 or q.shape[2] != head_dim or q.stride(2) != 1:
-        raise ValueError(f"q is float32 [num_tokens, num_heads, {head_dim}], last dimension contiguous")
-    if q.shape[1] % kv_heads or head_dim > MAX_HEAD_DIM:
-        raise ValueError(f"{q.shape[1]} heads of {head_dim} on {kv_heads} KV heads (head_dim at most {MAX_HEAD_DIM})")
-    for x in (batch.positions, batch.query_starts, batch.block_tables):
-        if x.dtype is not torch.int32 or not x.is_contiguous():
-            raise ValueError("positions, query_starts and block_tables are contiguous int32")
-    if batch.positions.shape != (q.shape[0],) or batch.query_starts.shape[0] != batch.block_tables.shape[0] + 1:
-        raise ValueError("positions are [num_tokens], query_starts [num_sequences + 1]")
-    return kv_heads, head_dim

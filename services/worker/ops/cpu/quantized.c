@@ -12,6 +12,7 @@
  * Packed layout: panels of NV * VL columns as in gemm.c; within a panel, a 32-bit lane holds a column's inputs k .. k + 3
  * as bytes, or k .. k + 3 in the low and k + 4 .. k + 7 in the high halves of its bytes.
  */
+#include "kernels.h"
 #include "tiles.h"
 #include "vector.h"
 

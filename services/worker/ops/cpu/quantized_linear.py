@@ -63,6 +63,15 @@ class QuantizedLinear:
     def num_bytes(self) -> int:
         return sum(x.nbytes for x in (self._packed, self._scales, self._zeros) if x is not None)
 
+    def description(self) -> dict[str, int]:
+        """The fields of layers.c's struct linear."""
+        order, packed, scales, zeros, bias = self._arguments
+        return {
+            "order": order, "zeros": zeros, "weight": packed, "scales": scales, "bias": bias,
+            "in_features": self.in_features, "out_features": self.out_features, "depth": self._depth,
+            "group_size": self._group_size, "bits": self._bits, "flag": self._rounds,
+        }  # fmt: skip
+
     def __call__(self, x: Tensor) -> Tensor:
         if not is_plain(x) or x.dim() != 2 or x.shape[1] != self.in_features:
             raise ValueError(f"linear wants contiguous float32 [n, {self.in_features}], not {x.dtype} {tuple(x.shape)}")

@@ -7,13 +7,17 @@ construction, as each program computes whole rows, tiled by the row's width alon
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
+from services.worker.models.config import ModelConfig
+from services.worker.models.layer import Layer
+from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages, RunLayers
 from services.worker.ops.triton import activation, rms_norm, rope
 from services.worker.ops.triton.attention.paged import PagedAttention
 from services.worker.ops.triton.linear import DenseLinear
@@ -69,6 +73,11 @@ class TritonOps:
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages
     ) -> None:
         rope.rope_and_write_kv(q, k, v, cos_sin, batch, pages)
+
+    def fuse_layers(
+        self, config: ModelConfig, layers: Sequence[Layer], rotations: Sequence[Tensor], norm: Tensor
+    ) -> RunLayers | None:
+        return None
 
     def prepare_attention(self, shape: AttentionShape, max_num_seqs: int, max_num_batched_tokens: int) -> None:
         self._attention = PagedAttention(

@@ -1,0 +1,111 @@
+/* All layers of a step in one call: the same kernels in the same order as decoder.py calls them one by one, without the
+ * interpreter in between, which takes a tenth of a step of one token. layers.py has the structures' other side. */
+#include "kernels.h"
+
+#include <string.h>
+
+struct linear {
+    const int32_t *order, *zeros;
+    const void *weight;
+    const float *scales, *bias;
+    int64_t in_features, out_features, depth, group_size;
+    int32_t bits;  /* 32: floats, or pairs of bfloat16 if */
+    int32_t flag;  /* this is set; else integers, which the rows are rounded for if it is */
+};
+
+struct layer {
+    struct linear qkv, output, gate_up, down;
+    const float *q_norm, *k_norm; /* [head_dim], or null */
+    const float *post_attention_norm, *next_norm; /* [hidden] */
+    const float *cos_sin;
+    int64_t window;
+};
+
+struct step {
+    const struct layer *layers;
+    float *const *key_pages, *const *value_pages; /* one of each per layer */
+    const int64_t *key_blocks, *value_blocks; /* strides in floats, per layer */
+    const int32_t *positions, *query_starts, *block_tables;
+    const int64_t *sampled; /* tokens that go on after the last layer's attention */
+    float *x, *residual;    /* [tokens, hidden], both changed */
+    float *scratch;         /* see quire_scratch_floats */
+    float *y;               /* [num_sampled, hidden] */
+    int64_t num_layers, tokens, num_sampled, sequences, max_blocks;
+    int64_t hidden, intermediate, heads, kv_heads, head_dim, block_size;
+    float eps, scale;
+    int32_t threads;
+};
+
+static int multiply(const struct linear *l, const float *x, float *y, int64_t rows, int threads) {
+    if (l->bits != 32)
+        return quire_gemm_quantized(x, l->order, l->weight, l->scales, l->zeros, l->bias, y, rows, l->in_features,
+                                    l->out_features, l->depth, l->group_size, l->bits, l->flag, threads);
+    quire_gemm(x, l->weight, l->bias, y, rows, l->out_features, l->in_features, l->flag, threads);
+    return 0;
+}
+
+/* Heads first .. first + count of every token, normed, side by side. */
+static void norm_heads(const struct step *s, const float *qkv, int64_t first, int64_t count, const float *weight,
+                       float *gathered, float *out) {
+    int64_t dim = s->head_dim, width = (s->heads + 2 * s->kv_heads) * dim;
+    for (int64_t t = 0; t < s->tokens; t++)
+        memcpy(gathered + t * count * dim, qkv + t * width + first * dim, (size_t)(count * dim) * 4);
+    quire_rms_norm(gathered, NULL, weight, out, s->tokens * count, dim, s->eps, s->threads);
+}
+
+int64_t quire_scratch_floats(const struct step *s) {
+    int64_t heads = s->heads + 2 * s->kv_heads;
+    return s->tokens * ((2 * heads + s->heads) * s->head_dim + 2 * s->hidden + 3 * s->intermediate);
+}
+
+/* Returns 0, or -1 if there is no memory. */
+int quire_run_layers(const struct step *s) {
+    int64_t tokens = s->tokens, dim = s->head_dim, width = (s->heads + 2 * s->kv_heads) * dim;
+    float *qkv = s->scratch, *normed = qkv + tokens * width, *attended = normed + tokens * width;
+    float *projected = attended + tokens * s->heads * dim, *gathered = projected + tokens * s->hidden;
+    float *gate_up = gathered + tokens * s->hidden, *active = gate_up + tokens * 2 * s->intermediate;
+    for (int64_t i = 0; i < s->num_layers; i++) {
+        const struct layer *l = s->layers + i;
+        if (multiply(&l->qkv, s->x, qkv, tokens, s->threads)) return -1;
+        float *q = qkv, *k = qkv + s->heads * dim, *v = k + s->kv_heads * dim;
+        int64_t q_row = width, k_row = width;
+        if (l->q_norm) {
+            float *normed_k = normed + tokens * s->heads * dim;
+            norm_heads(s, qkv, 0, s->heads, l->q_norm, attended, normed);
+            norm_heads(s, qkv, s->heads, s->kv_heads, l->k_norm, attended, normed_k);
+            q = normed, q_row = s->heads * dim;
+            k = normed_k, k_row = s->kv_heads * dim;
+        }
+        quire_rope_and_write_kv(q, k, v, l->cos_sin, s->positions, s->query_starts, s->block_tables, s->key_pages[i],
+                                s->value_pages[i], q_row, dim, k_row, dim, width, dim, s->key_blocks[i],
+                                s->value_blocks[i], s->sequences, s->heads, s->kv_heads, dim, s->block_size,
+                                s->max_blocks, s->threads);
+        quire_paged_attention(q, s->key_pages[i], s->value_pages[i], attended, s->positions, s->query_starts,
+                              s->block_tables, q_row, dim, s->key_blocks[i], s->value_blocks[i], s->sequences, s->heads,
+                              s->kv_heads, dim, s->block_size, s->max_blocks, l->window, s->scale, s->threads);
+        int64_t rows = tokens;
+        float *residual = s->residual, *x = s->x;
+        if (i == s->num_layers - 1) { /* nothing reads the other tokens any more */
+            rows = s->num_sampled;
+            residual = gathered, x = s->y;
+            for (int64_t r = 0; r < rows; r++) {
+                memcpy(qkv + r * s->heads * dim, attended + s->sampled[r] * s->heads * dim, (size_t)(s->heads * dim) * 4);
+                memcpy(gathered + r * s->hidden, s->residual + s->sampled[r] * s->hidden, (size_t)s->hidden * 4);
+            }
+            attended = qkv;
+            if (!rows) return 0;
+        }
+        if (multiply(&l->output, attended, projected, rows, s->threads)) return -1;
+        quire_rms_norm(projected, residual, l->post_attention_norm, x, rows, s->hidden, s->eps, s->threads);
+        if (multiply(&l->gate_up, x, gate_up, rows, s->threads)) return -1;
+        quire_silu_mul(gate_up, active, rows, s->intermediate, s->threads);
+        if (multiply(&l->down, active, projected, rows, s->threads)) return -1;
+        quire_rms_norm(projected, residual, l->next_norm, x, rows, s->hidden, s->eps, s->threads);
+    }
+    return 0;
+}
+
+/* For layers.py to compare with its own. */
+int64_t quire_struct_bytes(int which) {
+    return which == 0 ? sizeof(struct linear) : which == 1 ? sizeof(struct layer) : sizeof(struct step);
+}

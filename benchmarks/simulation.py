@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import overhead
 from benchmarks.shapes import M15
 from benchmarks.stack import parts
 from quire.client import AsyncClient
@@ -36,6 +37,8 @@ SOME_GPU = StepSeconds(base=0.01, per_token=2.5e-5, per_sequence=1e-5, per_kv_to
 # Between the calibrations before and after a load; beyond it, it is played again, so often at most.
 MAX_DRIFT_PERCENT = 10
 MAX_PLAYS = 3
+# Of the measurement of what a request costs outside the worker, which the prediction takes as given.
+OVERHEAD_ROUNDS = 5
 
 # What is played to the real worker, with 200 tokens in and 60 out on average.
 LOADS: dict[str, Callable[[], list[Request]]] = {
@@ -54,9 +57,9 @@ class Played:
     tokens_per_s: float
 
 
-def layout_of(device: Device, num_groups: int) -> Layout:
+def layout_of(device: Device, num_groups: int, overheads: Overheads | None = None) -> Layout:
     core = device.core_config(target_tbt_s=0.05)
-    return Layout(1, num_groups, num_groups, core, device.step, Overheads())
+    return Layout(1, num_groups, num_groups, core, device.step, overheads or Overheads())
 
 
 async def play(address: str, requests: list[Request]) -> Played:
@@ -98,7 +101,8 @@ def accuracy() -> dict[str, float]:
     """Machines change their speed within minutes, so each load is played between two calibrations, and predicted from
     the mean of both; and played again where these show that the machine was not the same before and after.
     """
-    figures: dict[str, float] = {}
+    figures = {"per_request_overhead_ms": overhead.measure(OVERHEAD_ROUNDS)["per_request_overhead_ms"]}
+    overheads = Overheads(request=figures["per_request_overhead_ms"] / 1e3)
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
         # The worker gets a core, and what is around it the others: with threads on all of them, its steps take twice as
         # long as when nobody else wants a core.
@@ -107,15 +111,17 @@ def accuracy() -> dict[str, float]:
             "--max-num-seqs", "128", "--max-num-batched-tokens", "512", "--max-model-len", "2048",
         ]  # fmt: skip
         for name, load in LOADS.items():
-            played = [play_and_predict(worker, load(), Path(directory))]
+            played = [play_and_predict(worker, overheads, load(), Path(directory))]
             while abs(played[-1]["drift_percent"]) > MAX_DRIFT_PERCENT and len(played) < MAX_PLAYS:
-                played.append(play_and_predict(worker, load(), Path(directory)))
+                played.append(play_and_predict(worker, overheads, load(), Path(directory)))
             steadiest = min(played, key=lambda one: abs(one["drift_percent"]))
             figures |= {f"{name}_{key}": value for key, value in steadiest.items()}
     return figures
 
 
-def play_and_predict(worker: Sequence[str], requests: list[Request], directory: Path) -> dict[str, float]:
+def play_and_predict(
+    worker: Sequence[str], overheads: Overheads, requests: list[Request], directory: Path
+) -> dict[str, float]:
     """`drift_percent`: how much longer a step of 8 sequences took after the load than before."""
     before = calibrate(worker, directory / "before.json")
     with parts(*worker) as running:
@@ -123,7 +129,7 @@ def play_and_predict(worker: Sequence[str], requests: list[Request], directory: 
     after = calibrate(worker, directory / "after.json")
     kind = np.array([StepKind(8, 300, 0, 0).features])
     first, second = (float(device.step.predict(kind)[0]) for device in (before, after))
-    layout = layout_of(replace(before, step=mean_of(before.step, after.step)), 1)
+    layout = layout_of(replace(before, step=mean_of(before.step, after.step)), 1, overheads)
     return {
         "drift_percent": 100 * (second / first - 1),
         "fit_median_error_percent": 100 * float(before.origin["median_error"]),

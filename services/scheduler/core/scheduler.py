@@ -323,7 +323,7 @@ class Scheduler:
         prompt beside what the `prefills` under way still need.
         """
         roster, memory = self._roster, self.memory
-        if not roster.waiting:
+        if not roster.waiting or not memory.pool.num_free:  # whoever starts needs a block of its own for its last token
             return
         reserved = sum(memory.num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills)
         new_bytes = 0

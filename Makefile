@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test test-long check fmt lint types imports proto proto-check bench clean
+.PHONY: help setup demo test test-long kernels kernels-check check fmt lint types imports proto proto-check bench clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # One stamp per set of extras, remade when the project's metadata changes.
 .venv/local: pyproject.toml constraints.txt $(wildcard services/worker/ops/cpu/*.[ch])
@@ -23,8 +23,15 @@ setup: .venv/dev ## make .venv with everything development needs
 demo: .venv/local ## start the whole stack on this host, ask it one question, stop it
 	$(BIN)/quire demo
 
-test: check ## everything CI runs
+test: check kernels-check ## everything CI runs
 	$(BIN)/pytest
+
+kernels: .venv/dev ## compile the GPU kernels for sm_80, sm_89 and sm_90, without a GPU, and make their table
+	$(BIN)/python -m services.worker.ops.triton.compile --markdown docs/gpu-kernels.md
+
+kernels-check: .venv/dev ## fail where one spills, or the table is not what the compiler says
+	$(BIN)/python -m services.worker.ops.triton.compile --markdown .venv/gpu-kernels.md > /dev/null
+	diff docs/gpu-kernels.md .venv/gpu-kernels.md
 
 test-long: .venv/dev ## the state machines at forty times their length: some 400,000 operations
 	QUIRE_TEST_FACTOR=40 $(BIN)/pytest --timeout 3600 tests/unit/scheduler/test_core_properties.py tests/unit/scheduler/test_prefix_cache.py

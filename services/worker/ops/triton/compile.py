@@ -33,6 +33,11 @@ from triton.compiler import ASTSource
 from services.worker.ops import triton as package
 from services.worker.ops.triton.variant import Variant
 
+_HEADING = """# GPU kernels
+
+What Triton's compiler and ptxas make of every kernel as it is served; made by `make kernels`, and checked in CI. Nothing may spill.
+
+"""
 _THREADS_PER_WARP = 32
 _REGISTERS = 65536  # of a processor, in allocations of 8 per thread
 _RESERVED = 1024  # bytes of shared memory that every program costs besides its own
@@ -163,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = table(results)
     print(text, end="")
     if options.markdown is not None:
-        options.markdown.write_text(text, encoding="utf-8")
+        options.markdown.write_text(_HEADING + text, encoding="utf-8")
     misfits = [result for result in results if not result.fits]
     for result in misfits:
         print(f"{result.name} for sm_{result.capability} spills or wants too much shared memory", file=sys.stderr)

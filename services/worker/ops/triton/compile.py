@@ -35,7 +35,8 @@ from services.worker.ops.triton.variant import Variant
 
 _HEADING = """# GPU kernels
 
-What Triton's compiler and ptxas make of every kernel as it is served; made by `make kernels`, and checked in CI. Nothing may spill.
+What Triton's compiler and ptxas make of every kernel as it is served, made by `make kernels` and checked in CI.
+Nothing may spill.
 
 """
 _THREADS_PER_WARP = 32

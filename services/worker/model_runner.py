@@ -191,9 +191,7 @@ class ModelRunner:
         return self._sampler.sample(logits, batch.slots[batch.sampled_rows], batch.sampled_positions)
 
 
-def _collect_logprobs(
-    of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]
-) -> Logprobs | None:
+def _collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]) -> Logprobs | None:
     """Of those rows whose token counts: `valid` [n] over the rows of the sample. `arrays`: of `of`, on the host."""
     keep = np.flatnonzero(valid[of.rows])
     if not len(keep):

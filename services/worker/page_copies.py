@@ -77,8 +77,7 @@ def page_tensors(pages: Sequence[KVPages]) -> list[Tensor]:
 
 
 def allocate_slots(tensors: Sequence[Tensor], num_slots: int) -> Tensor:
-    """[num_slots, len(tensors), num_kv_heads, block_size, head_dim] in host memory, pinned where the pages are a GPU's.
-    """
+    """[num_slots, len(tensors), *page] in host memory, pinned where the pages are on a GPU."""
     first = tensors[0]
     shape = (num_slots, len(tensors), *first.shape[1:])
     return torch.zeros(shape, dtype=first.dtype, pin_memory=first.is_cuda and num_slots > 0)

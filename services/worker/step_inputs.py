@@ -120,4 +120,5 @@ class SlotTables:
 def _ranges(starts: NDArray[np.integer], counts: I64) -> I64:
     """starts[0], starts[0] + 1, ... (counts[0] of them), then those of starts[1] and so on."""
     ends = np.cumsum(counts)
-    return np.arange(ends[-1] if len(ends) else 0) + np.repeat(starts - (ends - counts), counts)
+    offsets: I64 = np.repeat(starts - (ends - counts), counts)
+    return offsets + np.arange(len(offsets))

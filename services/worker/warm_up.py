@@ -51,10 +51,14 @@ def run_largest_step(runner: ModelRunner) -> None:
 def _run_prompts(runner: ModelRunner, lengths: Sequence[int], sampling: SamplingParams) -> None:
     """One prompt per slot, from the first on."""
     limits = runner.limits
+
+    def blocks(length: int) -> U32:
+        return np.zeros(min(length // limits.block_size + 1, limits.max_blocks_per_sequence), np.uint32)
+
     sequences = tuple(
         NewSequence(
             wire_id=slot + 1, slot=slot, token_ids=np.zeros(length, np.uint32), num_prompt_tokens=length,
-            num_computed_tokens=0, block_ids=np.zeros(min(length // limits.block_size + 1, limits.max_blocks_per_sequence), np.uint32),
+            num_computed_tokens=0, block_ids=blocks(length),
             sampling=sampling, choice_index=0,
         )
         for slot, length in enumerate(lengths)

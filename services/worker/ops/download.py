@@ -22,12 +22,12 @@ class Download:
             self._host = list(tensors)
             return
         self._host = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True) for t in tensors]
-        self._event = torch.cuda.Event()
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._event.record()
 
     def arrived(self) -> bool:
         """Whether `wait` would return at once."""
-        return self._event is None or self._event.query()
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> list[Tensor]:
         """The tensors, on the host."""

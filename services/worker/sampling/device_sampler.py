@@ -78,9 +78,7 @@ class DeviceSampler:
         if logprobs is None:
             return Sample(tokens, valid, None)
         asking, room = logprobs
-        self._pipeline.log_probabilities(
-            logits, asking, tokens, (room.logprobs, room.top_token_ids, room.top_logprobs)
-        )
+        self._pipeline.log_probabilities(logits, asking, tokens, (room.logprobs, room.top_token_ids, room.top_logprobs))
         return Sample(tokens, valid, room)
 
     def _room_for_logprobs(self, slots: I64) -> tuple[Tensor, LogprobTensors] | None:

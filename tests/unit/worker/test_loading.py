@@ -167,7 +167,6 @@ def test_dummy_weights_need_no_checkpoint(directory: Path, tmp_path: Path) -> No
         {"lora_modules": ["a=b"]},
         {"max_loras": 4},
         {"max_lora_rank": 64},
-        {"enforce_eager": False},
     ],
     ids=lambda option: next(iter(option)),
 )

@@ -124,8 +124,11 @@ class Pipeline:
     def empty_log_probabilities(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """What `log_probabilities` of these rows writes to."""
         m, count = len(rows), min(top.TOP, self._vocab_size)
-        tops = (torch.empty((m, count), dtype=dtype, device=rows.device) for dtype in (torch.int64, torch.float32))
-        return torch.empty(m, dtype=torch.float32, device=rows.device), *tops
+        return (
+            torch.empty(m, dtype=torch.float32, device=rows.device),
+            torch.empty((m, count), dtype=torch.int64, device=rows.device),
+            torch.empty((m, count), dtype=torch.float32, device=rows.device),
+        )
 
     def log_probabilities(
         self, logits: Tensor, rows: Tensor, drawn: Tensor, out: tuple[Tensor, Tensor, Tensor] | None = None

@@ -19,6 +19,9 @@ from services.worker.device_forward_pass import DeviceForwardPass
 from services.worker.graphs import GraphRecorder, bucket_sizes
 from services.worker.model_runner import ModelRunner
 from services.worker.ops.triton.ops import TritonOps
+from services.worker.ops.triton.sampling.pipeline import Pipeline
+from services.worker.plan import NewSequence
+from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.sampling.params import SamplingParams
 from services.worker.warm_up import run_largest_step, warm_up
 from tests.integration.engine.test_scheduler_with_model import Engine
@@ -103,6 +106,9 @@ def test_what_pads_a_bucket_writes_no_page(device: torch.device, tmp_path: Path)
     save_model(tmp_path, "Llama", num_hidden_layers=1)
     runner = runner_of(tmp_path, device)
     pages = runner._copies._tensors  # type: ignore[attr-defined]
+    warm_up(runner)
+    for tensor in pages:
+        tensor.zero_()
     runner.record_graphs(RememberingRecorder(), runner.graph_buckets)
     assert not any(tensor.any() for tensor in pages)
     driver = Driver(runner, seed=2, max_chunk=1, depth=1, max_running=3, preempt=0.0)
@@ -157,6 +163,30 @@ def test_graphs_and_sampler_survive_an_epoch(device: torch.device, tmp_path: Pat
         runner.reset()
     assert recorder.replayed
     ties.report()
+
+
+def test_a_sample_without_memory_leaves_slots_as_they_were(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = DeviceSampler(device, 4, VOCAB_SIZE)
+    sampling = SamplingParams(temperature=0.0, frequency_penalty=2.0, logprobs=3)
+    tokens = np.array([7], np.uint32)
+    for slot in (0, 2):
+        sampler.admit(NewSequence(slot + 1, slot, tokens, 1, 0, tokens, sampling, 0))
+    logits = torch.randn((2, VOCAB_SIZE), generator=torch.Generator().manual_seed(1)).to(device)
+    counts = sampler._counts.rows.clone()
+
+    def exhausted(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Pipeline, "empty_log_probabilities", exhausted)
+        with pytest.raises(torch.OutOfMemoryError):
+            sampler.sample(logits, np.array([0, 2]), np.ones(2, np.int32))
+    assert not sampler.last_tokens.any()
+    assert torch.equal(sampler._counts.rows, counts)
+    sample = sampler.sample(logits[:1], np.array([0]), np.ones(1, np.int32))
+    assert sample.tokens.tolist() == logits[:1].argmax(-1).tolist() == sampler.last_tokens[:1].tolist()
 
 
 def test_warming_up_leaves_a_new_epoch_and_runs_decodes_chunks_and_copies(

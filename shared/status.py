@@ -32,8 +32,9 @@ class StatusReporter:
     def starting(self, detail: str, progress: float | None = None) -> None:
         self._write(Status("starting", detail, progress))
 
-    def ready(self, **facts: str) -> None:
-        self._write(Status("ready", facts=facts))
+    def ready(self, detail: str = "", **facts: str) -> None:
+        """`detail`: what whoever started it should know beside that it is ready."""
+        self._write(Status("ready", detail, facts=facts))
 
     def failed(self, reason: str) -> None:
         self._write(Status("failed", reason))

@@ -47,7 +47,7 @@ class Batch:
     last_token_slots: I64  # [n], whose last token it is
     positions: I32  # [num_tokens]
     query_starts: I32  # [num_rows + 1]
-    block_tables: I32  # [num_rows, max_blocks]
+    num_blocks: I64  # [num_rows], of each row's table
     sampled_rows: I64  # [m], rows that reach their sequence's last token
     sampled_tokens: I64  # [m], index of that token in token_ids
     sampled_positions: I32  # [m], position of the token to be drawn
@@ -66,8 +66,10 @@ class BatchState:
         self._num_known = np.zeros(slots, np.int64)  # those the host knows: what the sequence came with
         self._num_computed = np.zeros(slots, np.int64)
         self._num_blocks = np.zeros(slots, np.int64)
-        self._block_table = np.zeros((slots, limits.max_blocks_per_sequence), np.int32)
+        self.block_tables: I32 = np.zeros((slots, limits.max_blocks_per_sequence), np.int32)
         self._known: list[I64 | None] = [None] * slots
+        self._admission = np.zeros(slots, np.int64)  # how many sequences had been admitted before
+        self._num_admitted = 0
         self._failed: dict[int, str] = {}  # by wire id, until released
 
     def __len__(self) -> int:
@@ -111,8 +113,10 @@ class BatchState:
         self._num_tokens[slot] = self._num_known[slot] = num_tokens
         self._num_computed[slot] = sequence.num_computed_tokens
         self._num_blocks[slot] = num_blocks
-        self._block_table[slot, :num_blocks] = sequence.block_ids
+        self.block_tables[slot, :num_blocks] = sequence.block_ids
         self._known[slot] = sequence.token_ids.astype(np.int64)
+        self._admission[slot] = self._num_admitted
+        self._num_admitted += 1
         problem = sequence.sampling.check(self.limits.vocab_size)
         if problem is not None:
             self.fail(sequence.wire_id, problem)
@@ -144,6 +148,22 @@ class BatchState:
             )
         return self._lay_out(slots, scheduled, start, samples, num_known, failed)
 
+    def leave_out_newest(self, batch: Batch, reason: str) -> Batch:
+        """The batch without the row whose sequence was admitted last, which fails with `reason`."""
+        newest = int(self._admission[batch.slots].argmax())
+        self.fail(int(batch.wire_ids[newest]), reason)
+        kept = np.arange(len(batch.slots)) != newest
+        slots, samples = batch.slots[kept], np.zeros(len(batch.slots), bool)
+        samples[batch.sampled_rows] = True
+        return self._lay_out(
+            slots,
+            np.diff(batch.query_starts)[kept].astype(np.int64),
+            batch.positions[batch.query_starts[:-1]][kept].astype(np.int64),
+            samples[kept],
+            self._num_known[slots],
+            (*batch.failed, (int(batch.wire_ids[newest]), reason)),
+        )
+
     def _lay_out(
         self, slots: I64, scheduled: I64, start: I64, samples: NDArray[np.bool_], num_known: I64,
         failed: tuple[tuple[int, str], ...],
@@ -160,7 +180,6 @@ class BatchState:
             assert known is not None
             token_ids[first[row] : query_starts[row + 1]] = known[start[row] : start[row] + scheduled[row]]
         sampled_rows = np.flatnonzero(samples)
-        max_blocks = int(self._num_blocks[slots].max(initial=1))
         return Batch(
             wire_ids=self._wire_id[slots],
             slots=slots,
@@ -169,7 +188,7 @@ class BatchState:
             last_token_slots=slots[decodes],
             positions=positions.astype(np.int32),
             query_starts=query_starts.astype(np.int32),
-            block_tables=np.ascontiguousarray(self._block_table[slots, :max_blocks]),
+            num_blocks=self._num_blocks[slots],
             sampled_rows=sampled_rows,
             sampled_tokens=query_starts[1:][sampled_rows] - 1,
             sampled_positions=(start + scheduled)[sampled_rows].astype(np.int32),
@@ -181,7 +200,7 @@ class BatchState:
         counts = np.diff(offsets)
         for row in np.flatnonzero(counts).tolist():
             slot, have = slots[row], self._num_blocks[slots[row]]
-            self._block_table[slot, have : have + counts[row]] = rows.new_block_ids[offsets[row] : offsets[row + 1]]
+            self.block_tables[slot, have : have + counts[row]] = rows.new_block_ids[offsets[row] : offsets[row + 1]]
         self._num_blocks[slots] += counts
         needed = self._num_computed[slots] + scheduled
         _require_all(self._num_blocks[slots] * self.limits.block_size >= needed, rows, "has fewer blocks than tokens")

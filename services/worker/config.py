@@ -48,13 +48,21 @@ class WorkerConfig:
         None, "Blocks of KV cache, on any device, whatever the memory.", minimum=1
     )
     gpu_memory_utilization: float = option(
-        0.9, "Fraction of a GPU's memory to use for weights and KV cache.", minimum=0.01, maximum=1.0
-    )
+        0.9, "Fraction of a GPU's memory to use in all: the KV cache gets what weights, the largest step and graphs "
+        "leave of it.", minimum=0.01, maximum=1.0,
+    )  # fmt: skip
     swap_space: float = option(
         0.0, "GiB of host memory for KV blocks of sequences that gave way, and of evicted prefixes.", minimum=0
     )
     max_num_seqs: int = option(256, "Sequences per step, at most.", minimum=1)
     max_num_batched_tokens: int = option(2048, "Tokens per step, at most.", minimum=1)
+    enforce_eager: bool = option(
+        False, "On a GPU, launch the kernels of every step one by one: no CUDA graphs of decode steps."
+    )
+    batch_invariant: bool = option(
+        False, "On a GPU, let no sequence's tokens depend on what shares its batch, as on a CPU they never do; costs "
+        "speed.",
+    )  # fmt: skip
     num_threads: int | None = option(None, "CPU threads to compute with; one per physical core if left out.", minimum=1)
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
     metrics_port: int | None = option(None, "Port for Prometheus metrics; none are served if left out.", minimum=0)
@@ -62,7 +70,6 @@ class WorkerConfig:
     log_level: str = option("info", "What to log.", choices=("debug", "info", "warning", "error"))
     log_format: str = option("text", "How to log.", choices=("text", "json"))
 
-    enforce_eager: bool = option(True, "Run kernels one by one instead of as a captured graph.", not_built=True)
     tensor_parallel_size: int = option(1, "Ranks that share each layer.", not_built=True)
     pipeline_parallel_size: int = option(1, "Ranks that share the layers.", not_built=True)
     speculative_model: str | None = option(None, "Draft model for speculation.", not_built=True)

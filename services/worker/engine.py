@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 
 import torch
@@ -11,25 +12,29 @@ from services.worker.batch_state import Limits
 from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
+from services.worker.graphs import GraphRecorder
 from services.worker.kv_cache import (
-    HostPages,
+    LESS_MEMORY,
     allocate_pages,
     count_blocks,
     count_host_blocks,
     resolve_kv_cache_dtype,
     resolve_max_model_len,
 )
+from services.worker.memory import GIB, CudaMemory, measure_needs, out_of_memory_explained
 from services.worker.model_runner import ModelRunner
 from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops, fallback_reason
-from services.worker.ops.interface import AttentionShape
+from services.worker.ops.interface import AttentionShape, Ops
+from services.worker.page_copies import PageCopies, create_page_copies
 from services.worker.progress import Report, per_percent
 from services.worker.quantization.at_load import resolve_quantization
 from services.worker.served_model import ServedModel
 from services.worker.speed import Speed, measure_steps, measure_swap
 from services.worker.threads import physical_cores
+from services.worker.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +44,7 @@ class Engine:
     runner: ModelRunner
     speed: Speed
     model: ServedModel
+    fallback: str | None  # why it runs without the device's own kernels, and what that costs; None if it does not
 
 
 def load_engine(config: WorkerConfig, report: Report) -> Engine:
@@ -53,45 +59,50 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
     dtype = resolve_dtype(config.dtype, model.dtype, device)
     if device.type == "cpu":
         torch.set_num_threads(config.num_threads or physical_cores())
-    ops = create_ops(device, dtype)
+    else:
+        torch.cuda.set_device(device)
+    ops = create_ops(device, dtype, batch_invariant=config.batch_invariant)
+    reason = fallback_reason(device, dtype)
+    if reason is not None:
+        logger.warning("%s", reason)
+    if config.batch_invariant and not ops.batch_invariant:
+        raise ModelError(f"--batch-invariant is set, but {reason}")
     kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
     progress = per_percent(report, "loading weights")
     source = open_weights(checkpoint.path, model, ops, config.load_format, at_load, progress)
-    with torch.inference_mode():
+    with torch.inference_mode(), out_of_memory_explained("the weights", device, "quantize them with --quantization"):
         decoder = Decoder(model, ops, source, _longest(config, model))
     shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, config.block_size, dtype, kv_dtype)
-    try:
-        ops.prepare_attention(shape, config.max_num_seqs, config.max_num_batched_tokens)
-    except ValueError as error:
-        raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
-    num_blocks = count_blocks(config, model, device, kv_dtype)
+    with out_of_memory_explained("attention", device):
+        try:
+            ops.prepare_attention(shape, config.max_num_seqs, config.max_num_batched_tokens)
+        except ValueError as error:
+            raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
+    builder = _RunnerBuilder(config, model, decoder, ops, kv_dtype)
+    measured = None
+    if device.type == "cuda":
+        measured = _measure_memory(builder, device, report)
+    num_blocks = count_blocks(config, model, kv_dtype, measured)
     max_model_len = resolve_max_model_len(config, model, num_blocks * config.block_size)
-    limits = Limits(
-        num_blocks,
-        config.block_size,
-        config.max_num_seqs,
-        config.max_num_batched_tokens,
-        max_model_len,
-        model.vocab_size,
-        count_host_blocks(config, model, kv_dtype),
-    )
+    with out_of_memory_explained("the KV cache", device, "lower --gpu-memory-utilization or what sets its size"):
+        runner, copies = builder.build(num_blocks, max_model_len, count_host_blocks(config, model, kv_dtype))
     with torch.inference_mode():
-        pages = allocate_pages(model, num_blocks, config.block_size, device, kv_dtype)
-        host_pages = HostPages(pages, limits.num_host_blocks)
-        swap_seconds = measure_swap(host_pages, num_blocks, device)
-    runner = ModelRunner(decoder, ops, pages, limits, host_pages)
+        swap_seconds = measure_swap(copies, num_blocks, device)
+    if device.type == "cuda":
+        _prepare_steps(runner, config, device, report)
     report("measuring a step", None)
     speed = Speed(swap_seconds, *measure_steps(runner))
     dtype_name = str(dtype).removeprefix("torch.")
     logger.info(
         "serving %s on %s in %s: %d KV blocks of %d tokens (%d tokens), at most %d per sequence; %s",
         checkpoint.names[0], device, dtype_name, num_blocks, config.block_size, num_blocks * config.block_size,
-        max_model_len, describe_numerics(device, dtype),
+        max_model_len, describe_numerics(ops, reason),
     )  # fmt: skip
     return Engine(
         runner,
         speed,
         ServedModel(checkpoint.names, model, max_model_len, dtype_name, tokenizer),
+        reason,
     )
 
 
@@ -117,15 +128,87 @@ def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> tor
     return dtypes.get(checkpoint_dtype if name == "auto" else name, torch.bfloat16)
 
 
-def describe_numerics(device: torch.device, dtype: torch.dtype) -> str:
-    """For the log: which operations run, and whether a sequence's tokens depend on what shares its batch."""
-    reason = fallback_reason(device, dtype)
+def describe_numerics(ops: Ops, reason: str | None) -> str:
+    """For the log: which operations run, and whether a sequence's tokens depend on what shares its batch. `reason`: why
+    they are not the device's own."""
     if reason is not None:
         return reason
-    if device.type == "cuda":
+    if ops.device.type == "cuda" and ops.batch_invariant:
+        return (
+            "Triton kernels, batch-invariant: the same tokens whatever shares a batch, at the price of matrix products "
+            "in one tile shape and of decodes that are not split over the device"
+        )
+    if ops.device.type == "cuda":
         return "Triton kernels; a sequence's tokens may depend on what shares its batch"
     threads = torch.get_num_threads()
     return f"compiled kernels on {threads} threads, batch-invariant: the same tokens whatever shares a batch"
+
+
+@dataclass(frozen=True, slots=True)
+class _RunnerBuilder:
+    """Runners over one decoder's weights and pages of their own."""
+
+    config: WorkerConfig
+    model: ModelConfig
+    decoder: Decoder
+    ops: Ops
+    kv_dtype: torch.dtype
+
+    def build(self, num_blocks: int, max_model_len: int, num_host_blocks: int) -> tuple[ModelRunner, PageCopies]:
+        config, model, device = self.config, self.model, self.ops.device
+        limits = Limits(
+            num_blocks,
+            config.block_size,
+            config.max_num_seqs,
+            config.max_num_batched_tokens,
+            max_model_len,
+            model.vocab_size,
+            num_host_blocks,
+        )
+        with torch.inference_mode():
+            pages = allocate_pages(model, num_blocks, config.block_size, device, self.kv_dtype)
+            copies = create_page_copies(self.ops, pages, num_host_blocks)
+            return ModelRunner(self.decoder, self.ops, pages, limits, copies), copies
+
+
+def _measure_memory(builder: _RunnerBuilder, device: torch.device, report: Report) -> int:
+    """Bytes that a GPU has left for the KV cache. Raises ModelError if it has not even enough for a step."""
+    report("measuring the memory of a step", None)
+    config = builder.config
+    recorder = GraphRecorder(device) if _graphs(config, builder.ops) else None
+    memory = CudaMemory(device)
+    with out_of_memory_explained("a step", device):
+        longest = _longest(config, builder.model)
+        needs = measure_needs(lambda: builder.build(1, longest, 0)[0], memory, recorder)
+    left = needs.left_of(memory.total(), config.gpu_memory_utilization)
+    sentence = f"of {device}'s {memory.total() / GIB:.1f} GiB, {needs}; {max(0, left) / GIB:.2f} GiB left for KV blocks"
+    sentence += f" (--gpu-memory-utilization {config.gpu_memory_utilization:g})"
+    logger.info("%s", sentence)
+    report(sentence, None)
+    return left
+
+
+def _prepare_steps(runner: ModelRunner, config: WorkerConfig, device: torch.device, report: Report) -> None:
+    """Nothing is compiled, loaded or recorded while serving."""
+    report("warming up", None)
+    with out_of_memory_explained("a step", device, f"lower --gpu-memory-utilization, {LESS_MEMORY}"):
+        warm_up(runner)
+    if not _graphs(config, runner.ops):
+        return
+    memory, start = CudaMemory(device), time.monotonic()
+    before = memory.used()
+    buckets = runner.graph_buckets
+    report("recording graphs", None)
+    with out_of_memory_explained("CUDA graphs", device, "lower --gpu-memory-utilization, or set --enforce-eager"):
+        runner.record_graphs(GraphRecorder(device), buckets)
+    sentence = f"recorded {len(buckets)} CUDA graphs for 1 to {buckets[-1]} sequences"
+    sentence += f" in {time.monotonic() - start:.1f} s and {(memory.used() - before) / GIB:.2f} GiB"
+    logger.info("%s", sentence)
+    report(sentence, None)
+
+
+def _graphs(config: WorkerConfig, ops: Ops) -> bool:
+    return ops.name == "triton" and not config.enforce_eager
 
 
 def _longest(config: WorkerConfig, model: ModelConfig) -> int:

@@ -94,6 +94,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         await server.set_serving(True)
         limits = engine.runner.limits
         status.ready(
+            "" if engine.fallback is None else f"ready, but {engine.fallback}",
             address=",".join(addresses),
             model=engine.model.names[0],
             device=str(engine.runner.ops.device),

@@ -8,25 +8,33 @@ Pages that a plan gives to another owner are safe only because of that order: wh
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from services.worker.batch_state import Batch, BatchState, Limits
-from services.worker.kv_cache import HostPages
+from services.worker.batch_state import I64, Batch, BatchState, Limits
+from services.worker.forward_pass import create_forward_pass
+from services.worker.graphs import Recorder
 from services.worker.models.decoder import Decoder
-from services.worker.ops.interface import AttentionBatch, KVPages, Ops
+from services.worker.ops.download import Download
+from services.worker.ops.interface import KVPages, Ops
+from services.worker.page_copies import PageCopies, create_page_copies
 from services.worker.plan import U32, Logprobs, SequenceError, StepPlan, StepResult
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.sampler import Sample, create_sampler
 from services.worker.tracing import SequenceSpans
 
+logger = logging.getLogger(__name__)
+
 NO_NUMBERS = "The model computed something that is not a number for this sequence."
 STEP_FAILED = "The worker failed to compute a step of this sequence."
+OUT_OF_MEMORY = "The worker ran out of memory in a step, and this was its newest sequence."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,7 @@ class LaunchedStep:
     plan: StepPlan
     batch: Batch
     sample: Sample | None  # None: nothing was sampled
+    download: Download | None  # of the sample; None: the step has failed
     error: Exception | None  # the step's sequences failed
     received_at: float  # seconds, monotonic
     started_at: float
@@ -50,13 +59,16 @@ class ModelRunner:
         ops: Ops,
         pages: Sequence[KVPages],
         limits: Limits,
-        host_pages: HostPages | None = None,
+        copies: PageCopies | None = None,
     ) -> None:
         self.limits = limits
         self.ops = ops
-        self._decoder = decoder
-        self._pages = pages
-        self._host_pages = host_pages or HostPages(pages, 0)
+        self._forward = create_forward_pass(decoder, ops, pages, limits)
+        # The same from epoch to epoch: recorded launches read what it drew last where they did when recorded, and a
+        # slot's next sequence finds nothing of the one before.
+        self._sampler = create_sampler(ops, limits.max_num_seqs, limits.vocab_size)
+        self._copies = copies or create_page_copies(ops, pages, limits.num_host_blocks)
+        self._finished_at = 0.0  # the step collected last, monotonic
         self.reset()
 
     @property
@@ -67,8 +79,18 @@ class ModelRunner:
     def reset(self) -> None:
         """A new epoch: no sequences, all pages free. Weights stay."""
         self._state = BatchState(self.limits)
-        self._sampler = create_sampler(self.ops, self.limits.max_num_seqs, self.limits.vocab_size)
+        self._forward.reset()
         self._spans = SequenceSpans()
+
+    @property
+    def graph_buckets(self) -> list[int]:
+        """The numbers of sequences that graphs of decode-only steps can be recorded for, ascending."""
+        return self._forward.buckets
+
+    @torch.inference_mode()
+    def record_graphs(self, recorder: Recorder, buckets: Sequence[int]) -> None:
+        """To be called between epochs."""
+        self._forward.record(recorder, buckets, self._sampler.last_tokens)
 
     def close(self) -> None:
         """Ends the epoch's spans."""
@@ -82,30 +104,36 @@ class ModelRunner:
     def launch(self, plan: StepPlan, received_at: float) -> LaunchedStep:
         """Raises PlanError if the plan contradicts the state; then, and after any other exception, only `reset` helps.
         An error of the forward pass or the sampler is not raised: it fails the sequences of this step, and no others.
+        Memory that does not suffice fails the newest of them, one after the other until the step fits.
         """
         self._state.check_copies(plan)
         if len(plan.swap_out_blocks):
-            self._host_pages.save(_indices(plan.swap_out_blocks), _indices(plan.swap_out_slots))
+            self._copies.save(_indices(plan.swap_out_blocks), _indices(plan.swap_out_slots))
         for slot in self._state.release(plan):
             self._spans.end(slot)
         if len(plan.swap_in_slots):
-            self._host_pages.load(_indices(plan.swap_in_slots), _indices(plan.swap_in_blocks))
+            self._copies.load(_indices(plan.swap_in_slots), _indices(plan.swap_in_blocks))
         if len(plan.copy_sources):
-            self._copy_blocks(_indices(plan.copy_sources), _indices(plan.copy_destinations))
+            self._copies.copy(_indices(plan.copy_sources), _indices(plan.copy_destinations))
         for sequence in plan.new_sequences:
             if self._state.admit(sequence):
                 self._sampler.admit(sequence)
             self._spans.start(sequence)
         started_at = time.monotonic()
         batch = self._state.schedule(plan.rows)
-        sample, error = None, None
+        sample, download, error = None, None, None
         try:
-            sample = self._compute(batch)
+            batch, sample = self._run_what_fits(batch)
+            download = Download(sample.tensors() if sample is not None else [], self.ops.device)
         except Exception as raised:
             error = raised
             for wire_id in batch.wire_ids.tolist():
                 self._state.fail(wire_id, STEP_FAILED)
-        return LaunchedStep(plan, batch, sample, error, received_at, started_at)
+        return LaunchedStep(plan, batch, sample, download, error, received_at, started_at)
+
+    def finished(self, step: LaunchedStep) -> bool:
+        """Whether `collect` would not wait."""
+        return step.download is None or step.download.arrived()
 
     @torch.inference_mode()
     def collect(self, step: LaunchedStep) -> StepResult:
@@ -117,18 +145,22 @@ class ModelRunner:
         wire_ids = np.zeros(0, np.uint32)
         token_ids = np.zeros(0, np.uint32)
         logprobs = None
-        if sample is not None:
-            valid = sample.valid.cpu().numpy()
+        arrived = [] if step.download is None else [tensor.numpy() for tensor in step.download.wait()]
+        if step.error is None and sample is not None:
+            tokens, valid, *logprob_arrays = arrived
             drawn_by = batch.wire_ids[batch.sampled_rows]
             for wire_id in drawn_by[~valid].tolist():
                 self._state.fail(wire_id, NO_NUMBERS)
                 errors.append((wire_id, NO_NUMBERS))
             wire_ids = drawn_by[valid].astype(np.uint32)
-            token_ids = sample.tokens.cpu().numpy()[valid].astype(np.uint32)
+            token_ids = tokens[valid].astype(np.uint32)
             self._spans.count(batch.slots[batch.sampled_rows][valid])
             if sample.logprobs is not None:
-                logprobs = _collect_logprobs(sample.logprobs, valid)
+                logprobs = _collect_logprobs(sample.logprobs, logprob_arrays, valid)
         finished_at = time.monotonic()
+        # One launched ahead began when the one before it had ended.
+        started_at = max(step.started_at, min(self._finished_at, finished_at))
+        self._finished_at = finished_at
         return StepResult(
             step_id=step.plan.step_id,
             wire_ids=wire_ids,
@@ -136,57 +168,49 @@ class ModelRunner:
             logprobs=logprobs,
             errors=tuple(SequenceError(wire_id, message) for wire_id, message in errors),
             num_scheduled_tokens=len(batch.token_ids),
-            queue_us=_microseconds(step.started_at - step.received_at),
-            run_us=_microseconds(finished_at - step.started_at) if len(batch.wire_ids) else 0,
+            queue_us=_microseconds(started_at - step.received_at),
+            run_us=_microseconds(finished_at - started_at) if len(batch.wire_ids) else 0,
         )
 
-    def _copy_blocks(self, sources: Tensor, destinations: Tensor) -> None:
-        sources, destinations = sources.to(self.ops.device), destinations.to(self.ops.device)
-        for pages in self._pages:
-            pages.copy_blocks(sources, destinations)
+    def _run_what_fits(self, batch: Batch) -> tuple[Batch, Sample | None]:
+        """The batch that was run at last, and what it sampled."""
+        while True:
+            try:
+                return batch, self._run(batch)
+            except torch.OutOfMemoryError as error:
+                logger.warning("out of memory in a step of %d sequences: %s", len(batch.slots), error)
+            # Not while the error is being handled: it keeps the failed attempt's tensors alive.
+            batch = self._state.leave_out_newest(batch, OUT_OF_MEMORY)
 
-    def _compute(self, batch: Batch) -> Sample | None:
+    def _run(self, batch: Batch) -> Sample | None:
         if not len(batch.slots):
             return None
-        device = self.ops.device
-        token_ids = torch.from_numpy(batch.token_ids).to(device)
-        if len(batch.last_token_at):
-            at, whose = torch.from_numpy(batch.last_token_at), torch.from_numpy(batch.last_token_slots)
-            token_ids[at.to(device)] = self._sampler.last_tokens[whose.to(device)]
-        work = self.ops.plan_attention(batch.query_starts, batch.positions)
-        where = AttentionBatch(
-            positions=torch.from_numpy(batch.positions).to(device),
-            query_starts=torch.from_numpy(batch.query_starts).to(device),
-            block_tables=torch.from_numpy(batch.block_tables).to(device),
-            work=None if work is None else work.to(device),
-        )
-        sampled = torch.from_numpy(batch.sampled_tokens).to(device)
-        logits = self._decoder.forward(token_ids, where, self._pages, sampled)
-        if not len(batch.sampled_rows):
+        logits = self._forward.run(batch, self._state.block_tables, self._sampler.last_tokens)
+        if logits is None:
             return None
-        slots = batch.slots[batch.sampled_rows]
-        return self._sampler.sample(logits, slots, batch.sampled_positions)
+        return self._sampler.sample(logits, batch.slots[batch.sampled_rows], batch.sampled_positions)
 
 
-def _collect_logprobs(tensors: LogprobTensors, valid: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Logprobs | None:
-    """Of those rows whose token counts: `valid` [n] over the rows of the sample."""
-    keep = np.flatnonzero(valid[tensors.rows])
+def _collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]) -> Logprobs | None:
+    """Of those rows whose token counts: `valid` [n] over the rows of the sample. `arrays`: of `of`, on the host."""
+    keep = np.flatnonzero(valid[of.rows])
     if not len(keep):
         return None
+    logprobs, top_token_ids, top_logprobs = arrays
     index_of = np.cumsum(valid) - 1  # a row's index among the valid ones
-    counts = tensors.top_counts[keep]
-    within = np.arange(tensors.top_token_ids.shape[1])[None, :] < counts[:, None]
+    counts = of.top_counts[keep]
+    within = np.arange(top_token_ids.shape[1])[None, :] < counts[:, None]
     return Logprobs(
-        token_indices=index_of[tensors.rows[keep]].astype(np.uint32),
-        logprobs=tensors.logprobs.cpu().numpy()[keep],
+        token_indices=index_of[of.rows[keep]].astype(np.uint32),
+        logprobs=logprobs[keep],
         top_counts=counts.astype(np.uint32),
-        top_token_ids=tensors.top_token_ids.cpu().numpy()[keep][within].astype(np.uint32),
-        top_logprobs=tensors.top_logprobs.cpu().numpy()[keep][within],
+        top_token_ids=top_token_ids[keep][within].astype(np.uint32),
+        top_logprobs=top_logprobs[keep][within],
     )
 
 
-def _indices(column: U32) -> Tensor:
-    return torch.from_numpy(column.astype(np.int64))
+def _indices(column: U32) -> I64:
+    return column.astype(np.int64)
 
 
 def _microseconds(seconds: float) -> int:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from services.worker.kv_cache import HostPages
 from services.worker.model_runner import ModelRunner
+from services.worker.page_copies import PageCopies
 from services.worker.plan import NewSequence, Rows, StepPlan
 from services.worker.sampling.params import SamplingParams
 
@@ -30,17 +30,17 @@ class Speed:
     per_token: float  # each token more
 
 
-def measure_swap(host_pages: HostPages, num_blocks: int, device: torch.device) -> float:
+def measure_swap(copies: PageCopies, num_blocks: int, device: torch.device) -> float:
     """Seconds per block; 0 without swap space. Pages of before the first sequence hold nothing of use."""
-    count = min(_MOST_BLOCKS, num_blocks, host_pages.num_slots)
+    count = min(_MOST_BLOCKS, num_blocks, copies.num_slots)
     if not count:
         return 0.0
-    indices = torch.arange(count)
+    indices = np.arange(count)
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        host_pages.save(indices, indices)
-        host_pages.load(indices, indices)
+        copies.save(indices, indices)
+        copies.load(indices, indices)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         seconds.append(time.perf_counter() - start)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED_STEPS = 8
+# How often a thread with nothing to launch looks whether the oldest step under way has ended. Its results are late by
+# so much at most, and by the time they matter another step is under way.
+POLL_S = 0.0002
 
 Outcome = StepResult | Exception
 
@@ -134,14 +137,18 @@ class StepThread:
             command.done.set_result(None)
 
     def _next(self, runner: ModelRunner) -> _Step | _Reset | None:
-        """The next command. Results that are due are collected while nothing is queued."""
-        if self._launched:
-            try:
-                return self._queue.get_nowait()
-            except queue.Empty:
+        """The next command. While there is none, steps are collected as they end."""
+        while self._launched:
+            if self._busy_since is None:
                 self._busy_since = time.monotonic()
-                self._collect(runner, down_to=0)
-                self._busy_since = None
+            try:
+                return self._queue.get(timeout=POLL_S)
+            except queue.Empty:
+                # Waiting for the device instead would keep it waiting for the plan that comes meanwhile.
+                if runner.finished(self._launched[0][1]):
+                    self._collect(runner, down_to=len(self._launched) - 1)
+                    self._busy_since = None
+        self._busy_since = None
         return self._queue.get()
 
     def _step(self, runner: ModelRunner, step: _Step) -> None:

@@ -12,6 +12,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from quire.cli.estimate import EstimateConfig, can_split, estimate, main
+from services.worker.kv_cache import allocate_pages
 from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.models.parameters import parameters
 from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
@@ -20,7 +21,7 @@ from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.at_load import AT_LOAD
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.quantization.stored import quantize_checkpoint
-from tests.unit.worker.tiny_models import make_runner, save_model
+from tests.unit.worker.tiny_models import save_model
 
 REFERENCE = ReferenceOps(torch.device("cpu"), torch.float32)
 FAMILIES = ["Llama", "Mistral", "Qwen2", "Qwen3"]
@@ -31,8 +32,8 @@ def test_parameters_and_kv_bytes_are_those_of_the_model_itself(tmp_path: Path, f
     model = save_model(tmp_path, family)
     config = read_model_config(tmp_path)
     assert num_parameters(config) == sum(parameter.numel() for parameter in model.parameters())
-    runner = make_runner(tmp_path, block_size=8, num_blocks=10)
-    pages = sum(layer.keys.nbytes + layer.values.nbytes for layer in runner._pages)
+    allocated = allocate_pages(config, 10, 8, torch.device("cpu"), torch.float32)
+    pages = sum(layer.keys.nbytes + layer.values.nbytes for layer in allocated)
     assert kv_bytes_per_token(config, 4) * 8 * 10 == pages
 
 

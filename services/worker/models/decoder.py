@@ -37,8 +37,18 @@ class Decoder:
         """One step: writes the keys and values of all tokens, and returns the logits of some.
 
         token_ids int64 [num_tokens]; pages: one per layer; sampled int64 [n]: the tokens whose logits are wanted.
-        Returns float32 [n, vocab].
+        Returns [n, vocab] in the operations' type.
         """
+        return self.logits(self.hidden_states(token_ids, batch, pages, sampled))
+
+    def logits(self, hidden_states: Tensor) -> Tensor:
+        """[n, hidden] -> [n, vocab], both in the operations' type."""
+        return self._lm_head(hidden_states)
+
+    def hidden_states(
+        self, token_ids: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor
+    ) -> Tensor:
+        """As `forward`, but for the output layer: [n, hidden]."""
         ops, config = self._ops, self.config
         residual = ops.embedding(token_ids, self._embedding)  # [num_tokens, hidden]
         x = ops.rms_norm(residual, self._layers[0].input_norm, config.rms_norm_eps)

@@ -65,23 +65,31 @@ class DeviceSampler:
         if self._changed:
             upload_into(self._table, self._columns)
             self._changed = False
-        wanted = np.empty((3, len(slots)), np.int32)
-        wanted[0], wanted[1], wanted[2] = slots, positions, -1
+        # Rows of whole 16 bytes: kernels are compiled once for pointers that are so aligned, and again for others.
+        wanted = np.full((3, -(-len(slots) // 4) * 4), -1, np.int32)
+        wanted[0, : len(slots)], wanted[1, : len(slots)] = slots, positions
         if mask is not None:
             wanted[2, mask.rows] = np.arange(len(mask.rows))
-        rows = Rows(*upload(wanted, self._device))
+        rows = Rows(*upload(wanted, self._device)[:, : len(slots)])
         state = SlotState(self._columns, self._counts.rows, self._biases.rows, self.last_tokens)
         stages = Stages(bool(self._shapes[slots].any()) or mask is not None, bool(self._cuts[slots].any()))
+        logprobs = self._room_for_logprobs(slots)
         tokens, valid = self._pipeline.run(logits, rows, state, None if mask is None else mask.bits, stages)
-        return Sample(tokens, valid, self._log_probabilities(logits, slots, tokens))
+        if logprobs is None:
+            return Sample(tokens, valid, None)
+        asking, room = logprobs
+        self._pipeline.log_probabilities(logits, asking, tokens, (room.logprobs, room.top_token_ids, room.top_logprobs))
+        return Sample(tokens, valid, room)
 
-    def _log_probabilities(self, logits: Tensor, slots: I64, tokens: Tensor) -> LogprobTensors | None:
+    def _room_for_logprobs(self, slots: I64) -> tuple[Tensor, LogprobTensors] | None:
+        """The rows that ask, int64 [m] on the device, and what their log probabilities are to be written to; None if no
+        row does. Taken before anything is drawn, see `Sampler.sample`."""
         counts = self._top_count[slots]
         rows = np.flatnonzero(counts >= 0)
         if not len(rows):
             return None
-        found = self._pipeline.log_probabilities(logits, upload(rows, self._device), tokens)
-        return LogprobTensors(rows, counts[rows], *found)
+        asking = upload(rows, self._device)
+        return asking, LogprobTensors(rows, counts[rows], *self._pipeline.empty_log_probabilities(asking))
 
     def _count(self, sequence: NewSequence) -> int:
         """The row of its counts, as its tokens so far say; -1 if it has no penalties."""

@@ -63,11 +63,12 @@ class HostSampler:
             _apply(stage, logits, slots)
         tokens = self._draw(logits, slots, positions)
         tokens.masked_fill_(~valid, 0)
+        logprobs = None if raw is None else raw.look_up(tokens)
         self.last_tokens[torch.from_numpy(slots).to(tokens.device)] = tokens
         penalised = np.flatnonzero(self._penalties.active[slots])
         if len(penalised):
             self._penalties.observe(tokens[torch.from_numpy(penalised).to(tokens.device)], slots[penalised])
-        return Sample(tokens, valid, None if raw is None else raw.look_up(tokens))
+        return Sample(tokens, valid, logprobs)
 
     def _draw(self, logits: Tensor, slots: I64, positions: NDArray[np.int32]) -> Tensor:
         greedy = self._greedy[slots]

@@ -28,6 +28,11 @@ class Sample:
     valid: Tensor  # bool [n]
     logprobs: LogprobTensors | None
 
+    def tensors(self) -> list[Tensor]:
+        """All of them: tokens, valid, and those of the log probabilities in the order of their class."""
+        of = self.logprobs
+        return [self.tokens, self.valid, *(() if of is None else (of.logprobs, of.top_token_ids, of.top_logprobs))]
+
 
 class Sampler(Protocol):
     """Keeps each slot's sampling parameters and the counts that penalties need."""
@@ -41,7 +46,8 @@ class Sampler(Protocol):
     def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32], mask: TokenMask | None = None) -> Sample:
         """logits [n, vocab], which may be overwritten; row i belongs to slots[i] and draws the token at positions[i].
 
-        No slot may occur twice.
+        No slot may occur twice. Memory that does not suffice is found out before any slot's state has changed, so that
+        a sample may be repeated with fewer rows.
         """
         ...
 

@@ -26,13 +26,13 @@ async def test_a_step_that_hangs_turns_health_red_until_it_is_through(
     monkeypatch.setattr(main, "STUCK_AFTER_S", 0.1)
     monkeypatch.setattr(main, "WATCH_INTERVAL_S", 0.01)
     go_on = threading.Event()
-    forward = engine.runner._decoder.forward
+    forward = engine.runner._forward.run
 
     def hanging(*arguments: Any) -> Any:
         assert go_on.wait(timeout=20)
         return forward(*arguments)
 
-    monkeypatch.setattr(engine.runner._decoder, "forward", hanging)
+    monkeypatch.setattr(engine.runner._forward, "run", hanging)
     server = GrpcServer([main.SERVICE])
     server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, servicer)
     address = f"unix:{tmp_path}/worker.sock"

@@ -307,7 +307,7 @@ async def test_a_step_that_raises_fails_its_sequences_and_no_others(
         def exhausted(*_: object) -> None:
             raise MemoryError("no memory for this step")
 
-        patch.setattr(engine.runner._decoder, "forward", exhausted)
+        patch.setattr(engine.runner._forward, "run", exhausted)
         failed = await stream.step(rows=rows((1, 0, 1, 6)))
     assert [(error.wire_id, error.message) for error in failed.errors] == [(1, STEP_FAILED)]
     after = await stream.step(rows=rows((1, 0, 1, 7), (2, 1, 1, 6)))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
+import re
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,8 +19,10 @@ from tokenizers import Tokenizer, models
 from quire.inference.v1 import model_pb2
 from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
-from services.worker.engine import load_engine, resolve_device, resolve_dtype
+from services.worker.engine import describe_numerics, load_engine, resolve_device, resolve_dtype
 from services.worker.errors import ModelError
+from services.worker.ops.cpu import library
+from services.worker.ops.interface import Ops
 from services.worker.tokenizer_files import TokenizerFiles, read_tokenizer
 from shared.config import ConfigError, build
 from tests.unit.worker.tiny_models import make_model
@@ -167,7 +172,6 @@ def test_dummy_weights_need_no_checkpoint(directory: Path, tmp_path: Path) -> No
         {"lora_modules": ["a=b"]},
         {"max_loras": 4},
         {"max_lora_rank": 64},
-        {"enforce_eager": False},
     ],
     ids=lambda option: next(iter(option)),
 )
@@ -175,3 +179,35 @@ def test_what_is_not_built_stops_the_start_and_names_itself(option: dict[str, An
     name = next(iter(option)).replace("_", "-")
     with pytest.raises(ConfigError, match=f"--{name} is not built yet"):
         build(WorkerConfig, option, environment={})
+
+
+def test_a_worker_without_its_kernels_says_so_in_a_warning_and_to_who_started_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def missing() -> None:
+        raise library.LibraryError("the compiled kernels are older than their sources")
+
+    monkeypatch.setattr(library, "load", missing)
+    config = WorkerConfig(model=str(directory), num_threads=1, device="cpu", num_gpu_blocks_override=4)
+    engine = load_engine(config, lambda *_: None)
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warnings == [engine.fallback]
+    assert engine.fallback == (
+        "the compiled kernels are older than their sources; running plain torch, slow and not batch-invariant"
+    )
+    with pytest.raises(ModelError, match=r"^--batch-invariant is set, but the compiled kernels are older"):
+        load_engine(dataclasses.replace(config, batch_invariant=True), lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "invariant", "expected"),
+    [
+        ("cpu", "cpu", True, r"^compiled kernels on \d+ threads, batch-invariant"),
+        ("triton", "cuda", False, "^Triton kernels; a sequence's tokens may depend on what shares its batch$"),
+        ("triton", "cuda", True, "^Triton kernels, batch-invariant: .*, at the price of matrix products"),
+    ],
+)
+def test_the_start_says_what_tokens_depend_on(name: str, device: str, invariant: bool, expected: str) -> None:
+    ops = SimpleNamespace(name=name, device=torch.device(device), batch_invariant=invariant)
+    assert re.search(expected, describe_numerics(cast(Ops, ops), None))
+    assert describe_numerics(cast(Ops, ops), "no kernels") == "no kernels"

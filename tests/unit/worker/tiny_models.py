@@ -13,7 +13,7 @@ from torch import Tensor
 
 from services.worker.batch_state import Limits
 from services.worker.checkpoint import Checkpoint
-from services.worker.kv_cache import HostPages, allocate_pages
+from services.worker.kv_cache import allocate_pages
 from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights import open_weights
@@ -105,7 +105,7 @@ def make_runner(
         num_blocks, block_size, max_num_seqs, max_num_batched_tokens, config.max_model_len, config.vocab_size,
         num_host_blocks,
     )  # fmt: skip
-    return ModelRunner(decoder, ops, pages, limits, HostPages(pages, num_host_blocks))
+    return ModelRunner(decoder, ops, pages, limits)
 
 
 @dataclass(slots=True)

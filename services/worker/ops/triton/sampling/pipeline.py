@@ -121,13 +121,22 @@ class Pipeline:
         )  # fmt: skip
         return drawn, valid.view(torch.bool)
 
-    def log_probabilities(self, logits: Tensor, rows: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of those rows of a sample that ask, int64 [m]: float32 [m] of the tokens drawn, then int64 and float32
-        [m, TOP] of the likeliest, descending, equals by id."""
+    def empty_log_probabilities(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What `log_probabilities` of these rows writes to."""
         m, count = len(rows), min(top.TOP, self._vocab_size)
-        logprobs = torch.empty(m, dtype=torch.float32, device=logits.device)
-        top_tokens = torch.empty((m, count), dtype=torch.int64, device=logits.device)
-        top_logprobs = torch.empty((m, count), dtype=torch.float32, device=logits.device)
+        return (
+            torch.empty(m, dtype=torch.float32, device=rows.device),
+            torch.empty((m, count), dtype=torch.int64, device=rows.device),
+            torch.empty((m, count), dtype=torch.float32, device=rows.device),
+        )
+
+    def log_probabilities(
+        self, logits: Tensor, rows: Tensor, drawn: Tensor, out: tuple[Tensor, Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Of those rows of a sample that ask, int64 [m]: float32 [m] of the tokens drawn, then int64 and float32
+        [m, TOP] of the likeliest, descending, equals by id. Into `out` if given."""
+        logprobs, top_tokens, top_logprobs = out or self.empty_log_probabilities(rows)
+        m, count = top_tokens.shape
         peaks, sums = self._peaks, self._scores  # the draw is done with them
         top_tiles_kernel[(m, self._tiles)](
             logits, logits.stride(0), rows, self._keys, peaks, sums, self._vocab_size, self._tiles,

@@ -1,0 +1,90 @@
+"""The forward pass on a GPU: inputs in place, decode-only steps replayed from graphs, others launched one by one.
+
+A graph is recorded for a *bucket*, a number of tokens, and serves every step of at most so many sequences with one
+token each. The tokens past the step's own belong to no row: their slot is -1, so no page is written for them, attention
+leaves them out, and what becomes of them is not looked at. What depends on the batch is data in the inputs, and the
+launches' bounds are the bucket's. The output layer and the sampler run outside of it, on as many rows as there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from services.worker.batch_state import I32, Batch, Limits
+from services.worker.graphs import Recorder, Replay, bucket_sizes
+from services.worker.models.decoder import Decoder
+from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages, Ops
+from services.worker.ops.triton.slot_mapping import slot_mapping
+from services.worker.ops.triton.token_ids import fill_last_tokens
+from services.worker.step_inputs import SlotTables, StepInputs
+
+
+class DeviceForwardPass:
+    """See `ForwardPass`."""
+
+    def __init__(self, decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits) -> None:
+        self._decoder, self._ops, self._pages, self._limits = decoder, ops, pages, limits
+        self._inputs = StepInputs(ops, limits)
+        self._tables = SlotTables(limits, ops.device)
+        self._slots = torch.empty(limits.max_num_batched_tokens, dtype=torch.int64, device=ops.device)
+        self.buckets = bucket_sizes(min(limits.max_num_seqs, limits.max_num_batched_tokens))
+        self._replays: dict[int, Replay] = {}
+        # [largest bucket, hidden]: where graphs leave their result, one place for all of them.
+        self._hidden: Tensor | None = None
+
+    def reset(self) -> None:
+        """See `ForwardPass`. Graphs stay: what they read and write does."""
+        self._tables.reset()
+
+    def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
+        """See `ForwardPass`. The largest first: smaller ones find room in what it took. Recording runs steps of no
+        tokens."""
+        self._inputs.clear()
+        config = self._decoder.config
+        if self._hidden is None:
+            shape = (self.buckets[-1], config.hidden_size)
+            self._hidden = torch.zeros(shape, dtype=self._ops.dtype, device=self._ops.device)
+        for size in sorted(buckets, reverse=True):
+            self._replays[size] = recorder.record(self._decode(size, self._hidden[:size], last_tokens))
+
+    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor) -> Tensor | None:
+        """See `ForwardPass`."""
+        self._tables.send(batch.wire_ids, batch.slots, batch.num_blocks, block_tables)
+        work = self._inputs.send(batch)
+        num_tokens, num_sampled = len(batch.token_ids), len(batch.sampled_rows)
+        bucket = self._bucket(batch)
+        if bucket is None:
+            hidden = self._launch(num_tokens, num_sampled, work, last_tokens)
+        else:
+            self._replays[bucket]()
+            assert self._hidden is not None
+            hidden = self._hidden[:num_sampled]
+        return self._decoder.logits(hidden) if num_sampled else None
+
+    def _bucket(self, batch: Batch) -> int | None:
+        """The smallest that holds the step; None if it has to be launched."""
+        if len(batch.token_ids) != len(batch.slots):
+            return None
+        return min((size for size in self._replays if size >= len(batch.slots)), default=None)
+
+    def _decode(self, size: int, hidden: Tensor, last_tokens: Tensor) -> Replay:
+        bounds = self._inputs.plan_decodes(size)
+        work = AttentionWork(self._inputs.work_items, bounds.num_decodes, bounds.num_tiles)
+
+        def run() -> None:
+            hidden.copy_(self._launch(size, size, work, last_tokens))
+
+        return run
+
+    def _launch(self, num_tokens: int, num_sampled: int, work: AttentionWork, last_tokens: Tensor) -> Tensor:
+        """[num_sampled, hidden], from the inputs that were sent last."""
+        inputs = self._inputs
+        token_ids, slots = inputs.token_ids[:num_tokens], self._slots[:num_tokens]
+        fill_last_tokens(token_ids, last_tokens)
+        positions = inputs.positions[:num_tokens]
+        batch = AttentionBatch(positions, inputs.query_starts, self._tables.tables, work, slots)
+        slot_mapping(batch, self._limits.block_size, out=slots)
+        return self._decoder.hidden_states(token_ids, batch, self._pages, inputs.sampled[:num_sampled])

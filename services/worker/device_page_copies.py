@@ -1,0 +1,34 @@
+"""Copies of KV blocks by one launch each, whatever the number of blocks and layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from services.worker.batch_state import I64
+from services.worker.ops.interface import KVPages
+from services.worker.ops.triton.block_copy import PagePlace, copy_blocks, copy_pages
+from services.worker.ops.upload import upload
+from services.worker.page_copies import allocate_slots, page_tensors
+
+
+class DevicePageCopies:
+    """See `PageCopies`. A kernel reads and writes the host's slots, which are pinned, through their addresses."""
+
+    def __init__(self, pages: Sequence[KVPages], num_slots: int) -> None:
+        self.num_slots = num_slots
+        self._tensors = page_tensors(pages)  # places are addresses, and keep nothing alive
+        self._device = self._tensors[0].device
+        self._slots = allocate_slots(self._tensors, num_slots)
+        self._blocks_at = PagePlace.of_device(pages)
+        self._slots_at = PagePlace.of_slots(self._slots, self._device) if num_slots else None
+
+    def save(self, blocks: I64, slots: I64) -> None:
+        assert self._slots_at is not None, "without slots nothing is swapped"
+        copy_pages(self._blocks_at, upload(blocks, self._device), self._slots_at, upload(slots, self._device))
+
+    def load(self, slots: I64, blocks: I64) -> None:
+        assert self._slots_at is not None, "without slots nothing is swapped"
+        copy_pages(self._slots_at, upload(slots, self._device), self._blocks_at, upload(blocks, self._device))
+
+    def copy(self, sources: I64, destinations: I64) -> None:
+        copy_blocks(self._blocks_at, sources, destinations)

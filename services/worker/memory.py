@@ -1,0 +1,111 @@
+"""What of a GPU's memory is left for the KV cache: found out by running the largest step there is."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+
+from services.worker.errors import ModelError
+from services.worker.graphs import Recorder
+from services.worker.kv_cache import LESS_MEMORY
+from services.worker.model_runner import ModelRunner
+from services.worker.warm_up import run_largest_step
+
+GIB = 2**30
+
+
+class DeviceMemory(Protocol):
+    """Bytes."""
+
+    def total(self) -> int: ...
+
+    def used(self) -> int:
+        """By this process and others, once what torch keeps for later is given back."""
+        ...
+
+    def peak(self, run: Callable[[], None]) -> int:
+        """The most that tensors took while `run` ran, beyond those that were there before."""
+        ...
+
+
+class CudaMemory:
+    """See `DeviceMemory`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def total(self) -> int:
+        return torch.cuda.mem_get_info(self._device)[1]
+
+    def used(self) -> int:
+        """See `DeviceMemory`."""
+        gc.collect()
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info(self._device)
+        return total - free
+
+    def peak(self, run: Callable[[], None]) -> int:
+        """See `DeviceMemory`."""
+        before = torch.cuda.memory_allocated(self._device)
+        torch.cuda.reset_peak_memory_stats(self._device)
+        run()
+        torch.cuda.synchronize(self._device)
+        return torch.cuda.max_memory_allocated(self._device) - before
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes that serving takes beside the KV cache."""
+
+    weights: int  # with what the process itself, and others on the device, have taken
+    step: int  # inputs, sampler, and the activations of the largest step
+    graphs: int  # an estimate
+
+    def left_of(self, total: int, utilization: float) -> int:
+        """What that fraction of a device has left. Negative if it is too little."""
+        return int(total * utilization) - self.weights - self.step - self.graphs
+
+    def __str__(self) -> str:
+        return (
+            f"{self.weights / GIB:.2f} GiB of weights, {self.step / GIB:.2f} GiB for the largest step, "
+            f"{self.graphs / GIB:.2f} GiB for graphs"
+        )
+
+
+def measure_needs(make_runner: Callable[[], ModelRunner], memory: DeviceMemory, recorder: Recorder | None) -> Needs:
+    """`make_runner` makes a runner over a few pages, which is dropped again. With a `recorder` the two largest graphs
+    are recorded for a guess at all: the first takes the pool that the others share, every other what the second does.
+    """
+    made: list[ModelRunner] = []
+
+    def run() -> None:
+        made.append(make_runner())
+        run_largest_step(made[0])
+
+    step = memory.peak(run)
+    buckets = made[0].graph_buckets if recorder is not None else []
+    used = [memory.used()]
+    for bucket in buckets[:-3:-1]:
+        assert recorder is not None
+        made[0].record_graphs(recorder, [bucket])
+        used.append(memory.used())
+    grown = [max(0, after - before) for before, after in pairwise(used)]
+    graphs = sum(grown[:1]) + sum(grown[1:]) * (len(buckets) - 1)
+    made.clear()
+    return Needs(memory.used(), step, graphs)
+
+
+@contextmanager
+def out_of_memory_explained(doing: str, device: torch.device, change: str = LESS_MEMORY) -> Iterator[None]:
+    """Raises ModelError instead of running out of memory: a sentence that says what to change."""
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ModelError(f"{device} has too little memory for {doing}: {change}") from error

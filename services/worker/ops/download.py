@@ -1,0 +1,36 @@
+"""Results to the host without waiting for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+class Download:
+    """Tensors of one device on their way to the host, each into memory of its own, ordered on the current stream.
+
+    The pinned memory is fresh for every download and belongs to whoever takes the results: nothing is overwritten that
+    somebody may still read.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
+        """Of no tensors it is still the end of what was launched before."""
+        self._event: torch.cuda.Event | None = None
+        if device.type != "cuda":
+            self._host = list(tensors)
+            return
+        self._host = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True) for t in tensors]
+        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._event.record()
+
+    def arrived(self) -> bool:
+        """Whether `wait` would return at once."""
+        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> list[Tensor]:
+        """The tensors, on the host."""
+        if self._event is not None:
+            self._event.synchronize()
+        return self._host

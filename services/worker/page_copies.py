@@ -1,0 +1,83 @@
+"""Copies of KV blocks: to others, to slots in host memory, and back.
+
+They run on the device's compute stream in the order of the calls, and the host never looks into its slots: so nothing
+waits for a copy to end, and a block may be given away as soon as its copy is launched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from services.worker.batch_state import I64
+from services.worker.ops.interface import KVPages, Ops
+
+
+class PageCopies(Protocol):
+    """Block ids and slots are int64 [n] on the host; no destination occurs twice."""
+
+    num_slots: int  # in host memory, each for one block of every layer
+
+    def save(self, blocks: I64, slots: I64) -> None:
+        """Blocks to slots."""
+        ...
+
+    def load(self, slots: I64, blocks: I64) -> None:
+        """Slots to blocks."""
+        ...
+
+    def copy(self, sources: I64, destinations: I64) -> None:
+        """Blocks to blocks; all are read before any is written."""
+        ...
+
+
+class PlainPageCopies:
+    """By indexing: an operation or two per layer, in host memory the fastest there is."""
+
+    def __init__(self, pages: Sequence[KVPages], num_slots: int) -> None:
+        self.num_slots = num_slots
+        self._pages = pages
+        self._tensors = page_tensors(pages)
+        self._device = self._tensors[0].device
+        self._slots = allocate_slots(self._tensors, num_slots)
+
+    def save(self, blocks: I64, slots: I64) -> None:
+        where = self._indices(blocks)
+        pages = torch.stack([tensor[where] for tensor in self._tensors], dim=1)
+        self._slots[torch.from_numpy(slots)] = pages.cpu()
+
+    def load(self, slots: I64, blocks: I64) -> None:
+        where, pages = self._indices(blocks), self._slots[torch.from_numpy(slots)].to(self._device)
+        for index, tensor in enumerate(self._tensors):
+            tensor[where] = pages[:, index]
+
+    def copy(self, sources: I64, destinations: I64) -> None:
+        for layer in self._pages:
+            layer.copy_blocks(self._indices(sources), self._indices(destinations))
+
+    def _indices(self, values: I64) -> Tensor:
+        return torch.from_numpy(values).to(self._device)
+
+
+def create_page_copies(ops: Ops, pages: Sequence[KVPages], num_slots: int) -> PageCopies:
+    """By a kernel where there is one."""
+    if ops.name == "triton":
+        from services.worker.device_page_copies import DevicePageCopies
+
+        return DevicePageCopies(pages, num_slots)
+    return PlainPageCopies(pages, num_slots)
+
+
+def page_tensors(pages: Sequence[KVPages]) -> list[Tensor]:
+    """Keys and values, layer by layer."""
+    return [tensor for layer in pages for tensor in (layer.keys, layer.values)]
+
+
+def allocate_slots(tensors: Sequence[Tensor], num_slots: int) -> Tensor:
+    """[num_slots, len(tensors), *page] in host memory, pinned where the pages are on a GPU."""
+    first = tensors[0]
+    shape = (num_slots, len(tensors), *first.shape[1:])
+    return torch.zeros(shape, dtype=first.dtype, pin_memory=first.is_cuda and num_slots > 0)

@@ -1,0 +1,124 @@
+"""What a GPU's forward pass reads beside weights and pages, in buffers that stay where they are.
+
+Row r of the batch, as kernels see it, is the sequence in slot r: a slot that is not in the step is a row without
+tokens. So block tables stay on the device, and a step sends only the entries that are new. The plan's own order of rows
+survives in the order of the sampled tokens.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from services.worker.batch_state import I32, I64, Batch, Limits
+from services.worker.ops.interface import AttentionWork, Ops
+from services.worker.ops.packed import PackedArrays
+
+
+class StepInputs:
+    """Tokens and rows of the latest step, of at most `Limits`' sizes."""
+
+    def __init__(self, ops: Ops, limits: Limits) -> None:
+        self._ops = ops
+        self._num_slots = limits.max_num_seqs
+        tokens, rows = limits.max_num_batched_tokens, limits.max_num_seqs
+        self._arrays = PackedArrays(
+            {
+                "query_starts": (torch.int32, rows + 1),
+                "sampled": (torch.int64, rows),
+                "work": (torch.int32, len(self.plan_decodes(0).items)),
+                "token_ids": (torch.int64, tokens),
+                "positions": (torch.int32, tokens),
+            },
+            ops.device,
+        )
+        self.query_starts = self._arrays.on_device("query_starts")  # int32 [max_num_seqs + 1]
+        self.sampled = self._arrays.on_device("sampled")  # int64 [max_num_seqs], 0 past the step's own
+        self.work_items = self._arrays.on_device("work")
+        # int64 [max_num_batched_tokens], -1 - slot where that slot's last token belongs; 0 past the step's own
+        self.token_ids = self._arrays.on_device("token_ids")
+        self.positions = self._arrays.on_device("positions")  # int32 [max_num_batched_tokens]
+
+    def clear(self) -> None:
+        """A step of no tokens."""
+        self._arrays.send(self._arrays.blank())
+
+    def plan_decodes(self, num_rows: int) -> AttentionWork:
+        """The work of a step in which so many slots compute one token each."""
+        starts = np.minimum(np.arange(self._num_slots + 1), num_rows).astype(np.int32)
+        work = self._ops.plan_attention(starts, np.zeros(num_rows, np.int32))
+        assert work is not None, "operations that run on slots plan their attention"
+        return work
+
+    def send(self, batch: Batch) -> AttentionWork:
+        """Sends a step's inputs. Returns its work, as it stands on the device then."""
+        by_slot = np.argsort(batch.slots)
+        counts = np.diff(batch.query_starts)[by_slot].astype(np.int64)
+        query_starts = np.zeros(self._num_slots + 1, np.int64)
+        query_starts[batch.slots[by_slot] + 1] = counts
+        query_starts = np.cumsum(query_starts)
+        source = _ranges(batch.query_starts[:-1][by_slot], counts)  # [num_tokens], each one's place in the plan's order
+        place = np.empty_like(source)
+        place[source] = np.arange(len(source))
+        token_ids = batch.token_ids.copy()
+        token_ids[batch.last_token_at] = -1 - batch.last_token_slots
+        positions, starts = batch.positions[source], query_starts.astype(np.int32)
+        work = self._ops.plan_attention(starts, positions)
+        assert work is not None
+        host = self._arrays.blank()
+        host["query_starts"] = starts
+        host["sampled"] = place[batch.sampled_tokens]
+        host["work"] = work.items.numpy()
+        host["token_ids"] = token_ids[source]
+        host["positions"] = positions
+        self._arrays.send(host)
+        return AttentionWork(self.work_items, work.num_decodes, work.num_tiles)
+
+
+class SlotTables:
+    """Each slot's block table, on the device: what the sequence that ran there last was sent."""
+
+    def __init__(self, limits: Limits, device: torch.device) -> None:
+        shape = (limits.max_num_seqs, limits.max_blocks_per_sequence)
+        self.tables = torch.zeros(shape, dtype=torch.int32, device=device)  # [max_num_seqs, max_blocks_per_sequence]
+        # Of one copy; a step that brings more takes several. What 256 sequences of 8,192 tokens bring in blocks of 16
+        # when all start at once is 131,072; while they decode, 16.
+        self._capacity = max(limits.max_num_seqs, 4096)
+        lengths = {"at": (torch.int64, self._capacity), "blocks": (torch.int32, self._capacity)}
+        self._arrays = PackedArrays(lengths, device)
+        self._owner: I64 = np.empty(0, np.int64)
+        self._num_sent: I64 = np.empty(0, np.int64)
+        self.reset()
+
+    def reset(self) -> None:
+        """Sequences of another epoch may have the wire ids of this one."""
+        self._owner = np.full(len(self.tables), -1, np.int64)
+        self._num_sent = np.zeros(len(self.tables), np.int64)
+
+    def send(self, wire_ids: I64, slots: I64, num_blocks: I64, tables: I32) -> None:
+        """Sends what these sequences have more than they had. wire_ids, slots, num_blocks [num_rows]; tables
+        [max_num_seqs, max_blocks_per_sequence], of all slots. A sequence's entries never change, they only get more.
+        """
+        have = np.where(self._owner[slots] == wire_ids, self._num_sent[slots], 0)
+        missing = num_blocks - have
+        at = np.repeat(slots * tables.shape[1], missing) + _ranges(have, missing)
+        for start in range(0, len(at), self._capacity):
+            self._scatter(at[start : start + self._capacity], tables)
+        self._owner[slots] = wire_ids
+        self._num_sent[slots] = num_blocks
+
+    def _scatter(self, at: I64, tables: I32) -> None:
+        host = self._arrays.blank()
+        host["at"] = at
+        host["blocks"] = tables.ravel()[at]
+        self._arrays.send(host)
+        entries = self._arrays.on_device("at")[: len(at)], self._arrays.on_device("blocks")[: len(at)]
+        self.tables.view(-1).index_copy_(0, *entries)
+
+
+def _ranges(starts: NDArray[np.integer], counts: I64) -> I64:
+    """starts[0], starts[0] + 1, ... (counts[0] of them), then those of starts[1] and so on."""
+    ends = np.cumsum(counts)
+    offsets: I64 = np.repeat(starts - (ends - counts), counts)
+    return offsets + np.arange(len(offsets))

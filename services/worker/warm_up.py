@@ -1,0 +1,91 @@
+"""Steps of nobody's sequences, run before the first: for what they compile, and for the memory they take.
+
+Each leaves the runner in a new epoch. Their sequences share block 0, which holds nothing of use then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from services.worker.model_runner import ModelRunner
+from services.worker.plan import U32, NewSequence, Rows, StepPlan
+from services.worker.sampling.params import MAX_LOGPROBS, SamplingParams
+
+EVERYTHING = SamplingParams(
+    temperature=1.0, top_k=5, top_p=0.9, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.1,
+    frequency_penalty=0.1, logit_bias=((0, 1.0),), logprobs=MAX_LOGPROBS,
+)  # fmt: skip
+# Which of the sampler's kernels run, and how they are specialized, depends on what its rows want.
+SAMPLING = (SamplingParams(temperature=0.0), SamplingParams(), EVERYTHING)
+_PROMPT_TOKENS = 17
+
+
+def warm_up(runner: ModelRunner) -> None:
+    """Runs every kind of kernel that serving does, so that nothing is compiled under way: chunks and decodes, mixed and
+    alone, in all layers, each way to sample, and a copy of blocks."""
+    limits = runner.limits
+    if limits.max_num_seqs < 2 or limits.max_num_batched_tokens < 2 or limits.max_model_len < 3:
+        return
+    longest = min(_PROMPT_TOKENS, limits.max_num_batched_tokens - 1, limits.max_model_len - 1)
+    for sampling in SAMPLING:
+        _run_prompts(runner, [longest, 1], sampling)
+        _run(runner, (), [longest, 1], [1, 1], copy=limits.num_blocks > 1)
+        runner.reset()
+
+
+def run_largest_step(runner: ModelRunner) -> None:
+    """As many tokens as a step takes, of as many sequences, all of which sample."""
+    limits = runner.limits
+    num_rows = min(limits.max_num_seqs, limits.max_num_batched_tokens)
+    counts = np.full(num_rows, limits.max_num_batched_tokens // num_rows)
+    counts[: limits.max_num_batched_tokens % num_rows] += 1
+    # Penalties and biases take memory of their own as sequences come that want them.
+    sampling = SamplingParams(top_k=5, top_p=0.9, logprobs=MAX_LOGPROBS)
+    _run_prompts(runner, np.minimum(counts, limits.max_model_len).tolist(), sampling)
+    runner.reset()
+
+
+def _run_prompts(runner: ModelRunner, lengths: Sequence[int], sampling: SamplingParams) -> None:
+    """One prompt per slot, from the first on."""
+    limits = runner.limits
+
+    def blocks(length: int) -> U32:
+        return np.zeros(min(length // limits.block_size + 1, limits.max_blocks_per_sequence), np.uint32)
+
+    sequences = tuple(
+        NewSequence(
+            wire_id=slot + 1, slot=slot, token_ids=np.zeros(length, np.uint32), num_prompt_tokens=length,
+            num_computed_tokens=0, block_ids=blocks(length),
+            sampling=sampling, choice_index=0,
+        )
+        for slot, length in enumerate(lengths)
+    )  # fmt: skip
+    _run(runner, sequences, [0] * len(lengths), lengths)
+
+
+def _run(
+    runner: ModelRunner,
+    sequences: tuple[NewSequence, ...],
+    computed: Sequence[int],
+    scheduled: Sequence[int],
+    *,
+    copy: bool = False,
+) -> None:
+    slots = np.arange(len(scheduled), dtype=np.uint32)
+    no_blocks = np.zeros(len(slots) + 1, np.uint32), np.zeros(0, np.uint32)
+    rows = Rows(slots + np.uint32(1), slots, _column(scheduled), _column(computed), *no_blocks)
+    copies = {"copy_sources": _column([0]), "copy_destinations": _column([1])} if copy else {}
+    step = runner.launch(StepPlan(0, 1, _column([]), sequences, rows, **copies), 0.0)
+    runner.collect(step)
+    # What would fail a sequence while serving stops the start.
+    if step.error is not None:
+        raise step.error
+    for _, reason in step.batch.failed:
+        raise torch.OutOfMemoryError(reason)
+
+
+def _column(values: Sequence[int]) -> U32:
+    return np.array(values, np.uint32)

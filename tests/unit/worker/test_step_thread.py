@@ -1,0 +1,77 @@
+"""When the step thread launches, and when it collects, if the device works on by itself."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from services.worker.engine import Engine
+from services.worker.plan import Rows, StepPlan, StepResult
+from services.worker.step_thread import Outcome, Session, StepThread
+
+NO_IDS = np.zeros(0, np.uint32)
+
+
+class FakeRunner:
+    """Steps end when the test says so."""
+
+    synchronous = False
+    num_sequences = 0
+
+    def __init__(self) -> None:
+        self.launched: list[int] = []
+        self.ended: dict[int, threading.Event] = {}
+        self.second = threading.Event()
+
+    def launch(self, plan: StepPlan, received_at: float) -> Any:
+        self.launched.append(plan.step_id)
+        if len(self.launched) == 2:
+            self.second.set()
+        return SimpleNamespace(plan=plan, error=None)
+
+    def finished(self, step: Any) -> bool:
+        return self.ended[step.plan.step_id].is_set()
+
+    def collect(self, step: Any) -> StepResult:
+        assert self.ended[step.plan.step_id].wait(20)
+        return StepResult(step.plan.step_id, NO_IDS, NO_IDS, None, (), 0, 0, 0)
+
+    def close(self) -> None: ...
+
+
+def plan(step_id: int) -> StepPlan:
+    return StepPlan(1, step_id, NO_IDS, (), Rows(NO_IDS, NO_IDS, NO_IDS, NO_IDS, np.zeros(1, np.uint32), NO_IDS))
+
+
+def test_a_plan_that_comes_while_a_step_runs_is_launched_behind_it() -> None:
+    """Also when the thread had nothing left to launch; and results come as steps end, without another plan."""
+    runner = FakeRunner()
+    runner.ended = {1: threading.Event(), 2: threading.Event()}
+    delivered: list[Outcome] = []
+    first, last = threading.Event(), threading.Event()
+
+    def deliver(outcome: Outcome) -> None:
+        delivered.append(outcome)
+        (first if len(delivered) == 1 else last).set()
+
+    thread = StepThread(lambda: cast(Engine, SimpleNamespace(runner=runner)))
+    thread.start()
+    session = Session(deliver)
+    thread.submit(session, plan(1))
+    deadline = time.monotonic() + 20
+    while thread.stuck_for() == 0.0:  # launched, and waited for
+        assert time.monotonic() < deadline
+    thread.submit(session, plan(2))
+    assert runner.second.wait(20), "the thread waits for the first step instead of launching the second"
+    assert not delivered
+    runner.ended[1].set()
+    assert first.wait(20)
+    runner.ended[2].set()
+    assert last.wait(20)
+    assert [outcome.step_id for outcome in delivered if isinstance(outcome, StepResult)] == [1, 2]
+    thread.stop(20)
+    assert thread.ended.done()

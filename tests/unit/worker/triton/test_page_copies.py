@@ -1,0 +1,53 @@
+"""Both ways to copy blocks do the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+
+from services.worker.device_page_copies import DevicePageCopies
+from services.worker.ops.interface import KVPages
+from services.worker.ops.reference import ReferenceOps
+from services.worker.ops.triton.ops import TritonOps
+from services.worker.page_copies import PageCopies, PlainPageCopies, create_page_copies
+
+
+def column(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(values, np.int64)
+
+
+def make_pages(device: torch.device) -> list[KVPages]:
+    def tensor(seed: int) -> torch.Tensor:
+        return torch.randn((6, 2, 4, 16), generator=torch.Generator().manual_seed(seed)).to(device)
+
+    return [KVPages(tensor(2 * layer), tensor(2 * layer + 1)) for layer in range(3)]
+
+
+def snapshot(pages: Sequence[KVPages]) -> torch.Tensor:
+    """[blocks, tensors, *page]"""
+    return torch.stack([tensor for layer in pages for tensor in (layer.keys, layer.values)], dim=1).cpu().clone()
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_blocks_move_and_come_back(device: torch.device, plain: bool) -> None:
+    pages = make_pages(device)
+    copies: PageCopies = (PlainPageCopies if plain else DevicePageCopies)(pages, 5)
+    assert copies.num_slots == 5
+    expected = snapshot(pages)
+    before = expected.clone()
+    copies.save(column(0, 4), column(3, 1))
+    copies.copy(column(1, 2, 5), column(2, 1, 0))  # two change places
+    expected[[2, 1, 0]] = before[[1, 2, 5]]
+    assert torch.equal(snapshot(pages), expected)
+    copies.load(column(1, 3), column(3, 5))
+    expected[[3, 5]] = before[[4, 0]]
+    assert torch.equal(snapshot(pages), expected)
+
+
+def test_the_kernels_copy_where_there_are_kernels(device: torch.device) -> None:
+    pages = make_pages(device)
+    assert isinstance(create_page_copies(TritonOps(device, torch.float32), pages, 0), DevicePageCopies)
+    assert isinstance(create_page_copies(ReferenceOps(device, torch.float32), pages, 0), PlainPageCopies)

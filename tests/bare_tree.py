@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HIDDEN = (
     "aiohttp", "envoy", "gguf", "google.api", "google.rpc", "grpc_health", "grpc_reflection", "hypothesis",
-    "matplotlib", "openai", "opentelemetry", "prometheus_client", "prompt_toolkit", "pydantic", "pydantic_core", 
+    "matplotlib", "openai", "opentelemetry", "prometheus_client", "prompt_toolkit", "pydantic", "pydantic_core",
     "pytest", "pytest_asyncio", "pytest_timeout", "requests", "rich",
 )  # fmt: skip
 

@@ -1,4 +1,6 @@
-"""One of the processes that ask: `python -m benchmarks.gpu.client ADDRESS CONCURRENCY REQUESTS INPUT OUTPUT VOCAB SEED`.
+"""One of the processes that ask.
+
+    python -m benchmarks.gpu.client ADDRESS CONCURRENCY REQUESTS INPUT OUTPUT VOCAB SEED
 
 Keeps CONCURRENCY requests of random token ids under way until REQUESTS are answered, and prints their times as JSON.
 """

@@ -30,8 +30,8 @@ class Sequences:
     """
 
     def __init__(self, runner: ModelRunner, count: int, context: int, num_steps: int, seed: int = 0) -> None:
-        """They are the runner's only ones. `num_steps`: how many will be run at most. Raises ValueError if the blocks do
-        not suffice."""
+        """They are the runner's only ones. `num_steps`: how many will be run at most. Raises ValueError if the
+        blocks do not suffice."""
         self.runner, self.count, self.context = runner, count, context
         limits = runner.limits
         per_sequence = -(-(context + num_steps) // limits.block_size)

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test test-long kernels kernels-check check fmt lint types imports proto proto-check bench clean
+.PHONY: help setup demo test test-long kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,6 +63,10 @@ proto-check: ## fail if the stubs are not what protos/ generates
 
 bench: .venv/dev ## measure what docs/performance.md reports
 	$(BIN)/python -m benchmarks.run
+
+# A GPU machine brings its own Python with torch: nothing is installed there.
+bench-gpu: ## measure a GPU, from a bare source tree; GPU_ARGS='--quantization fp8' and the like go to every part
+	PYTHONPATH=$(CURDIR) $(PYTHON) -m benchmarks.gpu all $(GPU_ARGS)
 
 clean: ## remove .venv and what was built
 	rm -rf .venv .venv-proto build

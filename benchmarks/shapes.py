@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _TOKENIZER = Path(__file__).parents[1] / "quire" / "models" / "quire-chat"
 
@@ -19,19 +21,26 @@ class Shape:
     num_heads: int
     num_kv_heads: int
     max_model_len: int
+    tie_word_embeddings: bool = True
+    rope_theta: float = 10000.0
+    dtype: str = "float32"
+    quantization_config: Mapping[str, Any] | None = None
 
     def write(self, folder: Path) -> list[str]:
         """Writes a model directory; returns the worker's arguments for it."""
         for path in _TOKENIZER.glob("tokenizer*.json"):
             shutil.copy(path, folder)
-        config = {
+        config: dict[str, Any] = {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
-            "rope_theta": 10000.0, "tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 2,
+            "rope_theta": self.rope_theta, "tie_word_embeddings": self.tie_word_embeddings, "bos_token_id": 0,
+            "eos_token_id": 2,
             "vocab_size": self.vocab_size, "hidden_size": self.hidden_size,
             "intermediate_size": self.intermediate_size, "num_hidden_layers": self.num_layers,
             "num_attention_heads": self.num_heads, "num_key_value_heads": self.num_kv_heads,
-            "max_position_embeddings": self.max_model_len, "torch_dtype": "float32",
+            "max_position_embeddings": self.max_model_len, "torch_dtype": self.dtype,
         }  # fmt: skip
+        if self.quantization_config is not None:
+            config["quantization_config"] = dict(self.quantization_config)
         (folder / "config.json").write_text(json.dumps(config))
         return [str(folder), "--load-format", "dummy"]
 

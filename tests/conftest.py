@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,27 @@ if not Path("/dev/nvidiactl").exists():
     # Without a GPU, kernels run in Triton's interpreter. It has to be told before anybody imports Triton, as some of
     # transformers' modules do.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# What `-m gpu` selects is here, so that nothing else is imported: a GPU machine may lack what other tests need.
+GPU_TESTS = ("gpu", "unit/worker/triton", "unit/worker/sampling")
+TESTS = Path(__file__).parent
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    if config.option.markexpr != "gpu" or not collection_path.is_relative_to(TESTS):
+        return None
+    path = collection_path.relative_to(TESTS)
+    folders = [Path(folder) for folder in GPU_TESTS]
+    if not any(path.is_relative_to(folder) or folder.is_relative_to(path) for folder in folders):
+        return True
+    lacks_hypothesis = path.suffix == ".py" and find_spec("hypothesis") is None
+    return True if lacks_hypothesis and "import hypothesis\n" in _imports(collection_path) else None
+
+
+def _imports(path: Path) -> str:
+    """A line for each package that the file imports from."""
+    words = (line.split() for line in path.read_text(encoding="utf-8").splitlines())
+    return "".join(f"import {line[1].partition('.')[0]}\n" for line in words if line[:1] in (["import"], ["from"]))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 import os
 import signal
@@ -10,14 +11,12 @@ import socket
 from collections.abc import Sequence
 
 from quire.inference.v1 import inference_pb2_grpc
-from quire.openai.v1 import openai_pb2_grpc
 from services.router.calls import Calls
 from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
-from services.router.openai.servicer import OpenAIServicer
 from services.router.placement import Placement
 from services.router.tokenizer import TextThreads
 from services.router.tracing import Tracing
@@ -30,6 +29,8 @@ from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_
 logger = logging.getLogger(__name__)
 
 SERVICES = ("quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService")
+# What OpenAI's API needs beside grpcio and protobuf, and the typed one does not.
+_OPENAI_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
 
 
 class Router:
@@ -52,19 +53,28 @@ class Router:
         )
         self.metrics = RequestMetrics()
         self.generator = Generator(self.placement, self.metrics, config.max_num_requests)
-        own_metrics = RouterCollector(self.metrics, self.placement)
-        self.registry = registry_of([own_metrics])
-        gateway_registry = registry_of([own_metrics, LoadCollector(self.placement)])
+        self.collector = RouterCollector(self.metrics, self.placement)
         calls = Calls(config.api_key, self.metrics)
         tracing = Tracing(tracing_enabled)
-        self._server = GrpcServer(SERVICES)
-        self._server.add(
-            openai_pb2_grpc.add_OpenAIServiceServicer_to_server,
-            OpenAIServicer(calls, self.generator, self.metrics, tracing, gateway_registry, self._threads, config.max_n),
-        )
+        missing = _missing(_OPENAI_NEEDS)
+        self._server = GrpcServer(SERVICES[1:] if missing else SERVICES)
+        if missing:
+            logger.warning("OpenAI's API is not served: %s not installed", ", ".join(missing))
+        else:
+            self._add_openai(calls, tracing)
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
             InferenceServicer(calls, self.generator, tracing, config.max_n),
+        )
+
+    def _add_openai(self, calls: Calls, tracing: Tracing) -> None:
+        from quire.openai.v1 import openai_pb2_grpc
+        from services.router.openai.servicer import OpenAIServicer
+
+        registry = registry_of([self.collector, LoadCollector(self.placement)])
+        self._server.add(
+            openai_pb2_grpc.add_OpenAIServiceServicer_to_server,
+            OpenAIServicer(calls, self.generator, self.metrics, tracing, registry, self._threads, self._config.max_n),
         )
 
     async def start(self) -> list[str]:
@@ -108,7 +118,7 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
     try:
         addresses = await router.start()
         if config.metrics_port is not None:
-            start_metrics_server(config.metrics_host, config.metrics_port, router.registry)
+            start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
     except OSError as error:
         return _fail(status, str(error))
     logger.info("listening on %s", ", ".join(addresses))
@@ -130,6 +140,17 @@ def main(argv: Sequence[str]) -> int:
     config = resolve(RouterConfig, argv, prog="quire router", description="Serves the APIs in front of schedulers.")
     configure_logging("router", config.log_level, config.log_format)
     return asyncio.run(run(config, StatusReporter(config.status_fd)))
+
+
+def _missing(modules: Sequence[str]) -> list[str]:
+    return [name for name in modules if not _is_there(name)]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even the package that it would be in
+        return False
 
 
 def _fail(status: StatusReporter, reason: str) -> int:

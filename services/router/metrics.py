@@ -1,7 +1,7 @@
 """Prometheus metrics under vLLM's names, so that its dashboards, autoscalers and endpoint pickers work unchanged.
 
 Gauges come from the schedulers' reports, latencies and counts from what this router saw itself. The hot path keeps
-plain numbers; they become Prometheus' when somebody asks.
+plain numbers; they become Prometheus' when somebody asks. So a router runs without prometheus_client, unscraped.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+    from prometheus_client.registry import Collector
+
     from services.router.placement import Placement
     from services.router.scheduler_connection import SchedulerConnection
 
@@ -124,7 +124,7 @@ class RequestTimer:
             self._metrics.mean_time_per_output_token.observe(per_token)
 
 
-class LoadCollector(Collector):
+class LoadCollector:
     """The schedulers' loads, as this router last heard them: for whoever scrapes the gateway alone. The schedulers' own
     metrics have the same, so a router's port leaves them out and nothing is counted twice.
     """
@@ -133,6 +133,8 @@ class LoadCollector(Collector):
         self._placement = placement
 
     def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         by_model: dict[str, list[SchedulerConnection]] = {}
         for connection in self._placement.connections:
             if connection.info is not None:
@@ -180,7 +182,7 @@ class LoadCollector(Collector):
             yield counter
 
 
-class RouterCollector(Collector):
+class RouterCollector:
     """What this router has seen itself."""
 
     def __init__(self, requests: RequestMetrics, placement: Placement) -> None:
@@ -192,6 +194,8 @@ class RouterCollector(Collector):
         yield from self._counts()
 
     def _latencies(self) -> Iterator[Metric]:
+        from prometheus_client.core import HistogramMetricFamily
+
         names = (
             ("vllm:time_to_first_token_seconds", "time_to_first_token"),
             ("vllm:inter_token_latency_seconds", "inter_token_latency"),
@@ -207,6 +211,8 @@ class RouterCollector(Collector):
             yield family
 
     def _counts(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
         models = self._requests.models
         prompt = CounterMetricFamily("vllm:prompt_tokens", "Prompt tokens received.", labels=["model_name"])
         generation = CounterMetricFamily("vllm:generation_tokens", "Tokens generated.", labels=["model_name"])
@@ -238,6 +244,8 @@ class RouterCollector(Collector):
 
 
 def registry_of(collectors: Iterable[Collector]) -> CollectorRegistry:
+    from prometheus_client import CollectorRegistry
+
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)
@@ -245,6 +253,8 @@ def registry_of(collectors: Iterable[Collector]) -> CollectorRegistry:
 
 
 def _labelled(name: str, help_text: str, label: str, counts: Counter[str]) -> CounterMetricFamily:
+    from prometheus_client.core import CounterMetricFamily
+
     family = CounterMetricFamily(name, help_text, labels=[label])
     for value, count in counts.items():
         family.add_metric([value], count)

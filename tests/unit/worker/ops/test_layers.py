@@ -19,7 +19,7 @@ from services.worker.quantization.int8 import Int8Weight
 from services.worker.quantization.weight import Weight
 from services.worker.sampling.params import SamplingParams
 from tests.unit.worker.driver import Driver, Request
-from tests.unit.worker.tiny_models import make_runner, save_model
+from tests.unit.worker.tiny_models import make_decoder, make_runner, save_model
 
 
 class OneByOne(CPUOps):
@@ -66,7 +66,7 @@ def test_logprobs_are_the_same_bits(
 
 def test_layers_that_cannot_be_joined_run_one_by_one(cpu: CPUOps, tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
-    decoder = make_runner(tmp_path, ops=cpu)._decoder
+    decoder = make_decoder(tmp_path, cpu)
     assert isinstance(decoder._run_layers, FusedLayers)
     assert FusedLayers.takes(decoder.config, decoder._layers)
     other = replace(decoder._layers[0], qkv=lambda x: x)

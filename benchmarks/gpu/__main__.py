@@ -1,0 +1,136 @@
+"""The GPU's benchmark: `python -m benchmarks.gpu PART [--quantization fp8] [-- worker's own options]`.
+
+`all` runs the parts in order, a process each, and prints one table of their figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from benchmarks.gpu.figures import HEADER, Figure, line, table
+
+# In the order of `all`. Each takes less than nine minutes on an H200.
+PARTS = {
+    "ceilings": "what the device can do: memory and matrix units",
+    "decode": "decode steps by batch and context",
+    "prefill": "prompts by length",
+    "kernels": "each kernel's share of a step",
+    "attention": "attention alone, beside torch's",
+    "products": "matrix products alone",
+    "tunings": "attention's launch configurations beside others",
+    "idle": "the GPU's idle time between steps",
+    "peer": "transformers' generation",
+    "serve": "end to end through gRPC",
+}
+# What `all` runs: everything in floats, and then what depends on the form of the weights.
+FORMS = ("fp8", "awq")
+OF_A_FORM = ("decode", "prefill", "kernels", "products", "serve")
+
+
+def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """The benchmark's options, and those after `--`, which are the worker's."""
+    words = list(arguments)
+    at = words.index("--") if "--" in words else len(words)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
+    parser.add_argument("part", choices=(*PARTS, "all"), help="; ".join(f"{n}: {what}" for n, what in PARTS.items()))
+    parser.add_argument("--shape", default="llama-8b", choices=("llama-8b", "llama-1b", "qwen-32b"))
+    parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float16"))
+    parser.add_argument(
+        "--quantization", choices=("fp8", "int8", "int8-weight-only", "awq", "gptq"), help="form of the weights"
+    )
+    parser.add_argument("--kv-cache-dtype", default="auto", choices=("auto", "fp8"))
+    parser.add_argument("--commit", help="the tree's, to be kept with the figures; git's word if left out")
+    parser.add_argument("--results", type=Path, help="folder for the figures; benchmarks/results if left out")
+    parser.add_argument("--dry-run", action="store_true", help="a tiny model on the CPU: no figure means anything")
+    return parser.parse_args(words[:at]), tuple(words[at + 1 :])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options, worker_arguments = parse(words)
+    if options.dry_run:
+        interpret_kernels()
+    if options.part == "all":
+        return run_all(options, words)
+    import torch
+
+    from benchmarks.gpu import machine
+    from benchmarks.gpu.bench import Bench
+
+    if not options.dry_run and not torch.cuda.is_available():
+        print("there is no GPU here; --dry-run runs the same code on a CPU", file=sys.stderr)
+        return 1
+    bench = Bench(
+        options.shape, options.dtype, options.quantization, options.kv_cache_dtype, worker_arguments, options.dry_run
+    )
+    start = time.monotonic()
+    print(f"\n{options.part}: {PARTS[options.part]}; {bench.name}; {machine.describe(bench.device)}")
+    if options.dry_run:
+        print("DRY RUN on a CPU with a tiny model and no clock: no figure means anything, and none is kept")
+    print(HEADER, flush=True)
+    found = []
+    with torch.no_grad():
+        for figure in importlib.import_module(f"benchmarks.gpu.{options.part}").measure(bench):
+            print(line(figure), flush=True)
+            found.append(figure)
+    print(f"({time.monotonic() - start:.0f} s)", flush=True)
+    if not options.dry_run:
+        folder, commit = options.results or machine.RESULTS, options.commit or machine.commit()
+        machine.store(folder / file_name(options.part, bench.name), found, bench.device, commit, words)
+    return 0
+
+
+def run_all(options: argparse.Namespace, words: Sequence[str]) -> int:
+    """Parts that fail are named at the end, and do not keep the others from running."""
+    from benchmarks.gpu import machine
+    from benchmarks.gpu.bench import Bench
+
+    runs = [(part, options.quantization) for part in PARTS]
+    if options.quantization is None:
+        forms = ("int8",) if options.dry_run else FORMS  # a CPU computes with no other
+        runs += [(part, form) for form in forms for part in OF_A_FORM]
+    rest = [word for word in words if word != "all"]
+    found: list[Figure] = []
+    failed = []
+    for part, form in runs:
+        own = [part, *([] if form == options.quantization else ["--quantization", str(form)]), *rest]
+        if options.dry_run:
+            main(own)
+            continue
+        if subprocess.run([sys.executable, "-m", "benchmarks.gpu", *own], cwd=machine.ROOT).returncode:
+            failed.append(" ".join(own))
+            continue
+        name = Bench(options.shape, options.dtype, form, options.kv_cache_dtype).name
+        figures = machine.load((options.results or machine.RESULTS) / file_name(part, name))
+        found += [replace(figure, name=f"[{form or options.dtype}] {figure.name}") for figure in figures]
+    if not options.dry_run:
+        print(f"\nall parts\n{table(found)}")
+    for part in failed:
+        print(f"FAILED: python -m benchmarks.gpu {part}")
+    return 1 if failed else 0
+
+
+def file_name(part: str, name: str) -> str:
+    return f"gpu_{part}_{name}.json"
+
+
+@cache
+def interpret_kernels() -> None:
+    """Before any kernel is defined: it is compiled or interpreted for good."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    from tests.interpreter import let_the_interpreter_count
+
+    let_the_interpreter_count()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""What every part starts from: the options, the device, a clock, the ceilings, and a worker's engine."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from benchmarks.gpu.ceilings import Ceilings, measure_ceilings
+from benchmarks.gpu.clock import Clock, DeviceClock, DryClock
+from benchmarks.gpu.floors import Floors
+from benchmarks.gpu.shapes import AT_LOAD, SHAPES, TINY, quantized
+from benchmarks.shapes import Shape
+from services.worker.config import WorkerConfig
+from services.worker.engine import Engine, load_engine
+from services.worker.kv_cache import resolve_kv_cache_dtype
+from services.worker.models.config import ModelConfig, read_model_config
+from services.worker.ops import create_ops
+from services.worker.ops.interface import AttentionShape, Ops
+from services.worker.quantization.at_load import resolve_quantization
+from shared.config import resolve
+
+_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class Bench:
+    shape_name: str = "llama-8b"
+    dtype_name: str = "bfloat16"
+    quantization: str | None = None
+    kv_cache_dtype: str = "auto"
+    worker_arguments: tuple[str, ...] = ()  # that come after those of the benchmark, and so win
+    dry_run: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of what is measured, as files are called by it."""
+        kv = "" if self.kv_cache_dtype == "auto" else f"_kv-{self.kv_cache_dtype}"
+        return f"{self.shape_name}_{self.quantization or self.dtype_name}{kv}"
+
+    @cached_property
+    def device(self) -> torch.device:
+        return torch.device("cpu" if self.dry_run else "cuda")
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        return torch.float32 if self.dry_run else _DTYPES[self.dtype_name]
+
+    @cached_property
+    def clock(self) -> Clock:
+        return DryClock() if self.dry_run else DeviceClock(self.device)
+
+    @cached_property
+    def ceilings(self) -> Ceilings:
+        """To be asked for before anything large is allocated."""
+        return measure_ceilings(self.device, self.clock, dry_run=self.dry_run)
+
+    @cached_property
+    def shape(self) -> Shape:
+        return quantized(TINY if self.dry_run else SHAPES[self.shape_name], self.quantization)
+
+    @cached_property
+    def model(self) -> ModelConfig:
+        with tempfile.TemporaryDirectory(prefix="quire-bench-") as folder:
+            self.shape.write(Path(folder))
+            return read_model_config(Path(folder))
+
+    @cached_property
+    def ops(self) -> Ops:
+        """For kernels by themselves."""
+        return create_ops(self.device, self.dtype)
+
+    @cached_property
+    def kv_dtype(self) -> torch.dtype:
+        return resolve_kv_cache_dtype("auto" if self.dry_run else self.kv_cache_dtype, self.ops)
+
+    @property
+    def attention_shape(self) -> AttentionShape:
+        model = self.model
+        return AttentionShape(
+            model.num_heads, model.num_kv_heads, model.head_dim, BLOCK_SIZE, self.dtype, self.kv_dtype
+        )
+
+    @cached_property
+    def floors(self) -> Floors:
+        method = self.quantization if self.quantization in AT_LOAD else None
+        at_load = resolve_quantization(method, self.model.quantization)
+        return Floors(self.model, self.ceilings, self.dtype, self.kv_dtype, at_load)
+
+    def arguments(self, folder: Path, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int) -> list[str]:
+        """The worker's, for a model that is written to `folder`."""
+        arguments = [
+            *self.shape.write(folder),
+            *("--device", str(self.device), "--block-size", str(BLOCK_SIZE)),
+            *("--max-model-len", str(max_model_len), "--max-num-seqs", str(max_num_seqs)),
+            *("--max-num-batched-tokens", str(max_num_batched_tokens)),
+        ]
+        if self.quantization is not None:
+            arguments += ["--quantization", self.quantization]
+        if self.dry_run:
+            arguments += ["--num-gpu-blocks-override", "64", "--num-threads", "1"]
+        else:
+            arguments += ["--dtype", self.dtype_name, "--kv-cache-dtype", self.kv_cache_dtype]
+        return [*arguments, *self.worker_arguments]
+
+    @contextmanager
+    def engine(self, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int) -> Iterator[Engine]:
+        """As a worker puts it together. Ceilings are measured before, as the KV cache takes what memory is left."""
+        _ = self.ceilings
+        with tempfile.TemporaryDirectory(prefix="quire-bench-") as folder:
+            arguments = self.arguments(Path(folder), max_model_len, max_num_seqs, max_num_batched_tokens)
+            config = resolve(WorkerConfig, arguments, prog="benchmarks.gpu", description="The worker's options.")
+            yield load_engine(config, lambda _detail, _progress: None)

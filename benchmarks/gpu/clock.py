@@ -1,0 +1,103 @@
+"""How long work takes on the device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Protocol
+
+import torch
+
+Work = Callable[[], object]
+
+# Several times the L2 cache of any GPU.
+FLUSH_BYTES = 256 << 20
+
+
+class Clock(Protocol):
+    name: str
+
+    def whole(self, work: Work) -> float:
+        """Seconds from an idle device to an idle device, whatever streams `work` uses: for many steps at once."""
+        ...
+
+    def each(self, work: Work, repeats: int) -> list[float]:
+        """Seconds of each of `repeats` runs, by events around it on the current stream, with the L2 cache flushed
+        before."""
+        ...
+
+    def in_graph(self, works: Sequence[Work], repeats: int) -> float:
+        """Median seconds of one of `works`, recorded one after the other in one CUDA graph, so that the host's time to
+        launch them is not in it. Together they should read several times the L2 cache."""
+        ...
+
+
+class DeviceClock:
+    name = "CUDA events"
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=device)
+
+    def whole(self, work: Work) -> float:
+        torch.cuda.synchronize(self._device)
+        start = time.perf_counter()
+        work()
+        torch.cuda.synchronize(self._device)
+        return time.perf_counter() - start
+
+    def each(self, work: Work, repeats: int) -> list[float]:
+        work()
+        events = [(_event(), _event()) for _ in range(repeats)]
+        for start, end in events:
+            self._flush.zero_()
+            start.record()
+            work()
+            end.record()
+        torch.cuda.synchronize(self._device)
+        return [start.elapsed_time(end) / 1e3 for start, end in events]
+
+    def in_graph(self, works: Sequence[Work], repeats: int) -> float:
+        side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(side):
+            for work in works:  # compiles, and allocates what is allocated once
+                work()
+        torch.cuda.current_stream(self._device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for work in works:
+                work()
+        graph.replay()
+        events = [(_event(), _event()) for _ in range(repeats)]
+        for start, end in events:
+            start.record()
+            graph.replay()
+            end.record()
+        torch.cuda.synchronize(self._device)
+        milliseconds = [float(start.elapsed_time(end)) for start, end in events]
+        return median(milliseconds) / 1e3 / len(works)
+
+
+class DryClock:
+    """Runs the work and says a millisecond, whatever it took: for dry runs, whose figures mean nothing."""
+
+    name = "none: a dry run"
+
+    def whole(self, work: Work) -> float:
+        work()
+        return 1e-3
+
+    def each(self, work: Work, repeats: int) -> list[float]:
+        work()
+        return [1e-3] * repeats
+
+    def in_graph(self, works: Sequence[Work], repeats: int) -> float:
+        for work in works:
+            work()
+        return 1e-3
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

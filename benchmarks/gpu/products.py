@@ -1,0 +1,84 @@
+"""Each of a layer's matrix products alone, by number of rows, in floats and in the form that --quantization names."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.figures import Figure
+from services.worker.quantization.fp8 import Fp8Weight
+from services.worker.quantization.int8 import Int8Weight
+from services.worker.quantization.weight import Weight
+
+ROWS = (1, 8, 32, 128, 256, 2048, 8192)
+ROTATED_BYTES = 256 << 20
+REPEATS = 10
+
+Work = Callable[[], Tensor]
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    model = bench.model
+    heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
+    sizes = {
+        "qkv": (heads + 2 * kv_heads, model.hidden_size),
+        "output": (model.hidden_size, heads),
+        "gate and up": (2 * model.intermediate_size, model.hidden_size),
+        "down": (model.hidden_size, model.intermediate_size),
+    }
+    for name, (n, k) in sizes.items():
+        weight = torch.randn(n, k, device=bench.device, dtype=bench.dtype) * 0.02
+        forms: dict[str, Weight] = {bench.dtype_name: weight}
+        if bench.quantization is not None:
+            forms[bench.quantization] = _quantized(bench, weight)
+        for form, stored in forms.items():
+            yield from _by_rows(bench, f"{name} {n} x {k}, {form}", stored)
+
+
+def _quantized(bench: Bench, weight: Tensor) -> Weight:
+    floors = bench.floors
+    if floors.at_load is not None:
+        return floors.at_load.form.quantize(weight)
+    assert bench.model.quantization is not None
+    return bench.model.quantization.format_of("model.layers.0.mlp.up_proj").quantize(weight)
+
+
+def _by_rows(bench: Bench, name: str, weight: Weight) -> Iterator[Figure]:
+    """Over copies of the weight in turn, so that none is found in the L2 cache."""
+    if not isinstance(weight, Tensor) and not bench.ops.computes_with(weight):
+        yield Figure(name, None, "us", note=f"the {bench.ops.name} operations do not compute with it")
+        return
+    num_bytes = _bytes_of(weight)
+    num_copies = 1 if bench.dry_run else 1 + ROTATED_BYTES // num_bytes
+    linears = [bench.ops.linear(copy.deepcopy(weight)) for _ in range(num_copies)]
+    n, k = weight.shape
+    ceilings = bench.ceilings
+    for rows in (1, 3) if bench.dry_run else ROWS:
+        x = torch.randn(rows, k, device=bench.device, dtype=bench.dtype)
+        rate = ceilings.rates.get(_matrix_type(weight), ceilings.rates["bf16"])
+        moved = num_bytes + rows * (n + k) * x.element_size()
+        floor = max(moved / ceilings.read, 2 * rows * n * k / rate)
+        works: list[Work] = [partial(linear, x) for linear in linears]
+        taken = bench.clock.in_graph(works, REPEATS)
+        note = f"{2 * rows * n * k / taken / 1e12:.4g} TFLOP/s, {moved / taken / 1e9:,.0f} GB/s"
+        yield Figure(f"{name}, {rows} rows", taken * 1e6, "us", floor * 1e6, note)
+
+
+def _matrix_type(weight: Weight) -> str:
+    """Whose matrix units compute with it."""
+    if isinstance(weight, Fp8Weight | Int8Weight) and weight.quantize_activations:
+        return "fp8" if isinstance(weight, Fp8Weight) else "int8"
+    return "bf16"
+
+
+def _bytes_of(weight: Weight) -> int:
+    if isinstance(weight, Tensor):
+        return weight.nbytes
+    values = (getattr(weight, field.name) for field in fields(weight))
+    return sum(value.nbytes for value in values if isinstance(value, Tensor))

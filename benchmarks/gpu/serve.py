@@ -1,0 +1,77 @@
+"""End to end through gRPC: token ids to a router, scheduler and worker behind it, all processes of this host."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.client import Timing
+from benchmarks.gpu.figures import Figure
+from benchmarks.gpu.floors import Floors
+from benchmarks.gpu.machine import ROOT
+from benchmarks.gpu.processes import stack
+
+CONCURRENCIES = (1, 32, 128, 256)
+TOKENS = 1000  # in, and out
+ROUNDS = 3  # requests, per one under way
+# Python sends and takes some 20,000 messages per second and core; a step at 256 sends as many messages.
+MOST_ROUTERS = 4
+CHUNK = 8192
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    concurrencies, tokens, rounds = ((2,), 6, 1) if bench.dry_run else (CONCURRENCIES, TOKENS, ROUNDS)
+    floors = bench.floors
+    with tempfile.TemporaryDirectory(prefix="quire-") as folder:
+        model = Path(folder) / "model"
+        model.mkdir()
+        arguments = bench.arguments(model, 2 * tokens + 16, max(concurrencies), CHUNK)
+        num_routers = 1 if bench.dry_run else MOST_ROUTERS
+        with stack(Path(folder), arguments, num_routers) as routers:
+            _ask(routers[:1], 1, 1, tokens, bench, seed=99)  # what compiles at the first request
+            for concurrency in concurrencies:
+                timings = _ask(routers, concurrency, rounds * concurrency, tokens, bench, seed=concurrency)
+                yield from _figures(floors, concurrency, tokens, timings, dry_run=bench.dry_run)
+
+
+def _ask(routers: list[str], concurrency: int, requests: int, tokens: int, bench: Bench, seed: int) -> list[Timing]:
+    """One client process per router, as many as there are requests under way."""
+    used = routers[: min(len(routers), concurrency)]
+    clients = []
+    for index, address in enumerate(used):
+        share, own = ((n + index) // len(used) for n in (concurrency, requests))
+        numbers = (share, own, tokens, tokens, bench.model.vocab_size, 1000 * seed + index)
+        command = [sys.executable, "-m", "benchmarks.gpu.client", address, *map(str, numbers)]
+        clients.append(subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT))
+    timings = []
+    for client in clients:
+        output, _ = client.communicate()
+        if client.returncode:
+            raise RuntimeError("a client failed; its error is above")
+        timings += [Timing(**timing) for timing in json.loads(output)]
+    if any(timing.tokens != tokens for timing in timings):
+        raise RuntimeError(f"an answer is not {tokens} tokens long")
+    return timings
+
+
+def _figures(
+    floors: Floors, concurrency: int, tokens: int, timings: list[Timing], *, dry_run: bool
+) -> Iterator[Figure]:
+    """The floor: what steps of that batch over the mean context take, the prompts in between, and nothing else."""
+    seconds = max(timing.end for timing in timings) - min(timing.start for timing in timings)
+    per_token = [(timing.end - timing.first_token) / (timing.tokens - 1) for timing in timings]
+    first = [timing.first_token - timing.start for timing in timings]
+    if dry_run:  # no time means anything
+        seconds, per_token, first = 1.0, [1.0], [1.0]
+    step = floors.decode(concurrency, 1.5 * tokens)
+    rate = concurrency * tokens / (tokens * step + concurrency * floors.prefill(tokens))
+    name = f"concurrency {concurrency}, {tokens} tokens in and out"
+    yield Figure(f"{name}: output", sum(timing.tokens for timing in timings) / seconds, "tokens/s", rate)
+    yield Figure(f"{name}: between tokens, median", median(per_token) * 1e3, "ms", step * 1e3)
+    yield Figure(f"{name}: first token, median", median(first) * 1e3, "ms", floors.prefill(tokens) * 1e3)

@@ -1,0 +1,35 @@
+"""The models that are measured, by their shapes: weights are random, made on the device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.shapes import Shape
+
+LLAMA_8B = Shape(
+    128_256, 4096, 14_336, 32, 32, 8, 131_072, tie_word_embeddings=False, rope_theta=500_000.0, dtype="bfloat16"
+)
+LLAMA_1B = Shape(128_256, 2048, 8192, 16, 32, 8, 131_072, rope_theta=500_000.0, dtype="bfloat16")
+QWEN_32B = Shape(
+    152_064, 5120, 27_648, 64, 40, 8, 40_960, tie_word_embeddings=False, rope_theta=1_000_000.0, dtype="bfloat16"
+)
+SHAPES = {"llama-8b": LLAMA_8B, "llama-1b": LLAMA_1B, "qwen-32b": QWEN_32B}
+# For dry runs: heads of 16, some thousand parameters.
+TINY = Shape(256, 32, 64, 2, 2, 1, 512, tie_word_embeddings=False)
+
+# Forms that only checkpoints come in: the dummy weights take whatever form the configuration says.
+_CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm", "zero_point": True},
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True},
+}
+AT_LOAD = ("fp8", "int8", "int8-weight-only")
+QUANTIZATIONS = (*AT_LOAD, *_CHECKPOINTS)
+
+
+def quantized(shape: Shape, method: str | None) -> Shape:
+    """As a checkpoint of that method; as it is where weights are quantized at load."""
+    if method not in _CHECKPOINTS:
+        return shape
+    group_size = min(128, shape.hidden_size)
+    return replace(shape, quantization_config=_CHECKPOINTS[method] | {"group_size": group_size})

@@ -1,0 +1,44 @@
+"""A Python that has only what a GPU machine brings: torch, Triton, transformers, safetensors, tokenizers, numpy,
+grpcio, protobuf, and what those need themselves. Whatever else Quire can make use of is hidden from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+HIDDEN = (
+    "aiohttp", "envoy", "gguf", "google.api", "google.rpc", "grpc_health", "grpc_reflection", "hypothesis",
+    "matplotlib", "openai", "opentelemetry", "prometheus_client", "prompt_toolkit", "pydantic", "pydantic_core",
+    "pytest", "pytest_asyncio", "pytest_timeout", "requests", "rich",
+)  # fmt: skip
+
+# Found by every process that is started with this folder on its path, and so by that process's own.
+_SITE = f"""
+import sys
+from importlib.machinery import PathFinder
+
+HIDDEN = {HIDDEN!r}
+
+
+class Finder:
+    find_distributions = PathFinder.find_distributions
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if any(name == hidden or name.startswith(hidden + ".") for hidden in HIDDEN):
+            return None
+        return PathFinder.find_spec(name, path, target)
+
+
+sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
+"""
+
+
+def environment(folder: Path) -> Mapping[str, str]:
+    """For processes that are to find nothing of `HIDDEN`, and the source tree without an installation. Writes to
+    `folder`."""
+    (folder / "sitecustomize.py").write_text(_SITE)
+    return os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}

@@ -52,7 +52,7 @@ class Decoder:
         ops, config = self._ops, self.config
         residual = ops.embedding(token_ids, self._embedding)  # [num_tokens, hidden]
         x = ops.rms_norm(residual, self._layers[0].input_norm, config.rms_norm_eps)
-        return self._lm_head(self._run_layers(x, residual, batch, pages, sampled)).float()
+        return self._run_layers(x, residual, batch, pages, sampled)
 
     def _run_one_by_one(
         self, x: Tensor, residual: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor

@@ -82,7 +82,7 @@ def test_a_step_runs_in_the_smallest_bucket_that_holds_it(
     runner = runner_of(tmp_path, device)
     recorder = RememberingRecorder()
     runner.record_graphs(recorder, [2, 6, 4])
-    seen: list[tuple[int, bool]] = []  # rows, and whether all have one token
+    seen: list[tuple[int, bool, list[int]]] = []  # rows, whether all have one token, and what was replayed
     run = DeviceForwardPass.run
 
     def noted(
@@ -91,15 +91,16 @@ def test_a_step_runs_in_the_smallest_bucket_that_holds_it(
         before = len(recorder.replayed)
         logits = run(self, batch, tables, last)
         decodes = len(batch.token_ids) == len(batch.slots)
-        seen.append((len(batch.slots), decodes))
-        replayed = recorder.replayed[before:]
-        assert replayed == ([{1: 2, 2: 2, 3: 1, 4: 1, 5: 0, 6: 0}[len(batch.slots)]] if decodes else [])
+        seen.append((len(batch.slots), decodes, recorder.replayed[before:]))
         return logits
 
     monkeypatch.setattr(DeviceForwardPass, "run", noted)
     Driver(runner, seed=5, max_chunk=3, idle=0.3).run(*(Request([7] * length, 12) for length in (1, 2, 5, 9, 3, 4)))
-    assert {2, 3, 4, 5} <= {num_rows for num_rows, decodes in seen if decodes}
-    assert not all(decodes for _, decodes in seen)
+    # Recorded are 6, 4 and 2, in this order.
+    smallest = {1: 2, 2: 2, 3: 1, 4: 1, 5: 0, 6: 0}
+    assert all(replayed == ([smallest[num_rows]] if decodes else []) for num_rows, decodes, replayed in seen)
+    assert {2, 3, 4, 5} <= {num_rows for num_rows, decodes, _ in seen if decodes}
+    assert not all(decodes for _, decodes, _ in seen)
 
 
 def test_what_pads_a_bucket_writes_no_page(device: torch.device, tmp_path: Path) -> None:

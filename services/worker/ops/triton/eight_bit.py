@@ -36,6 +36,12 @@ HALF = TileTable(
     some=Tiles(rows=64, outs=64, k=128, num_warps=4, num_stages=3),
     many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
 )
+# A group's sum takes registers beside the whole one's.
+HALF_IN_GROUPS = TileTable(
+    few=Tiles(rows=16, outs=64, k=64, num_warps=4, num_stages=5),
+    some=Tiles(rows=64, outs=64, k=64, num_warps=4, num_stages=3),
+    many=Tiles(rows=64, outs=128, k=64, num_warps=8, num_stages=3),
+)
 SINGLE = TileTable(
     few=Tiles(rows=16, outs=64, k=32, num_warps=4, num_stages=3),
     some=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
@@ -124,9 +130,9 @@ def eight_bit(
         raise ValueError(f"x is {x.dtype}, which a {values.dtype} weight is not multiplied with")
     if not m:
         return torch.empty((0, n), dtype=dtype, device=x.device)
-    tiles = _table(x.dtype).of(m)
     group = 0 if len(scales) == 1 else k // len(scales)
-    step = step_within(group, tiles.k)
+    tiles = _table(x.dtype, group).of(m)
+    step = _step(group, tiles.k)
     plan = cut(tiles, m, n, triton.cdiv(k, step), may_split=not batch_invariant)
     split = plan.splits > 1
     if split:
@@ -142,44 +148,52 @@ def eight_bit(
     return join_splits(y, row_scales, None if group else scales, bias, dtype) if split else y
 
 
-def step_within(group: int, greatest: int) -> int:
-    """The greatest power of two up to `greatest` that divides a group of inputs; `greatest` where there is one group
-    (0)."""
+def _step(group: int, greatest: int) -> int:
+    """Of K: the greatest power of two that divides a group of inputs; `greatest` where there is one group (0)."""
     return min(greatest, group & -group) if group else greatest
 
 
-def _table(x_type: torch.dtype) -> TileTable:
+def _table(x_type: torch.dtype, group: int) -> TileTable:
     if x_type.itemsize == 1:
         return QUANTIZED
-    return SINGLE if x_type is torch.float32 else HALF
+    if x_type is torch.float32:
+        return SINGLE
+    return HALF_IN_GROUPS if group else HALF
 
 
 def _sum_type(x_type: torch.dtype) -> torch.dtype:
     return torch.int32 if x_type is torch.int8 else torch.float32
 
 
+_TYPES = {
+    "i8": torch.int8, "fp8e4nv": torch.float8_e4m3fn, "bf16": torch.bfloat16, "fp16": torch.float16,
+    "fp32": torch.float32,
+}  # fmt: skip
+
+
 def variants() -> Iterator[Variant]:
     from_8_9 = tuple(target for target in TARGETS if target >= 89)
     for x, weight, dtype, groups, targets in (
         ("i8", "i8", "bf16", (0,), TARGETS), ("fp8e4nv", "fp8e4nv", "bf16", (0,), from_8_9),
-        ("bf16", "i8", "bf16", (0, 32, 128), TARGETS), ("fp16", "i8", "fp16", (0, 32), TARGETS),
+        ("bf16", "i8", "bf16", (0, 32, 64), TARGETS), ("fp16", "i8", "fp16", (0, 32), TARGETS),
         ("bf16", "u8", "bf16", (0,), TARGETS), ("fp16", "u8", "fp16", (0,), TARGETS),
         ("fp32", "i8", "fp32", (0, 32), TARGETS), ("fp32", "u8", "fp32", (0,), TARGETS),
     ):  # fmt: skip
         quantized = x in ("i8", "fp8e4nv")
-        table = QUANTIZED if quantized else SINGLE if x == "fp32" else HALF
         for group in groups:
-            for size, tiles, split in (("few", table.few, True), ("some", table.some, True), ("many", table.many, False)):
+            table = _table(_TYPES[x], group)
+            for size, tiles, k in (("few", table.few, 4096), ("some", table.some, 4096), ("many", table.many, 4096),
+                                   ("many short", table.many, 576)):  # fmt: skip
+                step, split = _step(group, tiles.k), tiles is not table.many
                 y = ("i32" if x == "i8" else "fp32") if split else dtype
                 tensors = {"x": x, "weight": weight, "scales": "fp32", "row_scales": "fp32", "bias": dtype, "y": y}
                 yield Variant(
                     f"eight_bit {x} x {weight}, {size} rows" + (f", groups of {group}" if group else ""),
                     eight_bit_kernel,
                     {**{name: f"*{kind}" for name, kind in tensors.items()}, "m": "i32", "x_stride": "i32:16"},
-                    {"N": 4096, "K": 4096, "GROUP": group, "ROW_SCALES": quantized, "BIAS": True, "SPLIT": split,
-                     "STEPS": 8 if split else 4096 // step_within(group, tiles.k), "BLOCK_ROWS": tiles.rows,
-                     "BLOCK_OUTS": tiles.outs, "BLOCK_K": step_within(group, tiles.k), "GROUP_ROWS": GROUP_ROWS,
-                     "STAGES": tiles.num_stages},
+                    {"N": 4096, "K": k, "GROUP": group, "ROW_SCALES": quantized, "BIAS": True, "SPLIT": split,
+                     "STEPS": 8 if split else triton.cdiv(k, step), "BLOCK_ROWS": tiles.rows,
+                     "BLOCK_OUTS": tiles.outs, "BLOCK_K": step, "GROUP_ROWS": GROUP_ROWS, "STAGES": tiles.num_stages},
                     tiles.num_warps,
                     tiles.num_stages,
                     targets,

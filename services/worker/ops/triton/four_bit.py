@@ -136,8 +136,7 @@ class FourBitLayout:
         """`dtype`: of the activations."""
         n, k = weight.shape
         group = weight.group_size if weight.scales.shape[1] > 1 else 0
-        greatest = _table(dtype).few.k // 2
-        half = min(greatest, group & -group) if group else greatest
+        half = _half(group, _table(dtype).few.k // 2)
         q = functional.pad(unpack_nibbles(weight.packed), (0, -k % (2 * half)))
         low, high = q.view(n, -1, 2, half).unbind(2)
         bits = weight.scales.element_size() * 8
@@ -188,28 +187,37 @@ def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_inv
 _TRITON_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
+def _half(group: int, greatest: int) -> int:
+    """A power of two that divides a group; half of one, where that is 32 at least, as two scales in a step cost
+    registers. `greatest` where there is one group (0)."""
+    power = group & -group
+    return min(greatest, power, max(32, power // 2)) if group else greatest
+
+
 def _table(x_type: torch.dtype) -> TileTable:
     return SINGLE if x_type is torch.float32 else HALF
 
 
 def variants() -> Iterator[Variant]:
-    for dtype, scale, half, group in (
-        ("bf16", tl.bfloat16, 64, 128), ("bf16", tl.bfloat16, 32, 32), ("bf16", tl.float16, 64, 4096),
-        ("fp16", tl.float16, 64, 128), ("fp16", tl.float16, 32, 32), ("fp16", tl.float32, 64, 64),
-        ("fp32", tl.float16, 16, 128),
+    for dtype, scale, group in (
+        ("bf16", tl.bfloat16, 128), ("bf16", tl.bfloat16, 32), ("bf16", tl.float16, 0), ("fp16", tl.float16, 128),
+        ("fp16", tl.float16, 32), ("fp16", tl.float32, 64), ("fp32", tl.float16, 128),
     ):  # fmt: skip
         table = SINGLE if dtype == "fp32" else HALF
+        half = _half(group, table.few.k // 2)
         words = "*i64" if scale == tl.float32 else "*i32"
-        for size, tiles, split in (("few", table.few, True), ("some", table.some, True), ("many", table.many, False)):
+        for size, tiles, k in (("few", table.few, 4096), ("some", table.some, 4096), ("many", table.many, 4096),
+                               ("many short", table.many, 576)):  # fmt: skip
+            split = tiles is not table.many
             y = "fp32" if split else dtype
             tensors = {"x": f"*{dtype}", "packed": "*u8", "words": words, "bias": f"*{dtype}", "y": f"*{y}"}
             yield Variant(
-                f"four_bit {dtype}, groups of {group} in {scale}, {size} rows",
+                f"four_bit {dtype}, groups of {group or 'all'} in {scale}, {size} rows",
                 four_bit_kernel,
                 {**tensors, "m": "i32", "x_stride": "i32:16"},
-                {"N": 4096, "K": 4096, "GROUP": group, "SCALE": scale, "BIAS": True, "SPLIT": split,
-                 "STEPS": 8 if split else 4096 // (2 * half), "BLOCK_ROWS": tiles.rows, "BLOCK_OUTS": tiles.outs,
-                 "HALF": half, "GROUP_ROWS": GROUP_ROWS},
+                {"N": 4096, "K": k, "GROUP": group or triton.cdiv(k, 2 * half) * 2 * half, "SCALE": scale, "BIAS": True,
+                 "SPLIT": split, "STEPS": 8 if split else triton.cdiv(k, 2 * half), "BLOCK_ROWS": tiles.rows,
+                 "BLOCK_OUTS": tiles.outs, "HALF": half, "GROUP_ROWS": GROUP_ROWS},
                 tiles.num_warps,
                 tiles.num_stages,
             )  # fmt: skip

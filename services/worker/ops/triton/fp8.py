@@ -32,19 +32,19 @@ def to_e4m3(x):
 
 
 @triton.jit
-def from_e4m3(code, DTYPE: tl.constexpr):
-    """uint8 -> DTYPE, a float of 16 or 32 bits, of the same shape and exact; NaN, which no weight is, reads as ±480.
+def from_e4m3(code, dtype: tl.constexpr):
+    """uint8 -> dtype, a float of 16 or 32 bits, of the same shape and exact; NaN, which no weight is, reads as ±480.
 
-    The bits of exponent and mantissa, moved to where DTYPE has them, are the value times a power of two, subnormals
+    The bits of exponent and mantissa, moved to where dtype has them, are the value times a power of two, subnormals
     too.
     """
-    if DTYPE == tl.float32:
+    if dtype == tl.float32:
         wide = code.to(tl.uint32)
-        value = (((wide & 0x80) << 24) | ((wide & 0x7F) << 20)).to(DTYPE, bitcast=True) * 2.0**120
-    elif DTYPE == tl.float16:
+        value = (((wide & 0x80) << 24) | ((wide & 0x7F) << 20)).to(dtype, bitcast=True) * 2.0**120
+    elif dtype == tl.float16:
         wide = code.to(tl.uint16)
-        value = (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(DTYPE, bitcast=True) * 2.0**8
+        value = (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(dtype, bitcast=True) * 2.0**8
     else:
         wide = code.to(tl.uint16)
-        value = (((wide & 0x80) << 8) | ((wide & 0x7F) << 4)).to(DTYPE, bitcast=True) * 2.0**120
+        value = (((wide & 0x80) << 8) | ((wide & 0x7F) << 4)).to(dtype, bitcast=True) * 2.0**120
     return value

@@ -22,7 +22,7 @@ from services.worker.ops.triton.variant import Variant
 
 # 16-bit types on tensor cores, within 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
 HALF = TileTable(
-    few=Tiles(rows=16, outs=64, k=64, num_warps=4, num_stages=6),
+    few=Tiles(rows=16, outs=64, k=64, num_warps=4, num_stages=5),
     some=Tiles(rows=64, outs=64, k=64, num_warps=4, num_stages=4),
     many=Tiles(rows=128, outs=128, k=64, num_warps=8, num_stages=3),
 )

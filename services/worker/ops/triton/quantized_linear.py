@@ -47,9 +47,7 @@ class EightBitLinear:
     def __call__(self, x: Tensor) -> Tensor:
         values = self._weight.values
         if not self._weight.quantize_activations:
-            return eight_bit(
-                x, values, self._scales, self._bias, self._dtype, batch_invariant=self._batch_invariant
-            )
+            return eight_bit(x, values, self._scales, self._bias, self._dtype, batch_invariant=self._batch_invariant)
         q, row_scales = quantize_rows(x, values.dtype)
         if not self._batch_invariant and serves(q, values, self._dtype):
             return scaled_mm(q, values, row_scales, self._scales, self._bias, self._dtype)

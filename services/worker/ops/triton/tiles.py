@@ -48,9 +48,6 @@ class TileTable:
             return self.few
         return self.some if num_rows <= self.some.rows else self.many
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
-        yield from (self.few, self.some, self.many)
-
 
 @dataclass(frozen=True, slots=True)
 class Cut:

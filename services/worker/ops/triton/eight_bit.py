@@ -91,10 +91,7 @@ def eight_bit_kernel(
         if ROW_SCALES:
             total = tl.dot(w, a, total, max_num_imprecise_acc=None if exact else BLOCK_K, out_dtype=total.dtype)
         else:
-            if weight.dtype.element_ty == tl.uint8:
-                w = from_e4m3(w, a.dtype)
-            else:
-                w = w.to(a.dtype)
+            w = from_e4m3(w, a.dtype) if weight.dtype.element_ty == tl.uint8 else w.to(a.dtype)
             if GROUP == 0:
                 total = tl.dot(w, a, total, input_precision="ieee")
             else:

@@ -2,8 +2,8 @@
 
     y[m, n] = Σ_g scale[n, g] · (Σ_{k in g} x[m, k] · (q[n, k] - zero[n, g])) + b[n]
 
-(AWQ: Lin et al., 2023, section 4; GPTQ: Frantar et al., 2022.) q - zero is an exact integer in x's type, so the scale is
-applied to a group's sum, in float32: W itself is never rounded.
+(AWQ: Lin et al., 2023, section 4; GPTQ: Frantar et al., 2022.) q - zero is an exact integer in x's type, so the scale
+is applied to a group's sum, in float32: W itself is never rounded.
 
 The weight is repacked at load (`FourBitLayout`). A checkpoint's byte holds columns 2 j and 2 j + 1, which would have to
 be interleaved again, between threads, before a product. Here K is cut into steps of 2 · HALF columns, and byte j of a
@@ -45,13 +45,13 @@ LEAST_HALF = 16  # the shortest product of a tensor core
 
 
 @triton.jit
-def _scale_and_zero(word, SCALE: tl.constexpr):
+def _scale_and_zero(word, scale_type: tl.constexpr):
     """float32 scales and uint8 zero points."""
-    if SCALE == tl.float32:
+    if scale_type == tl.float32:
         scale = (word & 0xFFFFFFFF).to(tl.int32).to(tl.float32, bitcast=True)
         zero = (word >> 32).to(tl.uint8)
     else:
-        scale = (word & 0xFFFF).to(tl.int16).to(SCALE, bitcast=True).to(tl.float32)
+        scale = (word & 0xFFFF).to(tl.int16).to(scale_type, bitcast=True).to(tl.float32)
         zero = (word >> 16).to(tl.uint8)
     return scale, zero
 

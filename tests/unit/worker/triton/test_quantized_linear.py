@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -83,8 +84,8 @@ class OnCuda:
     ],
 )  # fmt: skip
 def test_when_the_library_multiplies(monkeypatch: pytest.MonkeyPatch, served: bool, change: dict[str, Any]) -> None:
-    case = {"rows": 65, "k": 128, "n": 128, "kind": torch.float8_e4m3fn, "capability": (9, 0), "dtype": torch.bfloat16}
-    case |= change
+    case: dict[str, Any] = {"rows": 65, "k": 128, "n": 128, "kind": torch.float8_e4m3fn, "capability": (9, 0)}
+    case |= {"dtype": torch.bfloat16} | change
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: case["capability"])
     if change.get("missing"):
         monkeypatch.delattr(torch, "_scaled_mm")
@@ -108,15 +109,15 @@ def scaled_mm_in_words(
 def test_the_library_computes_what_the_kernel_does(
     device: torch.device, monkeypatch: pytest.MonkeyPatch, batch_invariant: bool
 ) -> None:
-    calls = []
+    library = Mock(side_effect=scaled_mm_in_words)
     monkeypatch.setattr(quantized_linear, "serves", lambda *_: True)
-    monkeypatch.setattr(torch, "_scaled_mm", lambda *a, **b: calls.append(1) or scaled_mm_in_words(*a, **b))
+    monkeypatch.setattr(torch, "_scaled_mm", library)
     weight = Fp8Weight.quantize(draw(48, 640, dtype=torch.float32, device=device))
     x = draw(70, 640, dtype=torch.float32, device=device, seed=1)
     bias = draw(48, dtype=torch.float32, device=device, seed=2)
     got = TritonOps(device, torch.float32, batch_invariant=batch_invariant).linear(weight, bias)(x)
     torch.testing.assert_close(got.double(), exact_product(x, weight, bias), rtol=1e-5, atol=1e-4)
-    assert bool(calls) != batch_invariant
+    assert library.called != batch_invariant
 
 
 class Recording(TritonOps):
@@ -167,8 +168,8 @@ def test_a_quantized_model_s_likeliest_tokens_are_the_reference_s(
     stored.quantize_checkpoint(tmp_path, "Llama", settings, store)
     outputs, taken = [], Recording(device, torch.float32)
     for ops in (taken, ReferenceOps(device, torch.float32)):
-        requests = [Request(list(range(5, 22)), 4), Request([7, 8, 9], 4)]
-        Driver(make_runner(tmp_path, ops=ops), seed=3, max_chunk=9).run(*requests)
+        requests = [Request(list(range(5, 22)), 3), Request([7, 8, 9], 3)]
+        Driver(make_runner(tmp_path, ops=ops), seed=3, max_chunk=20, idle=0.0).run(*requests)
         assert [request.error for request in requests] == [None, None]
         outputs.append([request.output for request in requests])
     assert outputs[0] == outputs[1]

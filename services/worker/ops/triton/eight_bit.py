@@ -179,9 +179,11 @@ def variants() -> Iterator[Variant]:
         quantized = x in ("i8", "fp8e4nv")
         for group in groups:
             table = _table(_TYPES[x], group)
-            for size, tiles, k in (("few", table.few, 4096), ("some", table.some, 4096), ("many", table.many, 4096),
-                                   ("many short", table.many, 576)):  # fmt: skip
-                step, split = _step(group, tiles.k), tiles is not table.many
+            for size, tiles, k, split in (
+                ("few", table.few, 4096, True), ("some", table.some, 4096, True),
+                ("many split", table.many, 4096, True), ("many", table.many, 4096, False), ("many short", table.many, 576, False),
+            ):  # fmt: skip
+                step = _step(group, tiles.k)
                 y = ("i32" if x == "i8" else "fp32") if split else dtype
                 tensors = {"x": x, "weight": weight, "scales": "fp32", "row_scales": "fp32", "bias": dtype, "y": y}
                 yield Variant(

@@ -206,9 +206,10 @@ def variants() -> Iterator[Variant]:
         table = SINGLE if dtype == "fp32" else HALF
         half = _half(group, table.few.k // 2)
         words = "*i64" if scale == tl.float32 else "*i32"
-        for size, tiles, k in (("few", table.few, 4096), ("some", table.some, 4096), ("many", table.many, 4096),
-                               ("many short", table.many, 576)):  # fmt: skip
-            split = tiles is not table.many
+        for size, tiles, k, split in (
+            ("few", table.few, 4096, True), ("some", table.some, 4096, True), ("many split", table.many, 4096, True),
+            ("many", table.many, 4096, False), ("many short", table.many, 576, False),
+        ):  # fmt: skip
             y = "fp32" if split else dtype
             tensors = {"x": f"*{dtype}", "packed": "*u8", "words": words, "bias": f"*{dtype}", "y": f"*{y}"}
             yield Variant(

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from services.worker.ops.reference import ReferenceOps
-from services.worker.ops.triton import eight_bit, four_bit, tiles
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.quantization.fp8 import Fp8Weight
 from services.worker.quantization.int8 import Int8Weight
@@ -44,7 +43,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize(("n", "k", "m"), [
-    (70, 320, 1), (1, 640, 2), (64, 640, 15), (130, 320, 16), (33, 320, 17), (70, 640, 64), (40, 640, 130),
+    (70, 320, 1), (1, 640, 2), (64, 640, 15), (130, 320, 16), (33, 320, 17), (20, 640, 64), (40, 320, 130),
 ])  # fmt: skip
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_products(device: torch.device, kind: str, dtype: torch.dtype, n: int, k: int, m: int) -> None:
@@ -71,7 +70,7 @@ def test_inputs_that_are_no_whole_steps(device: torch.device, kind: str, k: int)
 
 @pytest.mark.parametrize("m", ROWS)
 def test_sums_of_integers_have_the_bits_of_the_reference(device: torch.device, m: int) -> None:
-    weight = Int8Weight.quantize(draw(70, 1100, dtype=torch.float32, device=device, seed=1), True)
+    weight = Int8Weight.quantize(draw(30, 1100, dtype=torch.float32, device=device, seed=1), True)
     x = draw(m, 1100, dtype=torch.float32, device=device)
     expected = ReferenceOps(device, torch.float32).linear(weight)(x)
     assert torch.equal(TritonOps(device, torch.float32).linear(weight)(x), expected)
@@ -90,18 +89,18 @@ def test_every_number_of_fp8_is_read_exactly(device: torch.device, dtype: torch.
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_a_row_has_the_same_bits_alone_and_in_any_crowd(device: torch.device, kind: str, dtype: torch.dtype) -> None:
     """A K long enough for few rows to be split, were it not for this mode."""
-    weight = ALL[kind](draw(70, 1280, dtype=torch.float32, device=device, seed=1))
+    weight = ALL[kind](draw(20, 1280, dtype=torch.float32, device=device, seed=1))
     linear = TritonOps(device, dtype, batch_invariant=True).linear(weight)
-    x = draw(130, 1280, dtype=dtype, device=device)
+    x = draw(70, 1280, dtype=dtype, device=device)
     together = linear(x)
-    for rows in (slice(0, 1), slice(3, 19), slice(17, 34), slice(66, 130)):
+    for rows in (slice(0, 1), slice(3, 19), slice(40, 57)):
         assert torch.equal(linear(x[rows]), together[rows])
 
 
 @pytest.mark.parametrize("kind", ALL)
-@pytest.mark.parametrize("m", [3, 20, 70])
+@pytest.mark.parametrize("m", [3, 70])
 def test_what_is_not_a_number_stays_in_its_row(device: torch.device, kind: str, m: int) -> None:
-    weight = ALL[kind](draw(40, 640, dtype=torch.float32, device=device, seed=1))
+    weight = ALL[kind](draw(20, 640, dtype=torch.float32, device=device, seed=1))
     linear = TritonOps(device, torch.float32).linear(weight)
     x = draw(m, 640, dtype=torch.float32, device=device)
     clean = linear(x)
@@ -128,22 +127,3 @@ def test_no_rows(device: torch.device) -> None:
         weight = make(draw(8, 640, dtype=torch.float32, device=device))
         linear = TritonOps(device, torch.float32).linear(weight)
         assert linear(torch.zeros(0, 640, device=device)).shape == (0, 8)
-
-
-@pytest.mark.parametrize("table", [eight_bit.QUANTIZED, eight_bit.HALF, four_bit.HALF])
-def test_few_rows_fill_the_device_and_many_are_not_split(table: tiles.TileTable) -> None:
-    """4096 outputs are 64 tiles, for 132 processors."""
-    for rows in (1, 16, 17, 64):
-        plan = tiles.cut(table.of(rows), rows, 4096, 4096 // 128, may_split=True)
-        assert plan.tiles * plan.splits >= 256
-        assert plan == tiles.cut(table.of(rows), table.of(rows).rows, 4096, 32, may_split=True)
-        assert tiles.cut(table.of(rows), rows, 4096, 32, may_split=False).splits == 1
-        assert tiles.cut(table.of(rows), rows, 65536, 32, may_split=True).splits == 1
-    assert tiles.cut(table.of(65), 65, 4096, 32, may_split=True) == tiles.Cut(32, 1, 32)
-    assert tiles.cut(table.of(300), 300, 4096, 32, may_split=True).tiles == 3 * 32
-
-
-@pytest.mark.parametrize(("n", "steps"), [(64, 1), (64, 7), (64, 33), (6144, 100)])
-def test_stretches_cover_k_once(n: int, steps: int) -> None:
-    plan = tiles.cut(eight_bit.HALF.few, 3, n, steps, may_split=True)
-    assert (plan.splits - 1) * plan.steps < steps <= plan.splits * plan.steps

@@ -33,4 +33,5 @@ def quantize_rows_int8(x: Tensor) -> tuple[Tensor, Tensor]:
 def _scale_rows(x: Tensor, largest: float) -> tuple[Tensor, Tensor]:
     wide = x.float()
     amax = wide.abs().amax(-1, keepdim=True).clamp(min=FLOOR)
-    return wide * (largest / amax), (amax / largest).squeeze(-1)
+    # A number over a tensor is in torch the tensor's reciprocal times the number: rounded twice.
+    return wide * (torch.full_like(amax, largest) / amax), (amax / largest).squeeze(-1)

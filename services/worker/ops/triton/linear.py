@@ -1,15 +1,22 @@
-"""A weight on a GPU: the checkpoint's own layout, multiplied by cuBLAS or, in batch-invariant mode, by `matmul.py`."""
+"""A weight on a GPU, by its kind: floats here, quantized ones in `quantized_linear.py`."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from services.worker.ops.triton.matmul import matmul
+from services.worker.ops.triton.quantized_linear import EightBitLinear, FourBitLinear
+from services.worker.quantization.int4 import Int4Weight
+from services.worker.quantization.weight import Weight
 
 
 class DenseLinear:
-    """weight [out_features, in_features] and bias [out_features], contiguous, on the device in its type."""
+    """Floats in the checkpoint's own layout, multiplied by cuBLAS or, in batch-invariant mode, by `matmul.py`.
+
+    weight [out_features, in_features] and bias [out_features], contiguous, on the device in its type.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, *, batch_invariant: bool) -> None:
         self.weight = weight
@@ -20,3 +27,22 @@ class DenseLinear:
         if self._batch_invariant:
             return matmul(x, self.weight, self.bias)
         return functional.linear(x, self.weight, self.bias)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """int64 [n] -> [n, in_features]"""
+        return functional.embedding(ids, self.weight)
+
+
+Linear = DenseLinear | EightBitLinear | FourBitLinear
+
+
+def create_linear(
+    weight: Weight, bias: Tensor | None, device: torch.device, dtype: torch.dtype, *, batch_invariant: bool
+) -> Linear:
+    """On `device`, for activations in `dtype`."""
+    bias = None if bias is None else bias.to(device, dtype).contiguous()
+    if isinstance(weight, Tensor):
+        return DenseLinear(weight.to(device, dtype).contiguous(), bias, batch_invariant=batch_invariant)
+    if isinstance(weight, Int4Weight):
+        return FourBitLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)
+    return EightBitLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)

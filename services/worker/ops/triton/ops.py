@@ -1,8 +1,8 @@
 """`Ops` for NVIDIA GPUs: Triton kernels, and cuBLAS for matrix products.
 
 Nothing here waits for the device, and no launch depends on what a tensor holds, so a step may be recorded as a graph.
-With `batch_invariant`, matrix products run on `matmul.py`; norms, activations, rotations and draws are so by
-construction, as each program computes whole rows, tiled by the row's width alone.
+With `batch_invariant`, matrix products of floats run on `matmul.py`, and none is split over K; norms, activations,
+rotations and draws are so by construction, as each program computes whole rows, tiled by the row's width alone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from services.worker.models.config import ModelConfig
 from services.worker.models.layer import Layer
 from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages, RunLayers
-from services.worker.ops.triton import activation, rms_norm, rope
+from services.worker.ops.triton import activation, quantized_linear, rms_norm, rope
 from services.worker.ops.triton.attention.paged import PagedAttention
-from services.worker.ops.triton.linear import DenseLinear
+from services.worker.ops.triton.linear import Linear, create_linear
 from services.worker.ops.triton.sampling.pipeline import sample_gumbel
 from services.worker.quantization.weight import QuantizedWeight, Weight
 
@@ -43,19 +42,18 @@ class TritonOps:
         self._attention: PagedAttention | None = None
 
     def computes_with(self, weight: QuantizedWeight) -> bool:
-        return False
+        return quantized_linear.computes_with(weight, self.device)
 
-    def linear(self, weight: Weight, bias: Tensor | None = None) -> DenseLinear:
-        if not isinstance(weight, Tensor):
-            raise TypeError(f"the GPU kernels do not compute with a {type(weight).__name__}")
-        weight = weight.to(self.device, self.dtype).contiguous()
-        bias = None if bias is None else bias.to(self.device, self.dtype).contiguous()
-        return DenseLinear(weight, bias, batch_invariant=self.batch_invariant)
+    def linear(self, weight: Weight, bias: Tensor | None = None) -> Linear:
+        """Raises TypeError for a weight that `computes_with` says no to."""
+        if not isinstance(weight, Tensor) and not self.computes_with(weight):
+            raise TypeError(f"the GPU kernels do not compute with this {type(weight).__name__}")
+        return create_linear(weight, bias, self.device, self.dtype, batch_invariant=self.batch_invariant)
 
     def embedding(self, token_ids: Tensor, linear: object) -> Tensor:
-        if not isinstance(linear, DenseLinear):
+        if not isinstance(linear, Linear):
             raise TypeError(f"embedding wants what linear() returned, not {type(linear).__name__}")
-        return functional.embedding(token_ids, linear.weight)
+        return linear.rows(token_ids)
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm.rms_norm(x, weight, eps)

@@ -1,0 +1,101 @@
+"""Rows of activations in 8 bits, each by its own largest magnitude: `quantization/rows.py`, and its bits.
+
+    a = max(max |x|, 1e-10)      q = round(x · (Q / a))      scale = a / Q      Q = 448 (fp8 e4m3) or 127 (int8)
+
+[m, features] -> [m, features] and float32 [m]. Divisions are IEEE 754's. Rounding to fp8 is integer arithmetic
+(`fp8.py`) on every target: what converts natively saves nothing where memory sets the pace, and gives the same bits. A
+NaN makes its row's scale NaN, and with it all of that row's products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from services.worker.ops.triton.fp8 import to_e4m3
+from services.worker.ops.triton.variant import Variant
+from services.worker.quantization.rows import FLOOR, FP8_MAX, INT8_MAX
+
+# Elements of a row at a time: all of most models' rows, so that they are read once.
+MAX_BLOCK = 8192
+
+_FLOOR = tl.constexpr(FLOOR)
+_FP8_MAX = tl.constexpr(FP8_MAX)
+_INT8_MAX = tl.constexpr(INT8_MAX)
+# Added to a float32 below 2**22 in magnitude, it leaves the nearest integer, ties to even, in the lowest bits.
+_SHIFTER = tl.constexpr(1.5 * 2.0**23)
+
+
+@triton.jit
+def quantize_rows_kernel(
+    x,  # [m, FEATURES], rows x_stride apart
+    q,  # int8 [m, FEATURES], or fp8's bytes if FP8
+    scales,  # float32 [m]
+    x_stride,
+    FEATURES: tl.constexpr,
+    FP8: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK)
+    greatest = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, FEATURES, BLOCK):
+        wide = tl.load(x + row * x_stride + start + columns, mask=start + columns < FEATURES, other=0.0)
+        greatest = tl.maximum(greatest, tl.abs(wide.to(tl.float32)), propagate_nan=tl.PropagateNan.ALL)
+    nans = tl.max((greatest != greatest).to(tl.int32))
+    amax = tl.maximum(tl.max(greatest), _FLOOR)
+    amax = tl.where(nans > 0, float("nan"), amax)
+    limit: tl.constexpr = _FP8_MAX if FP8 else _INT8_MAX
+    ratio = tl.div_rn(limit + 0.0 * amax, amax)
+    tl.store(scales + row, tl.div_rn(amax, limit + 0.0 * amax))
+    for start in range(0, FEATURES, BLOCK):
+        mask = start + columns < FEATURES
+        scaled = tl.load(x + row * x_stride + start + columns, mask=mask, other=0.0).to(tl.float32) * ratio
+        if FP8:
+            code = to_e4m3(scaled)
+        else:
+            # No q exceeds Q. The bounds keep the compiler from fusing the product with the sum, which would round once.
+            bounded = tl.minimum(tl.maximum(scaled, -limit), limit)
+            code = (bounded + _SHIFTER).to(tl.int32, bitcast=True).to(tl.int8)
+        tl.store(q + row * FEATURES + start + columns, code, mask=mask)
+
+
+def quantize_rows(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """[m, features] of any float type with contiguous rows -> int8 or float8_e4m3fn, and scales. ValueError."""
+    if x.dim() != 2 or x.stride(1) != 1 or dtype not in (torch.int8, torch.float8_e4m3fn):
+        raise ValueError(f"contiguous rows are quantized to int8 or float8_e4m3fn, not {tuple(x.stride())} to {dtype}")
+    m, features = x.shape
+    fp8 = dtype is torch.float8_e4m3fn
+    q = torch.empty((m, features), dtype=torch.uint8 if fp8 else dtype, device=x.device)
+    scales = torch.empty(m, dtype=torch.float32, device=x.device)
+    if m:
+        block, num_warps = _block(features)
+        quantize_rows_kernel[(m,)](
+            x, q, scales, x.stride(0), FEATURES=features, FP8=fp8, BLOCK=block, num_warps=num_warps
+        )
+    return q.view(dtype), scales
+
+
+def _block(features: int) -> tuple[int, int]:
+    """Elements and warps."""
+    block = min(MAX_BLOCK, triton.next_power_of_2(features))
+    return block, min(16, max(4, block // 512))
+
+
+def variants() -> Iterator[Variant]:
+    for dtype in ("bf16", "fp16", "fp32"):
+        for features in (576, 4096, 14336):
+            for fp8 in (False, True):
+                block, num_warps = _block(features)
+                yield Variant(
+                    f"quantize_rows {dtype} {features} to {'fp8' if fp8 else 'int8'}",
+                    quantize_rows_kernel,
+                    {"x": f"*{dtype}", "q": "*u8" if fp8 else "*i8", "scales": "*fp32", "x_stride": "i32:16"},
+                    {"FEATURES": features, "FP8": fp8, "BLOCK": block},
+                    num_warps,
+                    num_stages=3,
+                )

@@ -1,0 +1,83 @@
+"""Quantized weights on a GPU: which kernel multiplies each kind, and how its weight lies in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from services.worker.ops.triton.eight_bit import eight_bit
+from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
+from services.worker.ops.triton.quantize_rows import quantize_rows
+from services.worker.ops.triton.scaled_mm import scaled_mm, serves
+from services.worker.quantization.fp8 import Fp8Weight
+from services.worker.quantization.int4 import Int4Weight
+from services.worker.quantization.int8 import Int8Weight
+from services.worker.quantization.weight import QuantizedWeight
+
+_LEAST_GROUP = 16  # inputs that a tensor core multiplies at once
+# Of the tensor cores that multiply fp8.
+_FP8_CAPABILITY = (8, 9)
+
+
+def computes_with(weight: QuantizedWeight, device: torch.device) -> bool:
+    """Groups are multiples of 16 inputs, or all of them. Where tensor cores multiply no fp8, activations stay in
+    floats."""
+    if isinstance(weight, Int4Weight):
+        return FourBitLayout.takes(weight)
+    if isinstance(weight, Int8Weight):
+        return weight.scales.shape[1] == 1 or weight.group_size % _LEAST_GROUP == 0
+    return not weight.quantize_activations or _multiplies_fp8(device)
+
+
+class EightBitLinear:
+    """The checkpoint's own values, int8 or fp8; scales in float32, [groups, out_features] in memory."""
+
+    def __init__(
+        self, weight: Fp8Weight | Int8Weight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool
+    ) -> None:
+        self._scales = weight.scales.float().reshape(len(weight.values), -1).t().contiguous()
+        scales = self._scales[0] if isinstance(weight, Fp8Weight) else self._scales.t()
+        self._weight = replace(weight, values=weight.values.contiguous(), scales=scales)
+        self._bias = bias
+        self._dtype = dtype
+        self._batch_invariant = batch_invariant
+
+    def __call__(self, x: Tensor) -> Tensor:
+        values = self._weight.values
+        if not self._weight.quantize_activations:
+            return eight_bit(x, values, self._scales, self._bias, self._dtype, batch_invariant=self._batch_invariant)
+        q, row_scales = quantize_rows(x, values.dtype)
+        if not self._batch_invariant and serves(q, values, self._dtype):
+            return scaled_mm(q, values, row_scales, self._scales, self._bias, self._dtype)
+        return eight_bit(
+            q, values, self._scales, self._bias, self._dtype,
+            row_scales=row_scales, batch_invariant=self._batch_invariant,
+        )  # fmt: skip
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """int64 [n] -> [n, in_features], dequantized."""
+        return self._weight.select_rows(ids).dequantize().to(self._dtype)
+
+
+class FourBitLinear:
+    """Repacked, see `four_bit.py`."""
+
+    def __init__(self, weight: Int4Weight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool) -> None:
+        self._weight = FourBitLayout.of(weight, dtype)
+        self._bias = bias
+        self._dtype = dtype
+        self._batch_invariant = batch_invariant
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return four_bit(x, self._weight, self._bias, batch_invariant=self._batch_invariant)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """int64 [n] -> [n, in_features], dequantized."""
+        return self._weight.select_rows(ids).dequantize().to(self._dtype)
+
+
+def _multiplies_fp8(device: torch.device) -> bool:
+    """Triton's interpreter does, too."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= _FP8_CAPABILITY

@@ -181,7 +181,8 @@ def variants() -> Iterator[Variant]:
             table = _table(_TYPES[x], group)
             for size, tiles, k, split in (
                 ("few", table.few, 4096, True), ("some", table.some, 4096, True),
-                ("many split", table.many, 4096, True), ("many", table.many, 4096, False), ("many short", table.many, 576, False),
+                ("many split", table.many, 4096, True), ("many", table.many, 4096, False),
+                ("many short", table.many, 576, False),
             ):  # fmt: skip
                 step = _step(group, tiles.k)
                 y = ("i32" if x == "i8" else "fp32") if split else dtype

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -136,6 +137,14 @@ def test_each_row_reaches_the_ends_of_its_type_and_never_passes_them(numbers: li
         if magnitude > 1e-9:
             assert q[0].float().abs().max() == largest
             torch.testing.assert_close(scales[0] * largest, magnitude, rtol=1e-6, atol=0)
+
+
+def test_a_row_is_multiplied_by_one_quotient() -> None:
+    """The reciprocal of the largest magnitude, times 127, is another number than 127 over the largest."""
+    x = torch.randn(400, 9000, generator=torch.Generator().manual_seed(0)).half().float()
+    quotients = (np.float32(127) / x.abs().amax(1).numpy())[:, None]
+    assert torch.equal(quantize_rows_int8(x)[0], torch.from_numpy(np.rint(x.numpy() * quotients).astype(np.int8)))
+    assert (x.abs().amax(1).reciprocal().numpy() * np.float32(127) != quotients[:, 0]).any()
 
 
 def test_halves_are_rounded_to_even() -> None:

@@ -109,8 +109,9 @@ def test_what_pads_a_bucket_writes_no_page(device: torch.device, tmp_path: Path)
     runner = runner_of(tmp_path, device)
     pages = runner._copies._tensors  # type: ignore[attr-defined]
     warm_up(runner)
-    for tensor in pages:
-        tensor.zero_()
+    with torch.inference_mode():
+        for tensor in pages:
+            tensor.zero_()
     runner.record_graphs(RememberingRecorder(), runner.graph_buckets)
     assert not any(tensor.any() for tensor in pages)
     driver = Driver(runner, seed=2, max_chunk=1, depth=1, max_running=3, preempt=0.0)

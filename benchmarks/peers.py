@@ -32,10 +32,11 @@ from benchmarks.stack import free_port, wait_healthy
 from services.worker.ops.cpu.ops import CPUOps
 
 # Requests in progress, and how many are sent.
-LOADS = {1: 4, 8: 32, 32: 96}
+LOADS = {1: 3, 8: 16, 32: 32}
 TOKENS = 128
 MAX_MODEL_LEN = 512
 START_TIMEOUT_S = 600.0
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,19 @@ def serving(peer: Peer) -> Iterator[tuple[str, float]]:
 
 
 def ask(url: str, concurrency: int, num_prompts: int, seed: int, vocabulary: int) -> dict[str, float]:
-    """Output tokens per second, and milliseconds."""
+    """Output tokens per second, and milliseconds. Asked again where not every answer came: llama.cpp's server closes
+    connections that a client means to use again."""
+    for attempt in range(ATTEMPTS):
+        result = run_client(url, concurrency, num_prompts, seed + 100 * attempt, vocabulary)
+        if result["total_output_tokens"] == num_prompts * TOKENS:
+            return {name: result[key] for name, key in (
+                ("tokens_per_s", "output_throughput"), ("ttft_ms", "mean_ttft_ms"), ("tpot_ms", "mean_tpot_ms"),
+            )}  # fmt: skip
+    raise RuntimeError(f"{result['total_output_tokens']} tokens came, {num_prompts * TOKENS} were asked for")
+
+
+def run_client(url: str, concurrency: int, num_prompts: int, seed: int, vocabulary: int) -> dict[str, float]:
+    """What `quire bench serve` saves."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             [
@@ -106,14 +119,10 @@ def ask(url: str, concurrency: int, num_prompts: int, seed: int, vocabulary: int
                 "--max-concurrency", str(concurrency), "--seed", str(seed), "--ignore-eos", "--temperature", "0",
                 "--save-result", "--result-dir", folder, "--result-filename", "result.json",
             ],
-            check=True, stdout=subprocess.DEVNULL,
+            check=False, stdout=subprocess.DEVNULL,
         )  # fmt: skip
-        result = json.loads((Path(folder) / "result.json").read_text())
-    if result["total_output_tokens"] != num_prompts * TOKENS:
-        raise RuntimeError(f"{result['total_output_tokens']} tokens came, {num_prompts * TOKENS} were asked for")
-    return {name: result[key] for name, key in (
-        ("tokens_per_s", "output_throughput"), ("ttft_ms", "mean_ttft_ms"), ("tpot_ms", "mean_tpot_ms"),
-    )}  # fmt: skip
+        result: dict[str, float] = json.loads((Path(folder) / "result.json").read_text())
+    return result
 
 
 def floors(model: Path) -> dict[str, float]:

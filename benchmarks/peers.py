@@ -27,6 +27,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from benchmarks.cpu_gemm import seconds
 from benchmarks.run import keep
 from benchmarks.stack import free_port, wait_healthy
 from services.worker.ops.cpu.ops import CPUOps
@@ -145,13 +146,6 @@ def floors(model: Path) -> dict[str, float]:
         "floor_tokens_per_s_1": 1 / (4 * num_weights * read_s),
         "floor_tokens_per_s_32": 1 / (num_weights * multiply_s),
     }  # fmt: skip
-
-
-def seconds(work: object) -> float:
-    assert callable(work)
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from services.worker.ops.reference import ReferenceOps
 
 __all__ = ["LEAST_CAPABILITY", "create_ops", "fallback_reason"]
 
-# Volta's: the oldest that runs bfloat16 and float16 as one would expect; and what Triton compiles for.
+# Older GPUs are refused, and Triton compiles for those from the second on: what is between runs plain torch.
 LEAST_CAPABILITY = (7, 0)
 LEAST_KERNEL_CAPABILITY = (8, 0)
 

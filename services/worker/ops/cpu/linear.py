@@ -16,6 +16,17 @@ def is_plain(x: Tensor) -> bool:
     return x.dtype is torch.float32 and x.is_cpu and x.is_contiguous()
 
 
+def check_ids(ids: Tensor, count: int) -> Tensor:
+    """Rows of a matrix that has `count`, as C reads them. Raises ValueError, and IndexError for ids out of range."""
+    if ids.dtype is not torch.int64 or ids.dim() != 1 or not ids.is_cpu:
+        raise ValueError(f"token ids are int64 [n], not {ids.dtype} {tuple(ids.shape)}")
+    if len(ids):
+        lowest, highest = torch.aminmax(ids)
+        if lowest < 0 or highest >= count:
+            raise IndexError(f"token ids {int(lowest)} to {int(highest)} in a vocabulary of {count}")
+    return ids.contiguous()
+
+
 def fits_bfloat16(weight: Tensor) -> bool:
     """Whether every value of `weight` is one of bfloat16's."""
     if weight.dtype is torch.bfloat16:
@@ -75,15 +86,8 @@ class PackedLinear:
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows `ids` of the weight: int64 [n] -> float32 [n, in_features]. Raises IndexError for ids out of range."""
-        if ids.dtype is not torch.int64 or ids.dim() != 1 or not ids.is_cpu:
-            raise ValueError(f"token ids are int64 [n], not {ids.dtype} {tuple(ids.shape)}")
-        ids = ids.contiguous()
+        ids = check_ids(ids, self.out_features)
         out = self._words.new_empty((len(ids), self.in_features), dtype=torch.float32)
-        if not len(ids):
-            return out
-        lowest, highest = torch.aminmax(ids)
-        if lowest < 0 or highest >= self.out_features:
-            raise IndexError(f"token ids {int(lowest)} to {int(highest)} in a vocabulary of {self.out_features}")
         self._lookup(
             ids.data_ptr(), self._pointer, out.data_ptr(), len(ids), self.out_features, self.in_features, self.half,
             get_num_threads(),

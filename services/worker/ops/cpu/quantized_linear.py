@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, get_num_threads
 
 from services.worker.ops.cpu.library import Library
-from services.worker.ops.cpu.linear import HELD_BELOW, PACK_ROWS, is_plain
+from services.worker.ops.cpu.linear import HELD_BELOW, PACK_ROWS, check_ids, is_plain
 from services.worker.quantization.int4 import Int4Weight, unpack_nibbles
 from services.worker.quantization.int8 import Int8Weight
 from services.worker.quantization.weight import QuantizedWeight
@@ -88,9 +88,7 @@ class QuantizedLinear:
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows `ids` of the weight: int64 [n] -> float32 [n, in_features]. Raises IndexError for ids out of range."""
-        ids = ids.contiguous()
-        if len(ids) and (int(ids.min()) < 0 or int(ids.max()) >= self.out_features):
-            raise IndexError(f"token ids {int(ids.min())} to {int(ids.max())} in a vocabulary of {self.out_features}")
+        ids = check_ids(ids, self.out_features)
         q = torch.empty(len(ids), self._depth, dtype=torch.uint8)
         self._library.functions.quire_unpack_quantized(
             ids.data_ptr(), self._packed.data_ptr(), q.data_ptr(), len(ids), self.out_features, self._depth, self._bits

@@ -89,6 +89,8 @@ def test_rows_are_read_back_exactly(cpu: CPUOps, generator: torch.Generator, kin
     for outside in (-1, 100):
         with pytest.raises(IndexError, match="vocabulary of 100"):
             linear.rows(torch.tensor([0, outside]))
+    with pytest.raises(ValueError, match="token ids are int64"):
+        linear.rows(torch.tensor([0], dtype=torch.int32))
 
 
 def test_eight_bits_take_a_byte_a_weight_and_four_half_of_one(cpu: CPUOps, generator: torch.Generator) -> None:

@@ -9,6 +9,7 @@ import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import grpc
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 R = TypeVar("R")
 # A client that takes nothing of its answer for so long is given up; its generation ends, and the tokens go to others.
 CLIENT_STALL_SECONDS = 60.0
-_MAX_REQUEST_ID_CHARS = 128
+_MAX_ID_CHARS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
@@ -107,23 +108,26 @@ def metadata_of(context: Any, name: str) -> str:
     return ""
 
 
-def traceparent_of(context: Any) -> str:
-    """The caller's W3C trace context, or an empty string where there is none or it is not well-formed."""
-    value = metadata_of(context, "traceparent")
-    return value if _TRACEPARENT.fullmatch(value) else ""
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a call's metadata (an HTTP request's headers, through Envoy) says of whoever makes it."""
+
+    # The caller's x-request-id, or a new one.
+    request_id: str
+    # The gateway's or the caller's x-tenant-id, or empty.
+    tenant: str
+    # Seconds until the caller gives up; None: it named no deadline.
+    timeout: float | None
+    # W3C trace context; empty where there is none or it is not well-formed.
+    traceparent: str
 
 
-def request_id_of(context: Any) -> str:
-    """The caller's x-request-id, or a new one."""
-    return metadata_of(context, "x-request-id")[:_MAX_REQUEST_ID_CHARS] or uuid.uuid4().hex
-
-
-def tenant_of(context: Any) -> str:
-    """Whose request it is: the gateway's or the caller's x-tenant-id, or an empty string."""
-    return metadata_of(context, "x-tenant-id")[:_MAX_REQUEST_ID_CHARS]
-
-
-def timeout_of(context: Any) -> float | None:
-    """Seconds until the caller gives up, or None where it named no deadline."""
+def caller_of(context: Any) -> Caller:
     remaining = context.time_remaining()
-    return None if remaining is None else float(remaining)
+    traceparent = metadata_of(context, "traceparent")
+    return Caller(
+        request_id=metadata_of(context, "x-request-id")[:_MAX_ID_CHARS] or uuid.uuid4().hex,
+        tenant=metadata_of(context, "x-tenant-id")[:_MAX_ID_CHARS],
+        timeout=None if remaining is None else float(remaining),
+        traceparent=traceparent if _TRACEPARENT.fullmatch(traceparent) else "",
+    )

@@ -69,13 +69,23 @@ class Router:
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> None:
         from quire.openai.v1 import openai_pb2_grpc
+        from services.router.answers import Answers
+        from services.router.chat.service import ChatService
+        from services.router.openai.completions import CompletionService
         from services.router.openai.servicer import OpenAIServicer
 
-        registry = registry_of([self.collector, LoadCollector(self.placement)])
-        self._server.add(
-            openai_pb2_grpc.add_OpenAIServiceServicer_to_server,
-            OpenAIServicer(calls, self.generator, self.metrics, tracing, registry, self._threads, self._config.max_n),
+        answers = Answers(calls, self.generator)
+        servicer = OpenAIServicer(
+            calls,
+            self.placement,
+            ChatService(self.generator, answers, tracing),
+            CompletionService(self.generator, answers, tracing),
+            self.metrics,
+            registry_of([self.collector, LoadCollector(self.placement)]),
+            self._threads,
+            self._config.max_n,
         )
+        self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, servicer)
 
     async def start(self) -> list[str]:
         """Listens and dials the schedulers; returns the addresses got. Raises OSError where one cannot be bound."""

@@ -39,8 +39,10 @@ async def encode_chat(
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
     template_kwargs: Mapping[str, Any] | None = None,
+    param: str = "messages",
 ) -> list[int]:
-    """Templates write the special tokens themselves, so none are added. Raises ApiError."""
+    """Templates write the special tokens themselves, so none are added. `param`: what the messages are called in
+    errors. Raises ApiError."""
     template = model.tokenizer.chat_template
     if template is None:
         raise no_chat_template(model.info.name)
@@ -53,7 +55,7 @@ async def encode_chat(
     )
     size = sum(_MESSAGE_CHARS + len(message["content"]) for message in messages)
     text = await model.tokenizer.threads.run(size, render)
-    return await encode_text(model, text, "messages", add_special_tokens=add_special_tokens)
+    return await encode_text(model, text, param, add_special_tokens=add_special_tokens)
 
 
 def check_token_range(model: ServedModel, token_ids: Sequence[int], param: str) -> None:

@@ -5,32 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from quire.inference.v1 import inference_pb2, sampling_pb2
+from services.router.chat.request import ChatRequest
 from services.router.converters import sampling_from_proto, stop_from_proto
 from services.router.errors import invalid, too_many
 from services.router.generation import ChoiceDelta, Usage
+from services.router.options import GenerationOptions
 from services.router.prompts import MAX_MESSAGES
-from services.router.sampling import (
-    SamplingParams,
-    StopConditions,
-    check_ranges,
-    check_stop_strings,
-    check_token_ids,
-)
+from services.router.sampling import check_ranges, check_stop_strings
 from services.router.submission import FinishReason, TokenLogprob
 
 _FINISH_REASONS = {
     FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: sampling_pb2.FINISH_REASON_LENGTH,
 }
+_OPTIONS = "options."
+MAX_TOKENS_PARAM = f"{_OPTIONS}stop.max_tokens"
 
 
-def options_from_proto(
-    options: inference_pb2.GenerationOptions, vocab_size: int, max_n: int
-) -> tuple[SamplingParams, StopConditions, tuple[str, ...], int]:
-    """Sampling, stop conditions, stop strings and n. Raises ApiError where a value is out of range."""
-    sampling, stop = sampling_from_proto(options.sampling), stop_from_proto(options.stop)
-    sampling = check_ranges(sampling, "options.sampling.")
-    check_token_ids(sampling, stop, vocab_size, "options.")
+def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> GenerationOptions:
+    """Raises ApiError where a value is out of range."""
+    stop = stop_from_proto(options.stop)
     if stop.max_tokens == 0:
         raise invalid("Invalid 'options.stop.max_tokens': expected at least 1, but got 0.", "options.stop.max_tokens")
     stop_strings = tuple(options.stop_strings)
@@ -38,7 +32,25 @@ def options_from_proto(
     n = options.n if options.HasField("n") else 1
     if not 1 <= n <= max_n:
         raise invalid(f"Invalid 'options.n': expected a value from 1 to {max_n}, but got {n}.", "options.n")
-    return sampling, stop, stop_strings, n
+    return GenerationOptions(
+        sampling=check_ranges(sampling_from_proto(options.sampling), f"{_OPTIONS}sampling."),
+        stop=stop,
+        stop_strings=stop_strings,
+        n=n,
+        cache_salt=options.cache_salt,
+        priority=options.priority,
+        path=_OPTIONS,
+    )
+
+
+def chat_from_proto(request: inference_pb2.ChatRequest, max_n: int) -> ChatRequest:
+    """Raises ApiError where a value is out of range."""
+    return ChatRequest(
+        model=request.model or None,
+        messages=messages_from_proto(request.messages),
+        options=options_from_proto(request.options, max_n),
+        max_tokens_param=MAX_TOKENS_PARAM,
+    )
 
 
 def messages_from_proto(messages: Any) -> list[dict[str, Any]]:

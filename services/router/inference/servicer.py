@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
 from quire.inference.v1 import inference_pb2
-from services.router.calls import Calls, request_id_of, rpc, tenant_of, timeout_of, traceparent_of
+from services.router.calls import Caller, Calls, caller_of, rpc
+from services.router.chat.service import prepare
 from services.router.errors import invalid
 from services.router.generation import GenerationRequest, Generator
 from services.router.inference.converters import (
+    MAX_TOKENS_PARAM,
+    chat_from_proto,
     delta_to_proto,
     final_to_proto,
     messages_from_proto,
@@ -18,7 +22,6 @@ from services.router.inference.converters import (
 from services.router.model import ServedModel, output_budget
 from services.router.prompts import check_length, check_token_range, encode_chat, encode_text
 from services.router.tracing import RequestSpan, Tracing
-from shared.placement import chat_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class InferenceServicer:
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         model = await self._model(request.model)
-        with self.tracing.request("text_completion", model.info.name, traceparent_of(context)) as span:
+        caller, options = _caller(request.options, context), options_from_proto(request.options, self.max_n)
+        with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
             match request.WhichOneof("prompt"):
                 case "text":
                     prompt, param = await encode_text(model, request.text, "text"), "text"
@@ -42,20 +46,20 @@ class InferenceServicer:
                     check_token_range(model, prompt, param)
                 case _:
                     raise invalid("Missing required parameter: 'text' or 'token_ids'.", "text")
-            await self._run(request.options, prompt, param, model, span, context, inference_pb2.GenerateResponse)
+            params = (param, MAX_TOKENS_PARAM)
+            max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
+            generation_request = options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
+            await self._run(generation_request, span, context, inference_pb2.GenerateResponse)
 
     @rpc
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         model = await self._model(request.model)
-        with self.tracing.request("chat", model.info.name, traceparent_of(context)) as span:
-            messages = messages_from_proto(request.messages)
-            prompt = await encode_chat(model, messages)
-            turns = ((message["role"], message["content"]) for message in messages)
-            affinity = chat_key(model.info.name, request.options.cache_salt, turns)
-            await self._run(
-                request.options, prompt, "messages", model, span, context, inference_pb2.ChatResponse, affinity
-            )
+        caller = _caller(request.options, context)
+        with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
+            chat = chat_from_proto(request, self.max_n)
+            generation_request, _ = await prepare(chat, model, caller, span.traceparent)
+            await self._run(generation_request, span, context, inference_pb2.ChatResponse)
 
     @rpc
     async def Tokenize(  # noqa: N802
@@ -104,32 +108,11 @@ class InferenceServicer:
 
     async def _run(
         self,
-        options: inference_pb2.GenerationOptions,
-        prompt: list[int],
-        param: str,
-        model: ServedModel,
+        request: GenerationRequest,
         span: RequestSpan,
         context: Any,
         response: type[inference_pb2.GenerateResponse] | type[inference_pb2.ChatResponse],
-        affinity: bytes = b"",
     ) -> None:
-        sampling, stop, stop_strings, n = options_from_proto(options, model.info.vocab_size, self.max_n)
-        request = GenerationRequest(
-            request_id=request_id_of(context),
-            model=model,
-            prompts=(prompt,),
-            max_tokens=(output_budget(model.info, len(prompt), stop.max_tokens, (param, "options.stop.max_tokens")),),
-            sampling=sampling,
-            stop=stop,
-            stop_strings=stop_strings,
-            n=n,
-            timeout=timeout_of(context),
-            traceparent=span.traceparent,
-            cache_salt=options.cache_salt,
-            priority=options.priority,
-            tenant=options.tenant or tenant_of(context),
-            affinity=affinity,
-        )
         with self.generator.start(request) as generation:
             span.started(request)
             async for deltas in generation.deltas():
@@ -137,3 +120,9 @@ class InferenceServicer:
                     await self.calls.write(context, response(delta=delta_to_proto(delta)))
             span.ended(generation)
             await self.calls.write(context, response(final=final_to_proto(generation.usage)))
+
+
+def _caller(options: inference_pb2.GenerationOptions, context: Any) -> Caller:
+    """The request's own word on its tenant goes before its metadata's."""
+    caller = caller_of(context)
+    return dataclasses.replace(caller, tenant=options.tenant or caller.tenant)

@@ -13,7 +13,7 @@ from google.api.httpbody_pb2 import HttpBody
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router import calls
-from services.router.openai.responses import ChatStream
+from services.router.openai.chat_completions import ChatCompletionWriter
 from services.router.placement import Placement
 from tests.integration.router.conftest import (
     GREETING,
@@ -380,7 +380,7 @@ async def test_a_fault_after_the_first_byte_is_an_event(
     def faulty(*_: object) -> bytes:
         raise RuntimeError("a fault")
 
-    monkeypatch.setattr(ChatStream, "events", faulty)
+    monkeypatch.setattr(ChatCompletionWriter, "events", faulty)
     resume.set()
     last = (await read_rest(call))[-1].decode()
     error = json.loads(last.strip().split("data: ")[-1])["error"]

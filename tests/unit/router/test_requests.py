@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from services.router.errors import ApiError
-from services.router.openai.requests import ChatCompletionRequest, CompletionRequest
+from services.router.openai.chat_completions import ChatCompletionRequest
+from services.router.openai.completions import CompletionRequest
 from services.router.openai.validation import parse_body
 from services.router.prompts import MAX_MESSAGES
 

@@ -1,0 +1,112 @@
+"""An assistant's message as it grows: what a model's text says, told apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from services.router.generation import ChoiceDelta
+from services.router.submission import FinishReason, TokenLogprob
+
+
+class EndReason(Enum):
+    """Why a message ended. The values are OpenAI's names."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+
+
+@dataclass(slots=True)
+class ToolCallDelta:
+    """What is new of one call. The first delta of a call has its id and name, and perhaps no arguments yet."""
+
+    # Counts the calls of one message.
+    index: int
+    arguments: str = ""
+    id: str = ""
+    name: str = ""
+
+
+@dataclass(slots=True)
+class MessageDelta:
+    """What is new of one choice's message."""
+
+    choice_index: int
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCallDelta] = field(default_factory=list)
+    # Of every token that came, whatever became of its text.
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    end_reason: EndReason | None = None
+
+
+@dataclass(slots=True)
+class ToolCall:
+    id: str
+    name: str
+    # JSON, as the model wrote it.
+    arguments: str
+
+
+class Message:
+    """One choice's message, whole once every delta was added."""
+
+    __slots__ = ("_arguments", "_calls", "_content", "_reasoning", "end_reason", "logprobs")
+
+    def __init__(self) -> None:
+        self._content: list[str] = []
+        self._reasoning: list[str] = []
+        # (id, name) of each call, and the pieces of its arguments.
+        self._calls: list[tuple[str, str]] = []
+        self._arguments: list[list[str]] = []
+        self.logprobs: list[TokenLogprob] = []
+        self.end_reason: EndReason | None = None
+
+    def add(self, delta: MessageDelta) -> None:
+        self._content.append(delta.content)
+        self._reasoning.append(delta.reasoning)
+        self.logprobs += delta.logprobs
+        self.end_reason = delta.end_reason
+        for call in delta.tool_calls:
+            if call.index == len(self._calls):
+                self._calls.append((call.id, call.name))
+                self._arguments.append([])
+            self._arguments[call.index].append(call.arguments)
+
+    @property
+    def content(self) -> str:
+        return "".join(self._content)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(self._reasoning)
+
+    @property
+    def tool_calls(self) -> list[ToolCall]:
+        pairs = zip(self._calls, self._arguments, strict=True)
+        return [ToolCall(call_id, name, "".join(pieces)) for (call_id, name), pieces in pairs]
+
+
+class MessageParser(Protocol):
+    """Tells one choice's text apart."""
+
+    def parse(self, delta: ChoiceDelta) -> MessageDelta: ...
+
+
+_END_REASONS = {FinishReason.STOP: EndReason.STOP, FinishReason.LENGTH: EndReason.LENGTH}
+
+
+class PlainParser:
+    """All text is content."""
+
+    __slots__ = ()
+
+    def parse(self, delta: ChoiceDelta) -> MessageDelta:
+        return MessageDelta(
+            delta.index,
+            delta.text,
+            logprobs=delta.logprobs,
+            end_reason=None if delta.finish_reason is None else _END_REASONS[delta.finish_reason],
+        )

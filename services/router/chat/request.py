@@ -1,0 +1,28 @@
+"""A conversation that wants an answer, checked: what every chat API is translated to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.router.chat.tools import AS_IT_LIKES, Tool, ToolChoice
+from services.router.options import GenerationOptions
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    # None: the one that is served.
+    model: str | None
+    # As chat templates expect them: text parts joined, absent fields absent.
+    messages: list[dict[str, Any]]
+    options: GenerationOptions
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = AS_IT_LIKES
+    add_special_tokens: bool = False
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    template_kwargs: Mapping[str, Any] | None = None
+    # What the API calls its messages and its limit of new tokens, in errors.
+    messages_param: str = "messages"
+    max_tokens_param: str = "max_tokens"

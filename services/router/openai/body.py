@@ -1,0 +1,173 @@
+"""What the bodies of OpenAI's API have in common. Unknown fields are ignored and counted; known fields of features that
+are not built, and that would change the answer, are refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.options import GenerationOptions
+from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
+
+_UINT64 = 2**64 - 1
+
+# Fields that change the answer and are not built: the values that ask for nothing, besides null.
+_NOT_BUILT: dict[str, tuple[object, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "functions": ([],),
+    "function_call": ("none",),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "web_search_options": (),
+    "suffix": ("",),
+    "min_tokens": (0,),
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "include_stop_str_in_output": (False,),
+    "prompt_logprobs": (),
+    "prompt_embeds": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "logits_processors": ([],),
+    "truncate_prompt_tokens": (),
+    "chat_template": (),
+    "documents": ([],),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+}
+# Known, and without effect on the answer.
+_WITHOUT_EFFECT = frozenset(
+    {"user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"}
+    | {"prediction", "prompt_cache_retention", "reasoning_effort", "verbosity"}
+)
+
+
+def string_or_array(value: object) -> str | None:
+    return "#string" if isinstance(value, str) else "#array" if isinstance(value, list) else None
+
+
+def union(choose: Any, expected: str) -> Discriminator:
+    """Picks a union's member by the value's shape, so that errors speak of that member alone."""
+    return Discriminator(choose, custom_error_type="wrong_type", custom_error_message=expected)
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+class GenerationBody(Body):
+    """What chat and completions share."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1, le=128)
+    stop: (
+        Annotated[
+            Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
+            union(string_or_array, "a string or an array of strings"),
+        ]
+        | None
+    ) = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, le=2**31)
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=2)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    seed: int | None = Field(None, ge=-(2**63), le=_UINT64)
+    ignore_eos: bool | None = None
+    stop_token_ids: list[int] | None = None
+    skip_special_tokens: bool | None = None
+    add_special_tokens: bool | None = None
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    prompt_cache_key: str | None = None
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+
+    def check(self, max_n: int) -> None:
+        """What the schema cannot say. Raises ApiError."""
+        extra = self.model_extra or {}
+        for name, value in extra.items():
+            allowed = _NOT_BUILT.get(name)
+            if allowed is not None and value is not None and value not in allowed:
+                message = f"'{name}' is not supported by this server yet. Remove it from your request."
+                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
+        if self.stream_options is not None and not self.stream:
+            message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+            raise invalid(message, "stream_options")
+        if self.n is not None and self.n > max_n:
+            message = (
+                f"Invalid 'n': integer above maximum value. Expected a value <= {max_n}, but got {self.n} instead."
+            )
+            raise invalid(message, "n", "integer_above_max_value")
+        check_stop_strings(self.stop_strings, "stop")
+
+    @property
+    def num_ignored_fields(self) -> int:
+        return sum(name not in _NOT_BUILT and name not in _WITHOUT_EFFECT for name in self.model_extra or ())
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def options(self, max_tokens: int | None, logprobs: int | None) -> GenerationOptions:
+        """Raises ApiError where a value is out of its range once it is as precise as the model takes it."""
+        return GenerationOptions(
+            sampling=self._sampling_params(logprobs),
+            stop=StopConditions(max_tokens, tuple(self.stop_token_ids or ()), bool(self.ignore_eos)),
+            stop_strings=self.stop_strings,
+            n=self.n or 1,
+            skip_special_tokens=self.skip_special_tokens is not False,
+            cache_salt=self.cache_salt or "",
+            priority=self.priority or 0,
+            prompt_cache_key=self.prompt_cache_key or "",
+        )
+
+    def _sampling_params(self, logprobs: int | None) -> SamplingParams:
+        given = SamplingParams(
+            temperature=self.temperature,
+            # vLLM's -1 is proto's 0: keep all.
+            top_k=None if self.top_k is None else max(0, self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            logit_bias=_logit_bias(self.logit_bias or {}),
+            seed=None if self.seed is None else self.seed & _UINT64,
+            logprobs=logprobs,
+        )
+        return check_ranges(given)
+
+
+def _logit_bias(entries: Mapping[str, float]) -> tuple[tuple[int, float], ...]:
+    bias = []
+    for key, value in entries.items():
+        # Longer numbers are no token's id; shorter ones are checked against the vocabulary later.
+        if not (key.isascii() and key.isdigit() and len(key) < 10):
+            message = f"Invalid key in 'logit_bias': {key[:32]!r}. Expected a token id."
+            raise invalid(message, "logit_bias", "invalid_value")
+        bias.append((int(key), value))
+    return tuple(bias)

@@ -1,0 +1,60 @@
+"""What a request says of its generation besides the prompt, checked: the same for every API."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.router.calls import Caller
+from services.router.generation import GenerationRequest
+from services.router.model import ServedModel
+from services.router.sampling import SamplingParams, StopConditions, check_token_ids
+from services.router.structure import Structure
+from shared.placement import named_key
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationOptions:
+    """`stop.max_tokens` is the client's; what the context leaves is worked out with the prompt."""
+
+    sampling: SamplingParams
+    stop: StopConditions
+    stop_strings: tuple[str, ...] = ()
+    structure: Structure | None = None
+    n: int = 1
+    skip_special_tokens: bool = True
+    cache_salt: str = ""
+    priority: int = 0
+    # What the sender calls requests whose prompts begin alike; empty: they are told by their beginnings.
+    prompt_cache_key: str = ""
+    # Before the names of these fields in errors.
+    path: str = ""
+
+    def request(
+        self,
+        model: ServedModel,
+        caller: Caller,
+        traceparent: str,
+        prompts: tuple[list[int], ...],
+        max_tokens: tuple[int, ...],
+        affinity: bytes = b"",
+    ) -> GenerationRequest:
+        """`max_tokens`: beside the prompts. `affinity`: as in GenerationRequest, where the sender names no key. Raises
+        ApiError where the model has no such token."""
+        check_token_ids(self.sampling, self.stop, model.info.vocab_size, self.path)
+        return GenerationRequest(
+            request_id=caller.request_id,
+            model=model,
+            prompts=prompts,
+            max_tokens=max_tokens,
+            sampling=self.sampling,
+            stop=self.stop,
+            stop_strings=self.stop_strings,
+            n=self.n,
+            skip_special_tokens=self.skip_special_tokens,
+            timeout=caller.timeout,
+            traceparent=traceparent,
+            cache_salt=self.cache_salt,
+            priority=self.priority,
+            tenant=caller.tenant,
+            affinity=named_key(model.info.name, self.prompt_cache_key) if self.prompt_cache_key else affinity,
+        )

@@ -70,6 +70,26 @@ async def test_a_request_that_meets_a_connection_just_closed_is_sent_again() -> 
     assert server.num_connections == 2
 
 
+async def test_a_request_finds_its_way_past_many_connections_just_closed() -> None:
+    together = asyncio.Barrier(8)
+
+    async def answer_each_connection_once(head: str, body: bytes, connection: asyncio.Transport) -> None:
+        if connection in answered:
+            connection.close()
+            return
+        answered.append(connection)
+        if server.num_connections <= 8:
+            await together.wait()
+        connection.write(whole(body))
+
+    answered: list[asyncio.Transport] = []
+    async with serving(answer_each_connection_once) as server, open_session("") as session:
+        await asyncio.gather(*(ask(session, server.url) for _ in range(8)))
+        assert await ask(session, server.url) == b"{}"
+
+    assert server.num_connections == 9
+
+
 @pytest.mark.parametrize("method", ["close", "abort"])
 async def test_an_answer_that_never_begins_is_told(method: str) -> None:
     async def leave(head: str, body: bytes, connection: asyncio.Transport) -> None:
@@ -79,4 +99,4 @@ async def test_an_answer_that_never_begins_is_told(method: str) -> None:
         with pytest.raises(aiohttp.ClientConnectionError):
             await ask(session, server.url)
 
-    assert server.num_connections == 2
+    assert server.num_connections == 1

@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from benchmarks.cpu_gemm import seconds
+from benchmarks.cpu_gemm import read_bandwidth, seconds
 from benchmarks.run import keep
 from benchmarks.stack import free_port, wait_healthy
 from services.worker.ops.cpu.ops import CPUOps
@@ -138,8 +138,7 @@ def floors(model: Path) -> dict[str, float]:
                 num_weights += shape[0] * shape[1]
                 vocabulary, hidden = max((vocabulary, hidden), tuple(shape))
     linear, rows = CPUOps().linear(torch.randn(vocabulary, hidden)), torch.randn(32, hidden)
-    memory = torch.ones(1 << 27)  # 512 MiB
-    read_s = min(seconds(memory.sum) for _ in range(5)) / memory.nbytes
+    read_s = 1 / read_bandwidth()
     multiply_s = min(seconds(lambda: linear(rows)) for _ in range(5)) / (32 * vocabulary * hidden)
     return {
         "read_gb_per_s": 1e-9 / read_s, "gemm_gflop_per_s": 2e-9 / multiply_s,

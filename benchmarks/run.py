@@ -24,6 +24,7 @@ from benchmarks import (
     preemption,
     prefix_hit,
     quantization,
+    quantized_steps,
     simulation,
     startup,
     steps,
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "preemption": preemption.measure,
     "simulation": simulation.measure,
     "quantization": quantization.measure,
+    "quantized_steps": quantized_steps.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import overhead
 from benchmarks.shapes import M15
 from benchmarks.stack import parts
 from quire.client import AsyncClient
@@ -37,8 +36,12 @@ SOME_GPU = StepSeconds(base=0.01, per_token=2.5e-5, per_sequence=1e-5, per_kv_to
 # Between the calibrations before and after a load; beyond it, it is played again, so often at most.
 MAX_DRIFT_PERCENT = 10
 MAX_PLAYS = 3
-# Of the measurement of what a request costs outside the worker, which the prediction takes as given.
-OVERHEAD_ROUNDS = 5
+# One request at a time, played before each load: what it takes longer than the calibrated worker says is what the
+# services around the worker cost here, per request and per step, and the prediction of the load takes that as given.
+LONE = [
+    replace(one, arrival_s=0.4 * number)
+    for number, one in enumerate(poisson(10.0, 4.0, 200, 60, spread=0.0, seed=0)[:24])
+]
 
 # What is played to the real worker, with 200 tokens in and 60 out on average.
 LOADS: dict[str, Callable[[], list[Request]]] = {
@@ -101,8 +104,7 @@ def accuracy() -> dict[str, float]:
     """Machines change their speed within minutes, so each load is played between two calibrations, and predicted from
     the mean of both; and played again where these show that the machine was not the same before and after.
     """
-    figures = {"per_request_overhead_ms": overhead.measure(OVERHEAD_ROUNDS)["per_request_overhead_ms"]}
-    overheads = Overheads(request=figures["per_request_overhead_ms"] / 1e3)
+    figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
         # The worker gets a core, and what is around it the others: with threads on all of them, its steps take twice as
         # long as when nobody else wants a core.
@@ -111,30 +113,41 @@ def accuracy() -> dict[str, float]:
             "--max-num-seqs", "128", "--max-num-batched-tokens", "512", "--max-model-len", "2048",
         ]  # fmt: skip
         for name, load in LOADS.items():
-            played = [play_and_predict(worker, overheads, load(), Path(directory))]
+            played = [play_and_predict(worker, load(), Path(directory))]
             while abs(played[-1]["drift_percent"]) > MAX_DRIFT_PERCENT and len(played) < MAX_PLAYS:
-                played.append(play_and_predict(worker, overheads, load(), Path(directory)))
+                played.append(play_and_predict(worker, load(), Path(directory)))
             steadiest = min(played, key=lambda one: abs(one["drift_percent"]))
             figures |= {f"{name}_{key}": value for key, value in steadiest.items()}
     return figures
 
 
-def play_and_predict(
-    worker: Sequence[str], overheads: Overheads, requests: list[Request], directory: Path
-) -> dict[str, float]:
+def play_and_predict(worker: Sequence[str], requests: list[Request], directory: Path) -> dict[str, float]:
     """`drift_percent`: how much longer a step of 8 sequences took after the load than before."""
     before = calibrate(worker, directory / "before.json")
     with parts(*worker) as running:
+        lone = asyncio.run(play(running.grpc, LONE))
         played = asyncio.run(play(running.grpc, requests))
     after = calibrate(worker, directory / "after.json")
     kind = np.array([StepKind(8, 300, 0, 0).features])
     first, second = (float(device.step.predict(kind)[0]) for device in (before, after))
-    layout = layout_of(replace(before, step=mean_of(before.step, after.step)), 1, overheads)
+    device = replace(before, step=mean_of(before.step, after.step))
+    overheads = overheads_of(lone, device)
     return {
         "drift_percent": 100 * (second / first - 1),
         "fit_median_error_percent": 100 * float(before.origin["median_error"]),
-        **beside(played, layout, requests),
+        "request_overhead_ms": 1e3 * overheads.request,
+        "step_overhead_ms": 1e3 * overheads.step,
+        **beside(played, layout_of(device, 1, overheads), requests),
     }
+
+
+def overheads_of(lone: Played, device: Device) -> Overheads:
+    """Those with which the simulator says of lone requests what their clients saw."""
+    none = Overheads(request=0.0)
+    simulated = samples_of(LONE, simulate(layout_of(device, 1, none), LONE))
+    step = float(np.mean(lone.between_tokens) - simulated.time_between_tokens.mean())
+    request = float(np.mean(lone.first_tokens) - simulated.time_to_first_token.mean()) - step
+    return replace(none, request=max(0.0, request), step=max(0.0, step))
 
 
 def mean_of(one: StepSeconds, other: StepSeconds) -> StepSeconds:

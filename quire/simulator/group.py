@@ -31,6 +31,8 @@ class Overheads:
     hop: float = 0.0002  # of a message between two services
     plan: float = 0.00002  # schedule() and apply() and the messages' conversion ...
     plan_row: float = 0.0000022  # ... and per sequence in the step
+    # What a step takes longer than it was calibrated, where the services around the worker share its processor.
+    step: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -136,7 +138,7 @@ class Group:
             decided = self._decider.decide(self._now, overheads.plan + overheads.plan_row * len(plan.rows))
             arrived = decided + overheads.hop
             start = max(arrived, self._worker_free_s)
-            seconds = self._step.of(plan) + self._swap_seconds(plan)
+            seconds = self._step.of(plan) + self._swap_seconds(plan) + (overheads.step if len(plan.rows) else 0.0)
             self._worker_free_s = start + seconds
             self.busy_s += seconds
             self.num_steps += len(plan.rows) > 0

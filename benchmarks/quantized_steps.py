@@ -1,0 +1,78 @@
+"""How long a step of decodes takes with each form of weights, beside float32: SmolLM2-135M's shape, the worker's own
+kernels on a CPU, in turns. The floor is what reading the weights once takes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from benchmarks.cpu_gemm import read_bandwidth
+from benchmarks.quantization import Quantizer, Quantizing, schemes
+from benchmarks.shapes import M135
+from services.worker.kv_cache import allocate_pages
+from services.worker.models.config import ModelConfig, read_model_config
+from services.worker.models.decoder import Decoder
+from services.worker.models.dummy import DummySource
+from services.worker.models.parameters import parameters
+from services.worker.ops import create_ops
+from services.worker.ops.interface import AttentionBatch, AttentionShape
+from services.worker.threads import physical_cores
+
+CPU = torch.device("cpu")
+BATCHES = (1, 8, 32)
+CONTEXT = 256
+BLOCK_SIZE = 32
+ROUNDS = 15
+
+
+def decode_step(config: ModelConfig, quantize: Quantizer, batch_size: int) -> Callable[[], object]:
+    """Of `batch_size` sequences with CONTEXT tokens each."""
+    ops = create_ops(CPU, torch.float32)
+    source = Quantizing(DummySource(config, CPU, torch.float32), quantize)
+    decoder = Decoder(config, ops, source, CONTEXT)
+    shape = AttentionShape(
+        config.num_heads, config.num_kv_heads, config.head_dim, BLOCK_SIZE, torch.float32, torch.float32
+    )
+    ops.prepare_attention(shape, batch_size, batch_size)
+    blocks_each = CONTEXT // BLOCK_SIZE
+    pages = allocate_pages(config, batch_size * blocks_each, BLOCK_SIZE, CPU, torch.float32)
+    batch = AttentionBatch(
+        torch.full((batch_size,), CONTEXT - 1, dtype=torch.int32),
+        torch.arange(batch_size + 1, dtype=torch.int32),
+        torch.arange(batch_size * blocks_each, dtype=torch.int32).view(batch_size, blocks_each),
+    )
+    ids, rows = torch.arange(batch_size) + 100, torch.arange(batch_size)
+    return lambda: decoder.forward(ids, batch, pages, rows)
+
+
+@torch.inference_mode()
+def measure() -> dict[str, float]:
+    """Milliseconds, medians."""
+    torch.set_num_threads(physical_cores())
+    with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
+        M135.write(Path(directory))
+        config = read_model_config(Path(directory))
+    # Embeddings are the output layer too; vectors are too few to count.
+    num_weights = sum(shape[0] * shape[1] for shape in parameters(config).values() if len(shape) == 2)
+    figures = {"float32_floor_ms": 4e3 * num_weights / read_bandwidth()}
+    forms = {name: form for name, form in schemes(config).items() if name != "fp8"}
+    for batch_size in BATCHES:
+        steps = {name: decode_step(config, form, batch_size) for name, form in forms.items()}
+        taken: dict[str, list[float]] = {name: [] for name in steps}
+        for turn in range(ROUNDS + 2):
+            for name, step in steps.items():
+                start = time.perf_counter()
+                step()
+                if turn >= 2:  # warm
+                    taken[name].append(1e3 * (time.perf_counter() - start))
+        medians = {name: statistics.median(times) for name, times in taken.items()}
+        for name, median in medians.items():
+            figures[f"{name}_ms_{batch_size}"] = median
+            figures[f"{name}_speedup_{batch_size}"] = medians["float32"] / median
+    return figures

@@ -25,6 +25,7 @@ from benchmarks import (
     prefix_hit,
     quantization,
     quantized_steps,
+    router,
     simulation,
     startup,
     steps,
@@ -44,6 +45,7 @@ BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "simulation": simulation.measure,
     "quantization": quantization.measure,
     "quantized_steps": quantized_steps.measure,
+    "router": router.measure,
 }
 RESULTS = Path(__file__).parent / "results"
 

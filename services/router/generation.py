@@ -137,6 +137,8 @@ class Generation:
                 deltas = [delta for sequence in await self._mailbox.take() if (delta := self._advance(sequence))]
                 if deltas:
                     yield deltas
+                    # The caller has written them by the time it asks for more.
+                    self._timer.delivered(time.monotonic() - self._mailbox.news_since)
         except ApiError:
             self._timer.failed()
             raise

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # vLLM's own bucket bounds, seconds.
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
+_DELIVERY = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
 
 
@@ -57,6 +58,7 @@ class ModelMetrics:
         self.inter_token_latency = Histogram(_PER_TOKEN)
         self.mean_time_per_output_token = Histogram(_PER_TOKEN)
         self.e2e_request_latency = Histogram(_REQUEST)
+        self.delivery = Histogram(_DELIVERY)
         self.num_prompt_tokens = 0
         self.num_generation_tokens = 0
         self.finished: Counter[str] = Counter(stop=0, length=0, abort=0, error=0)
@@ -103,6 +105,10 @@ class RequestTimer:
         self._last[choice] = now
         self._num_tokens += count
         metrics.num_generation_tokens += count
+
+    def delivered(self, seconds: float) -> None:
+        """What new tokens took from their frame's arrival until the client's transport had them."""
+        self._metrics.delivery.observe(seconds)
 
     def finished(self, reason: str) -> None:
         """One choice is complete."""
@@ -202,6 +208,7 @@ class RouterCollector:
             ("vllm:time_per_output_token_seconds", "inter_token_latency"),
             ("vllm:request_time_per_output_token_seconds", "mean_time_per_output_token"),
             ("vllm:e2e_request_latency_seconds", "e2e_request_latency"),
+            ("quire:delivery_seconds", "delivery"),
         )
         for name, attribute in names:
             family = HistogramMetricFamily(name, attribute.replace("_", " ") + ", seconds.", labels=["model_name"])

@@ -8,6 +8,7 @@ tokens.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -38,16 +39,21 @@ class TokenLogprob:
 class Mailbox:
     """Wakes the one task that serves a request when any of its sequences has news."""
 
-    __slots__ = ("_error", "_news", "_waiter")
+    __slots__ = ("_error", "_news", "_put_at", "_waiter", "news_since")
 
     def __init__(self) -> None:
         self._news: list[Sequence] = []
+        # When the oldest of the news came, and of those taken last; seconds, monotonic.
+        self._put_at = 0.0
+        self.news_since = 0.0
         self._waiter: asyncio.Future[None] | None = None
         self._error: ApiError | None = None
 
     def put(self, sequence: Sequence) -> None:
         if not sequence.has_news:
             sequence.has_news = True
+            if not self._news:
+                self._put_at = time.monotonic()
             self._news.append(sequence)
             self._wake()
 
@@ -67,6 +73,7 @@ class Mailbox:
         if self._error is not None:
             raise self._error
         news, self._news = self._news, []
+        self.news_since = self._put_at
         for sequence in news:
             sequence.has_news = False
         return news

@@ -160,6 +160,7 @@ async def test_metrics_have_vllm_s_names(start_router: StartRouter) -> None:
         f"vllm:e2e_request_latency_seconds_count{label} 2.0",
         f"vllm:time_per_output_token_seconds_count{label} ",
         f"vllm:inter_token_latency_seconds_count{label} ",
+        f"quire:delivery_seconds_count{label} ",
         "quire:schedulers_ready 1.0",
         'quire:ignored_fields_total{method="completions"} 1.0',
         'quire:request_errors_total{status="invalid_argument"} 1.0',

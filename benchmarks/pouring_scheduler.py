@@ -39,7 +39,7 @@ class PouringScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         for chunk in self._tokenizer.chunks():
             yield model_pb2.GetTokenizerResponse(chunk=chunk)
 
-    async def Connect(  # noqa: N802
+    async def Connect(  # type: ignore[override]  # noqa: N802  # written to, not iterated
         self, requests: AsyncIterator[scheduler_pb2.ConnectRequest], context: Any
     ) -> None:
         await anext(aiter(requests))
@@ -59,6 +59,16 @@ class PouringScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 has_some.set()
         finally:
             pouring.cancel()
+
+    async def GetStats(  # noqa: N802
+        self, request: scheduler_pb2.GetStatsRequest, context: Any
+    ) -> scheduler_pb2.GetStatsResponse:
+        return scheduler_pb2.GetStatsResponse()
+
+    async def ResetPrefixCache(  # noqa: N802
+        self, request: scheduler_pb2.ResetPrefixCacheRequest, context: Any
+    ) -> scheduler_pb2.ResetPrefixCacheResponse:
+        return scheduler_pb2.ResetPrefixCacheResponse()
 
     async def _pour(self, context: Any, running: dict[int, list[int]], has_some: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()

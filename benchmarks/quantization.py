@@ -25,6 +25,7 @@ from services.worker.kv_cache import allocate_pages
 from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.safetensors_source import SafetensorsSource
+from services.worker.models.weights import WeightSource
 from services.worker.ops.interface import AttentionBatch
 from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.at_load import AT_LOAD, AtLoad
@@ -94,7 +95,7 @@ def schemes(config: ModelConfig) -> Mapping[str, Quantizer]:
 class Quantizing:
     """A source whose matrices pass through a quantizer."""
 
-    def __init__(self, source: SafetensorsSource, quantize: Quantizer) -> None:
+    def __init__(self, source: WeightSource, quantize: Quantizer) -> None:
         self._source, self._quantize = source, quantize
 
     def weight(self, layer: str) -> Weight:

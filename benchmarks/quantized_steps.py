@@ -51,9 +51,13 @@ def decode_step(config: ModelConfig, quantize: Quantizer, batch_size: int) -> Ca
     return lambda: decoder.forward(ids, batch, pages, rows)
 
 
-@torch.inference_mode()
 def measure() -> dict[str, float]:
     """Milliseconds, medians."""
+    with torch.inference_mode():
+        return compare()
+
+
+def compare() -> dict[str, float]:
     torch.set_num_threads(physical_cores())
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
         M135.write(Path(directory))

@@ -27,6 +27,8 @@ from services.router.sampling import MAX_LOGPROBS
 
 # Of one message.
 MAX_CALLS = 128
+# A message's content as its first chunk has it, by whether the message begins with it.
+_FIRST = {True: '""', False: "null"}
 
 
 class TextPart(Body):
@@ -151,19 +153,22 @@ class ChatCompletionWriter:
         self._with_reasoning = with_reasoning
         self._with_usage = with_usage
         self._tail = ',"usage":null}\n\n' if with_usage else "}\n\n"
-        self._begun: set[int] = set()
+        self._num_begun = 0
 
     def events(self, delta: MessageDelta) -> bytes:
         start, tail, index = self._start, self._tail, delta.choice_index
         parts = []
         new = self._new(delta)
-        if index not in self._begun:
-            self._begun.add(index)
-            content = "null" if delta.tool_calls and not delta.content else '""'
-            parts.append(
-                f'{start}{{"index":{index},"delta":{{"role":"assistant","content":{content}}},'
-                f'"logprobs":null,"finish_reason":null}}]{tail}'
-            )
+        if index >= self._num_begun and (new or delta.end_reason is not None):
+            # The SDK counts on choices that begin in order.
+            for choice in range(self._num_begun, index + 1):
+                # Null, as OpenAI has it, where a message begins with something else: perhaps no content comes.
+                is_content = choice == index and not (delta.tool_calls or delta.reasoning)
+                parts.append(
+                    f'{start}{{"index":{choice},"delta":{{"role":"assistant","content":{_FIRST[is_content]}}},'
+                    f'"logprobs":null,"finish_reason":null}}]{tail}'
+                )
+            self._num_begun = index + 1
         if new:
             logprobs = "null" if self._vocabulary is None else dumps(chat_logprobs(delta.logprobs, self._vocabulary))
             parts.append(

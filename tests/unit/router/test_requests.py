@@ -18,10 +18,14 @@ USER = {"role": "user", "content": "Hello"}
 
 def chat_error(**body: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        request = parse_body(json.dumps({"messages": [USER]} | body).encode(), ChatCompletionRequest)
-        request.check(128)
-        request.to_chat()
+        translate(json.dumps({"messages": [USER]} | body).encode())
     return caught.value
+
+
+def translate(body: bytes) -> None:
+    request = parse_body(body, ChatCompletionRequest)
+    request.check(128)
+    request.to_chat()
 
 
 def tool(name: str) -> dict[str, Any]:

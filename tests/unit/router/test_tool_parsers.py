@@ -45,7 +45,8 @@ TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     (
         "qwen3_coder",
         "Sure.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nKö\"ln\n\n</parameter>\n<parameter=days>\n"
-        '[1, {"b": []}]\n</parameter>\n</function>\n</tool_call>\n<tool_call><function=get_time></function></tool_call>',
+        '[1, {"b": []}]\n</parameter>\n</function>\n</tool_call>\n'
+        "<tool_call><function=get_time></function></tool_call>",
         "Sure.",
         [WEATHER, TIME],
     ),
@@ -59,7 +60,8 @@ TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     ("llama3_json", f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}', "", [WEATHER]),
     (
         "llama3_json",
-        f'<|python_tag|>{{"name": "get_weather", "parameters": {ARGUMENTS}}}; {{"name": "get_time", "parameters": {{}}}}',
+        f'<|python_tag|>{{"name": "get_weather", "parameters": {ARGUMENTS}}}; '
+        '{"name": "get_time", "parameters": {}}',
         "",
         [WEATHER, TIME],
     ),
@@ -74,7 +76,7 @@ TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
         "",
         [("get_weather", {"city": "a.b", "days": None, "x": -1500.0, "y": "1e999"})],
     ),
-    ("pythonic", "[get_weather(city='x', oops]", ", oops]", [("get_weather", {"city": "x"})]),
+    ("pythonic", "[get_weather(city='x', oops]", ", oops", [("get_weather", {"city": "x"})]),
     ("pythonic", "[1, 2](see) [get_time]", "[1, 2](see) [get_time]", []),
     ("pythonic", "[rm(path='/')]", "[rm(path='/')]", []),
     (

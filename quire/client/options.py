@@ -68,7 +68,7 @@ def generate_request(model: str, prompt: str | Sequence[int], options: Options) 
 
 
 def chat_request(model: str, messages: Messages, options: ChatOptions) -> inference_pb2.ChatRequest:
-    values = dict(options)
+    values: dict[str, Any] = dict(options)
     request = inference_pb2.ChatRequest(
         model=model,
         messages=messages_to_proto(messages),
@@ -96,13 +96,13 @@ def messages_to_proto(messages: Messages) -> list[inference_pb2.ChatMessage]:
     return [
         inference_pb2.ChatMessage(
             role=message["role"],
-            content=message.get("content"),
-            reasoning=message.get("reasoning"),
+            content=message.get("content") or "",
+            reasoning=message.get("reasoning") or "",
             tool_calls=[
                 inference_pb2.ToolCall(id=call.id, name=call.name, arguments=call.arguments)
                 for call in message.get("tool_calls") or ()
             ],
-            tool_call_id=message.get("tool_call_id"),
+            tool_call_id=message.get("tool_call_id") or "",
         )
         for message in messages
     ]

@@ -114,7 +114,8 @@ async def test_a_call_that_is_cut_says_so(start_router: StartRouter) -> None:
 async def test_without_tools_or_with_none_to_call_all_text_is_content(start_router: StartRouter) -> None:
     scheduler = fake_scheduler(answer_text(CALL), chat_template=QWEN)
     api = await start_router(scheduler)
-    for body in ({}, {"tools": [WEATHER], "tool_choice": "none"}, {"tools": []}):
+    bodies: tuple[dict[str, Any], ...] = ({}, {"tools": [WEATHER], "tool_choice": "none"}, {"tools": []})
+    for body in bodies:
         for completion in await answers(api, **body):
             assert completion.choices[0].message.content == CALL
             assert completion.choices[0].finish_reason == "stop"
@@ -311,7 +312,7 @@ async def test_the_typed_api_and_its_client_have_tools_and_reasoning_too(start_r
     scheduler = fake_scheduler(answer_text(f"<think>Hm.</think>I look.{CALL}"), chat_template=QWEN)
     api = await start_router(scheduler)
     weather = Tool("get_weather", "The weather.", {"type": "object", "properties": {"city": {"type": "string"}}})
-    earlier = [
+    earlier: list[dict[str, Any]] = [
         {"role": "user", "content": "Bonn?"},
         {"role": "assistant", "reasoning": "Hm.", "tool_calls": [ToolCall("a", "get_weather", '{"city": "Bonn"}')]},
         {"role": "tool", "tool_call_id": "a", "content": "Rain."},
@@ -333,7 +334,7 @@ async def test_the_typed_api_and_its_client_have_tools_and_reasoning_too(start_r
             ({"tools": [weather], "tool_choice": "g"}, "tool_choice"),
         ):
             with pytest.raises(QuireError) as refused:
-                await client.chat(earlier, **options)  # type: ignore[arg-type]
+                await client.chat(earlier, **options)
             assert refused.value.param == param
         with pytest.raises(QuireError) as refused:
             await client.chat(earlier[::2])

@@ -22,7 +22,7 @@ PLANS["required"] = TextPlan(calls=forced.required)
 PLANS["named"] = TextPlan(calls=forced.named("get_weather"), end_of_calls=EndReason.STOP)
 
 WEATHER = ("get_weather", {"city": 'Kö"ln\n', "days": [1, {"b": []}]})
-TIME = ("get_time", {})
+TIME: tuple[str, Any] = ("get_time", {})
 ARGUMENTS = json.dumps(WEATHER[1], ensure_ascii=False)
 DEEPSEEK_BEGIN, DEEPSEEK_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 

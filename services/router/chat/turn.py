@@ -9,13 +9,14 @@ from typing import Any
 from services.router.chat.forms import FormChoice, ModelForms
 from services.router.chat.message import EndReason
 from services.router.chat.parsers import forced
-from services.router.chat.parsers.form import ToolForm, openai_id
+from services.router.chat.parsers.form import openai_id
 from services.router.chat.parsers.plain import PLAIN
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextPlan
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
-from services.router.chat.tools import Tool, ToolMode, check_tools
+from services.router.chat.tools import ToolMode, check_tools
+from services.router.errors import invalid
 from services.router.model import ServedModel
 from services.router.structure import Structure
 
@@ -99,18 +100,19 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
     if tools and forms.template_takes_tools:
         template_tools = [tool.to_template() for tool in tools]
     elif tools and template is not None:
-        told = forms.tools if structure is None else None
-        messages = with_instructions(messages, _described(tools, told, request), template)
+        # A grammar's own form needs no example: nothing else can be written.
+        form = forms.tools if structure is None else None
+        text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
+        messages = with_instructions(messages, text, template)
     return Turn(request, forms, messages, template_tools, kwargs, structure)
 
 
 def _checked(request: ChatRequest) -> Structure | None:
-    check_tools(request.tools, request.tool_choice, request.tool_path)
-    return structure_of(request.tools, request.tool_choice)
-
-
-def _described(tools: tuple[Tool, ...], form: ToolForm | None, request: ChatRequest) -> str:
-    return describe_tools(tools, form, parallel=request.tool_choice.parallel)
+    try:
+        check_tools(request.tools, request.tool_choice, request.tool_path)
+        return structure_of(request.tools, request.tool_choice)
+    except RecursionError:
+        raise invalid("Invalid 'tools': a schema is nested too deeply.", "tools", "invalid_value") from None
 
 
 def _has_calls(message: Mapping[str, Any]) -> bool:

@@ -75,6 +75,14 @@ async def answers(api: Api, **body: Any) -> list[ChatCompletion]:
     return [ChatCompletion.model_validate(whole.json, strict=True), gathered(streamed.events)]
 
 
+def nested(depth: int) -> dict[str, Any]:
+    """A schema of an object in an object."""
+    schema: dict[str, Any] = {"type": "object"}
+    for _ in range(depth):
+        schema = {"type": "object", "properties": {"a": schema}}
+    return schema
+
+
 def calls_of(completion: ChatCompletion) -> list[tuple[str, Any]]:
     calls = completion.choices[0].message.tool_calls or []
     assert all(call.type == "function" and call.id.startswith("call_") for call in calls)
@@ -332,6 +340,7 @@ async def test_the_typed_api_and_its_client_have_tools_and_reasoning_too(start_r
             ({"tools": [Tool("a b")]}, "tools[0].name"),
             ({"tools": [Tool("f", parameters={"type": "array"})]}, "tools[0].parameters"),
             ({"tools": [weather], "tool_choice": "g"}, "tool_choice"),
+            ({"tools": [Tool("f", parameters=nested(400))], "tool_choice": "required"}, "tools"),
         ):
             with pytest.raises(QuireError) as refused:
                 await client.chat(earlier, **options)

@@ -132,9 +132,9 @@ async def test_without_tools_or_with_none_to_call_all_text_is_content(start_rout
 
 async def test_special_tokens_of_a_form_reach_the_parser_only(start_router: StartRouter) -> None:
     template = CHAT_TEMPLATE + "{# <|python_tag|> #}{% if tools %}{% endif %}"
-    text = '<|python_tag|>{"name": "get_weather", "parameters": {"city": "Köln"}}'
+    text = 'I look.<|python_tag|>{"name": "get_weather", "parameters": {"city": "Köln"}}'
     for answer, content, calls in (
-        (text, None, [("get_weather", {"city": "Köln"})]),
+        (text, "I look.", [("get_weather", {"city": "Köln"})]),
         ("<|python_tag|>print(1)", "print(1)", []),
     ):
         script = answer_text(answer, with_python_tag())
@@ -233,6 +233,15 @@ async def test_a_required_call_is_an_array_whatever_the_model_s_own_form(start_r
         assert completion.choices[0].finish_reason == "tool_calls"
     # The grammar leaves no room for reasoning.
     assert prompt_of(scheduler).endswith("<think>\n\n</think>\n\n")
+
+
+async def test_a_call_that_is_asked_for_is_no_reasoning_though_the_prompt_opens_some(
+    start_router: StartRouter,
+) -> None:
+    template = CHAT_TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}") + "{# </think> #}"
+    api = await start_router(fake_scheduler(answer_text('[{"name": "get_time"}]'), chat_template=template))
+    for completion in await answers(api, tools=[TIME], tool_choice="required"):
+        assert calls_of(completion) == [("get_time", {})]
 
 
 async def test_a_named_function_s_call_is_its_arguments_and_ends_with_stop(start_router: StartRouter) -> None:

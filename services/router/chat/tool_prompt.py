@@ -47,7 +47,7 @@ def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[di
     has_results = False
     for message in messages:
         if message["role"] == "tool":
-            name = names.get(message.get("tool_call_id", ""), "the call")
+            name = names.get(message.get("tool_call_id", "")) or message.get("name", "the call")
             text = f"Result of {name}:\n{_text(message)}"
         elif message["role"] == "user" and has_results:
             text = _text(message)
@@ -67,7 +67,7 @@ def _with_calls_in_text(message: dict[str, Any], form: ToolForm, names: dict[str
     calls = message.get("tool_calls")
     if not calls:
         return message
-    names |= {call["id"]: call["function"]["name"] for call in calls}
+    names |= {call.get("id", ""): call["function"]["name"] for call in calls}
     text = form.write([(call["function"]["name"], call["function"]["arguments"] or "{}") for call in calls])
     content = "\n".join(filter(None, (_text(message), text)))
     return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": content}
@@ -76,7 +76,7 @@ def _with_calls_in_text(message: dict[str, Any], form: ToolForm, names: dict[str
 def _text(message: Mapping[str, Any]) -> str:
     """A message's content may be missing, or come in parts."""
     content = message["content"]
-    return content if isinstance(content, str) else "\n".join(part["text"] for part in content or ())
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content or ())
 
 
 def _takes_system(template: ChatTemplate) -> bool:

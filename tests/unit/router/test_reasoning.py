@@ -50,6 +50,7 @@ def test_no_text_depends_on_its_pieces(text: str, is_inside: bool) -> None:
 def test_calls_come_after_reasoning_and_none_within() -> None:
     call = TOOL_FORMS["hermes"].write([("get_time", "{}")])
     plan = TextPlan(reasoning=THINK, calls=TOOL_FORMS["hermes"].read)
+    assert said(play(plan, list(f"\n\n{call}"))) == ("", "", [("get_time", "{}")])
     message = play(plan, list(f"<think>{call}</think>\n{call}"))
     assert said(message) == ("", call, [("get_time", "{}")])
     assert message.end_reason is EndReason.TOOL_CALLS

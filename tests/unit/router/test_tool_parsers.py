@@ -17,6 +17,9 @@ from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
 from tests.unit.router.texts import calls_of, play, said
 
+# (pytest has filters of its own, in place of the parser's.)
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
+
 PLANS = {name: TextPlan(calls=form.read) for name, form in TOOL_FORMS.items()}
 PLANS["required"] = TextPlan(calls=forced.required)
 PLANS["named"] = TextPlan(calls=forced.named("get_weather"), end_of_calls=EndReason.STOP)
@@ -65,6 +68,7 @@ TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
         "",
         [WEATHER, TIME],
     ),
+    ("llama3_json", '\n<|python_tag|>{"name": "get_time"}', "", [TIME]),
     ("llama3_json", '{"name": "John", "parameters": {}} is', '{"name": "John", "parameters": {}} is', []),
     ("llama3_json", 'Look: {"name": "get_time"}', 'Look: {"name": "get_time"}', []),
     ("llama3_json", '{"name": "get_time"}; {"na', '; {"na', [TIME]),
@@ -77,6 +81,13 @@ TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
         [("get_weather", {"city": "a.b", "days": None, "x": -1500.0, "y": "1e999"})],
     ),
     ("pythonic", "[get_weather(city='x', oops]", ", oops", [("get_weather", {"city": "x"})]),
+    (
+        "pythonic",
+        f"[get_weather(city='{'x' * 20_000}', days=[{'1, ' * 8_000}])]",
+        "",
+        [("get_weather", {"city": "x" * 20_000, "days": f"[{'1, ' * 8_000}]"})],
+    ),
+    ("pythonic", r"[get_weather(city='\d+')]", "", [("get_weather", {"city": "\\d+"})]),
     ("pythonic", "[1, 2](see) [get_time]", "[1, 2](see) [get_time]", []),
     ("pythonic", "[rm(path='/')]", "[rm(path='/')]", []),
     (

@@ -62,6 +62,11 @@ class Feed:
             self._record.append(piece)
         return piece
 
+    def put_back(self, text: str) -> None:
+        """What was taken last is read again."""
+        self._text = text + self._text[self._at :]
+        self._at = 0
+
     def word(self, word: str) -> Reading[bool]:
         """Takes `word` if the text goes on with it. Waits only as long as it could."""
         while True:

@@ -23,7 +23,7 @@ def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[
         if not (yield from _read_objects(feed, builder, functions)):
             builder.no_call(feed.recorded())
     else:
-        builder.content(feed.recorded())
+        feed.put_back(feed.recorded())
     while (yield from content_until(feed, builder, (_TAG,))):
         yield from feed.all(SPACE)
         if not (yield from _read_objects(feed, builder, None)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import warnings
 from collections.abc import Container
 
 from services.router.chat.parsers.builder import MessageBuilder
@@ -25,15 +26,20 @@ _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _PLAIN = re.compile(r"[^\"'()\[\]{},]+")
 _IN_STRING = {'"': re.compile(r'[^"\\]+'), "'": re.compile(r"[^'\\]+")}
+_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'", re.DOTALL)
 # A longer one would hold up the event loop for milliseconds.
 _MAX_CONTAINER_CHARS = 16_384
+
+# Models escape what needs no escape; Python, which reads their literals here, would log that.
+for _kind in (SyntaxWarning, DeprecationWarning):  # from Python 3.12 on, and before
+    warnings.filterwarnings("ignore", "invalid escape sequence", _kind)
 
 
 def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
     feed.record()
     yield from feed.all(SPACE)
     if (yield from feed.peek()) != "[":
-        builder.content(feed.recorded())
+        feed.put_back(feed.recorded())
     elif not (yield from _read_list(feed, builder, functions)):
         builder.no_call(feed.recorded())
     while (yield from content_until(feed, builder, (_START,))):
@@ -143,7 +149,7 @@ def _read_string(feed: Feed, pieces: list[str], quote: str) -> Reading[None]:
 def _as_json(source: str) -> str:
     """The literal's value; the source itself, as a string, where it is none."""
     try:
-        if source[:1] in ('"', "'") or len(source) <= _MAX_CONTAINER_CHARS:
+        if len(source) <= _MAX_CONTAINER_CHARS or _STRING.fullmatch(source):
             text = json.dumps(ast.literal_eval(source), ensure_ascii=False, allow_nan=False)
             text.encode()
             return text

@@ -47,7 +47,7 @@ def read_reasoning(feed: Feed, builder: MessageBuilder, form: ReasoningForm, is_
     space = feed.recorded()
     if not (has_tag or is_inside):
         builder.reasoning_is_over = True
-        builder.content(space)
+        feed.put_back(space)
         return
     builder.has_reasoned = True
     if has_tag or not space.strip("\n"):

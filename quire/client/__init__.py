@@ -2,13 +2,15 @@
 
 from quire.client.aio import AsyncClient, AsyncStream
 from quire.client.errors import QuireError, StreamCutError
-from quire.client.options import Options
-from quire.client.results import Choice, Delta, Model, Result, TokenLogprob, Usage
+from quire.client.options import ChatOptions, Options
+from quire.client.results import Choice, Delta, Model, Result, TokenLogprob, ToolCall, ToolCallDelta, Usage
 from quire.client.sync import Client, Stream
+from quire.client.tools import Tool
 
 __all__ = [
     "AsyncClient",
     "AsyncStream",
+    "ChatOptions",
     "Choice",
     "Client",
     "Delta",
@@ -19,5 +21,8 @@ __all__ = [
     "Stream",
     "StreamCutError",
     "TokenLogprob",
+    "Tool",
+    "ToolCall",
+    "ToolCallDelta",
     "Usage",
 ]

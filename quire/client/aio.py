@@ -11,7 +11,7 @@ import grpc
 
 from quire.client.channel import CHANNEL_OPTIONS, credentials_metadata
 from quire.client.errors import QuireError, StreamCutError, error_from_status
-from quire.client.options import Messages, Options, chat_request, generate_request, tokenize_request
+from quire.client.options import ChatOptions, Messages, Options, chat_request, generate_request, tokenize_request
 from quire.client.results import Delta, Gatherer, Model, Result, Usage, delta_from_proto, usage_from_proto
 from quire.client.retries import Retries
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
@@ -56,7 +56,7 @@ class AsyncClient:
         """Continues a prompt: text or token ids. `model` may be left out where there is only one."""
         return await self.stream_generate(prompt, model=model, **options).result()
 
-    async def chat(self, messages: Messages, *, model: str = "", **options: Unpack[Options]) -> Result:
+    async def chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> Result:
         """Answers a conversation: mappings with `role` and `content`."""
         return await self.stream_chat(messages, model=model, **options).result()
 
@@ -68,7 +68,7 @@ class AsyncClient:
             lambda timeout: self._stub.Generate(request, timeout=timeout, metadata=self._metadata), self._retries()
         )
 
-    def stream_chat(self, messages: Messages, *, model: str = "", **options: Unpack[Options]) -> AsyncStream:
+    def stream_chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> AsyncStream:
         request = chat_request(model, messages, options)
         return AsyncStream(
             lambda timeout: self._stub.Chat(request, timeout=timeout, metadata=self._metadata), self._retries()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
+from quire.client.tools import Tool, tool_choice_to_proto, tools_to_proto
 from quire.inference.v1 import inference_pb2, sampling_pb2
 
 
@@ -39,8 +40,20 @@ _SAMPLING = tuple(
     if field.name in Options.__annotations__ and field.name != "logit_bias"
 )
 
-# A role and content each, or a mapping with these keys.
-Messages = Iterable[Mapping[str, str]]
+
+class ChatOptions(Options, total=False):
+    """What chats take besides."""
+
+    tools: Sequence[Tool]
+    # auto, none, required, or the name of the function to call.
+    tool_choice: str
+    # Whether one message may hold several calls.
+    parallel_tool_calls: bool
+
+
+# A role and content each; an assistant's may have `reasoning` and `tool_calls` (those of a Result), a tool's has the
+# `tool_call_id` that it answers.
+Messages = Iterable[Mapping[str, Any]]
 
 
 def generate_request(model: str, prompt: str | Sequence[int], options: Options) -> inference_pb2.GenerateRequest:
@@ -54,10 +67,16 @@ def generate_request(model: str, prompt: str | Sequence[int], options: Options) 
     return request
 
 
-def chat_request(model: str, messages: Messages, options: Options) -> inference_pb2.ChatRequest:
-    return inference_pb2.ChatRequest(
-        model=model, messages=messages_to_proto(messages), options=options_to_proto(options)
+def chat_request(model: str, messages: Messages, options: ChatOptions) -> inference_pb2.ChatRequest:
+    values: dict[str, Any] = dict(options)
+    request = inference_pb2.ChatRequest(
+        model=model,
+        messages=messages_to_proto(messages),
+        tools=tools_to_proto(values.pop("tools", None) or ()),
+        tool_choice=tool_choice_to_proto(values.pop("tool_choice", None), values.pop("parallel_tool_calls", None)),
     )
+    request.options.CopyFrom(options_to_proto(values))
+    return request
 
 
 def tokenize_request(
@@ -74,10 +93,22 @@ def tokenize_request(
 
 
 def messages_to_proto(messages: Messages) -> list[inference_pb2.ChatMessage]:
-    return [inference_pb2.ChatMessage(role=message["role"], content=message["content"]) for message in messages]
+    return [
+        inference_pb2.ChatMessage(
+            role=message["role"],
+            content=message.get("content") or "",
+            reasoning=message.get("reasoning") or "",
+            tool_calls=[
+                inference_pb2.ToolCall(id=call.id, name=call.name, arguments=call.arguments)
+                for call in message.get("tool_calls") or ()
+            ],
+            tool_call_id=message.get("tool_call_id") or "",
+        )
+        for message in messages
+    ]
 
 
-def options_to_proto(options: Options) -> inference_pb2.GenerationOptions:
+def options_to_proto(options: Mapping[str, Any]) -> inference_pb2.GenerationOptions:
     """Raises TypeError for an option that there is not."""
     if unknown := options.keys() - Options.__annotations__.keys():
         raise TypeError(f"there is no option {min(unknown)!r}")

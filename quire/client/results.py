@@ -8,10 +8,11 @@ from typing import Literal
 from quire.client.errors import StreamCutError
 from quire.inference.v1 import inference_pb2, sampling_pb2
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 _FINISH_REASONS: dict[int, FinishReason] = {
     sampling_pb2.FINISH_REASON_STOP: "stop",
     sampling_pb2.FINISH_REASON_LENGTH: "length",
+    sampling_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
 }
 
 
@@ -25,6 +26,25 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallDelta:
+    """New of one call: its id and name with the first delta, and more of its arguments, as JSON."""
+
+    # Counts the calls of one choice.
+    index: int
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    id: str
+    name: str
+    # JSON, as the model wrote it.
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Delta:
     """New output of one choice: whole characters; ids may run ahead of the text."""
 
@@ -34,6 +54,9 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...]
     # With the choice's last delta.
     finish_reason: FinishReason | None
+    # Of chats: no part of the text.
+    reasoning: str = ""
+    tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +64,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    # Of the completion's, those of reasoning.
+    reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +74,8 @@ class Choice:
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: FinishReason
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +89,11 @@ class Result:
     def text(self) -> str:
         """Of the first choice."""
         return self.choices[0].text
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """Of the first choice."""
+        return self.choices[0].tool_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +112,13 @@ def delta_from_proto(message: inference_pb2.Delta) -> Delta:
             for entry in message.logprobs
         ),
         finish_reason=_FINISH_REASONS.get(message.finish_reason),
+        reasoning=message.reasoning,
+        tool_calls=tuple(ToolCallDelta(call.index, call.id, call.name, call.arguments) for call in message.tool_calls),
     )
 
 
 def usage_from_proto(message: inference_pb2.Usage) -> Usage:
-    return Usage(message.prompt_tokens, message.completion_tokens, message.cached_tokens)
+    return Usage(message.prompt_tokens, message.completion_tokens, message.cached_tokens, message.reasoning_tokens)
 
 
 @dataclass(slots=True)
@@ -93,6 +127,18 @@ class _Gathered:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    reasoning: list[str] = field(default_factory=list)
+    # The first delta of each call, and the pieces of its arguments.
+    calls: list[tuple[ToolCallDelta, list[str]]] = field(default_factory=list)
+
+    def add_call(self, delta: ToolCallDelta) -> None:
+        if delta.index == len(self.calls):
+            self.calls.append((delta, []))
+        self.calls[delta.index][1].append(delta.arguments)
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple(ToolCall(first.id, first.name, "".join(pieces)) for first, pieces in self.calls)
 
 
 class Gatherer:
@@ -106,6 +152,9 @@ class Gatherer:
         choice.pieces.append(delta.text)
         choice.token_ids += delta.token_ids
         choice.logprobs += delta.logprobs
+        choice.reasoning.append(delta.reasoning)
+        for call in delta.tool_calls:
+            choice.add_call(call)
         choice.finish_reason = delta.finish_reason
 
     def result(self, usage: Usage | None) -> Result:
@@ -115,7 +164,14 @@ class Gatherer:
             if choice.finish_reason is None:
                 raise StreamCutError
             choices.append(
-                Choice("".join(choice.pieces), tuple(choice.token_ids), tuple(choice.logprobs), choice.finish_reason)
+                Choice(
+                    "".join(choice.pieces),
+                    tuple(choice.token_ids),
+                    tuple(choice.logprobs),
+                    choice.finish_reason,
+                    "".join(choice.reasoning),
+                    choice.tool_calls,
+                )
             )
         if usage is None or not choices:
             raise StreamCutError

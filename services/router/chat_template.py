@@ -30,11 +30,13 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text. Raises ApiError where the template refuses the messages."""
+        """The prompt's text. `tools`: in OpenAI's form. Raises ApiError where the template refuses the messages."""
         from jinja2.exceptions import TemplateError
         from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -46,6 +48,8 @@ class ChatTemplate:
             rendered = render_jinja_template(
                 [[self._prepare(message) for message in messages]],
                 chat_template=self.source,
+                tools=None if not tools else [dict(tool) for tool in tools],
+                documents=None if not documents else [dict(document) for document in documents],
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
                 **kwargs,

@@ -7,6 +7,13 @@ from dataclasses import dataclass
 
 from shared.config import ConfigError, option
 
+# As services/router/chat/forms.py has them, which takes longer to import than a command line may.
+TOOL_CALL_PARSERS = (
+    *("auto", "none", "hermes", "qwen3_coder", "llama3_json", "pythonic", "mistral"),
+    *("deepseek_v3", "deepseek_v31", "plain"),
+)
+REASONING_PARSERS = ("auto", "none", "think", "qwen3", "deepseek_r1", "mistral")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
@@ -31,6 +38,16 @@ class RouterConfig:
         5.0, "Seconds without a word after which a scheduler is taken for lost.", minimum=0.1
     )
     tokenizer_threads: int = option(2, "Threads that tokenize long texts beside the event loop.", minimum=1, maximum=64)
+    tool_call_parser: str = option(
+        "auto",
+        "Form in which the model writes tool calls; auto: told from its chat template, none: calls stay text.",
+        choices=TOOL_CALL_PARSERS,
+    )
+    reasoning_parser: str = option(
+        "auto",
+        "Form in which the model writes its reasoning; auto: told from its chat template, none: it stays text.",
+        choices=REASONING_PARSERS,
+    )
     drain_timeout: float = option(10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0)
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
     metrics_port: int | None = option(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from tokenizers import Tokenizer as Library
@@ -45,15 +45,30 @@ class Vocabulary:
         self._bytes: dict[int, bytes] = {}
         self._texts: dict[int, str | None] = {}
 
-    def detokenizer(self, prompt_token_ids: Sequence[int], skip_special_tokens: bool = True) -> Detokenizer:
-        """For the output that follows this prompt."""
+    def detokenizer(
+        self,
+        prompt_token_ids: Sequence[int],
+        skip_special_tokens: bool = True,
+        visible: frozenset[int] = frozenset(),
+    ) -> Detokenizer:
+        """For the output that follows this prompt. `visible`: special tokens that are not skipped."""
         context = list(prompt_token_ids[-_NUM_CONTEXT_TOKENS:])
-        hidden = self._special if skip_special_tokens else frozenset[int]()
+        hidden = self._special - visible if skip_special_tokens else frozenset[int]()
         if self._to_bytes is None:
-            return _WindowDetokenizer(self._library, context, skip_special_tokens)
+            return _WindowDetokenizer(self._library, context, hidden)
         # The space before a text's first word is no part of the text; after a prompt it is.
         is_first_word = self._strips_first_space and all(token_id in hidden for token_id in prompt_token_ids)
         return _BytesDetokenizer(self, context, hidden, is_first_word)
+
+    def special_ids(self, tokens: Iterable[str]) -> frozenset[int]:
+        """Of those of `tokens` that are special here."""
+        ids = map(self.token_id, tokens)
+        return frozenset(token_id for token_id in ids if token_id is not None and token_id in self._special)
+
+    def token_id(self, token: str) -> int | None:
+        """By its name in the vocabulary."""
+        token_id: int | None = self._library.token_to_id(token)
+        return token_id
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token, special ones too; empty for ids that have no text."""
@@ -127,16 +142,18 @@ class _BytesDetokenizer:
 class _WindowDetokenizer:
     """Decodes [prefix, read) and [prefix, end) and sends the difference once it ends in a whole character."""
 
-    __slots__ = ("_ids", "_library", "_prefix_text", "_read", "_skip_special_tokens")
+    __slots__ = ("_hidden", "_ids", "_library", "_prefix_text", "_read")
 
-    def __init__(self, library: Library, context: Sequence[int], skip_special_tokens: bool) -> None:
+    def __init__(self, library: Library, context: Sequence[int], hidden: frozenset[int]) -> None:
         self._library = library
-        self._skip_special_tokens = skip_special_tokens
-        self._ids = list(context)
+        self._hidden = hidden
+        self._ids = [token_id for token_id in context if token_id not in hidden]
         self._read = len(self._ids)
         self._prefix_text = self._decode(self._ids)
 
     def push(self, token_id: int) -> str:
+        if token_id in self._hidden:
+            return ""
         self._ids.append(token_id)
         text = self._decode(self._ids)
         if len(text) <= len(self._prefix_text) or text.endswith(_REPLACEMENT):
@@ -148,7 +165,7 @@ class _WindowDetokenizer:
         return new
 
     def _decode(self, ids: list[int]) -> str:
-        return self._library.decode(ids, skip_special_tokens=self._skip_special_tokens)
+        return self._library.decode(ids, skip_special_tokens=False)
 
 
 def _token_bytes_function(definition: dict[str, Any]) -> Callable[[str], bytes] | None:

@@ -37,6 +37,8 @@ class GenerationRequest:
     stop_strings: tuple[str, ...] = ()
     n: int = 1
     skip_special_tokens: bool = True
+    # Special tokens that the text shows all the same.
+    visible_token_ids: frozenset[int] = frozenset()
     # Seconds until the client gives up; None: no limit.
     timeout: float | None = None
     traceparent: str = ""
@@ -67,6 +69,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    # Of the completion's, those of the model's reasoning, where whoever answers can tell them.
+    reasoning_tokens: int = 0
 
 
 class Generator:
@@ -179,7 +183,9 @@ class Generation:
             )
             for sequence in submission.sequences:
                 self._indices[sequence] = len(self._outputs)
-                detokenizer = request.model.tokenizer.vocabulary.detokenizer(prompt, request.skip_special_tokens)
+                detokenizer = request.model.tokenizer.vocabulary.detokenizer(
+                    prompt, request.skip_special_tokens, request.visible_token_ids
+                )
                 matcher = None if stops is None else StopMatcher(stops)
                 self._outputs.append(TextOutput(detokenizer, matcher, end_token_ids))
                 self._num_taken.append(0)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from quire.inference.v1 import inference_pb2_grpc
 from services.router.calls import Calls
+from services.router.chat.forms import FormChoice
 from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.generation import Generator
@@ -55,6 +56,7 @@ class Router:
         self.generator = Generator(self.placement, self.metrics, config.max_num_requests)
         self.collector = RouterCollector(self.metrics, self.placement)
         calls = Calls(config.api_key, self.metrics)
+        self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
         missing = _missing(_OPENAI_NEEDS)
         self._server = GrpcServer(SERVICES[1:] if missing else SERVICES)
@@ -64,7 +66,7 @@ class Router:
             self._add_openai(calls, tracing)
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
-            InferenceServicer(calls, self.generator, tracing, config.max_n),
+            InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n),
         )
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> None:
@@ -78,7 +80,7 @@ class Router:
         servicer = OpenAIServicer(
             calls,
             self.placement,
-            ChatService(self.generator, answers, tracing),
+            ChatService(self.generator, answers, tracing, self._forms),
             CompletionService(self.generator, answers, tracing),
             self.metrics,
             registry_of([self.collector, LoadCollector(self.placement)]),

@@ -14,6 +14,8 @@ from services.router.model import ServedModel, context_length_exceeded
 MAX_MESSAGES = 10_000
 # What a message costs a template beside its text, in characters.
 _MESSAGE_CHARS = 32
+# So much that a template that writes any is rendered beside other requests.
+_TOOL_CHARS = 4096
 
 
 async def encode_text(model: ServedModel, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -39,6 +41,7 @@ async def encode_chat(
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
     template_kwargs: Mapping[str, Any] | None = None,
+    tools: Sequence[Mapping[str, Any]] | None = None,
     param: str = "messages",
 ) -> list[int]:
     """Templates write the special tokens themselves, so none are added. `param`: what the messages are called in
@@ -52,10 +55,17 @@ async def encode_chat(
         add_generation_prompt=add_generation_prompt,
         continue_final_message=continue_final_message,
         template_kwargs=template_kwargs,
+        tools=tools,
     )
-    size = sum(_MESSAGE_CHARS + len(message["content"]) for message in messages)
+    size = sum(map(_message_chars, messages)) + _TOOL_CHARS * len(tools or ())
     text = await model.tokenizer.threads.run(size, render)
     return await encode_text(model, text, param, add_special_tokens=add_special_tokens)
+
+
+def _message_chars(message: Mapping[str, Any]) -> int:
+    calls = message.get("tool_calls") or ()
+    arguments = sum(len(call["function"]["arguments"]) for call in calls)
+    return _MESSAGE_CHARS + len(message["content"] or "") + len(message.get("reasoning", "")) + arguments
 
 
 def check_token_range(model: ServedModel, token_ids: Sequence[int], param: str) -> None:

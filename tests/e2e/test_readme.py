@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -18,9 +19,9 @@ from tests.e2e.conftest import ROOT, Server
 ADDRESS = "127.0.0.1:8000"
 
 
-def example(beginning: str, server: Server) -> str:
-    """The one code block of the README that begins so, with this server's address in it."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+def example(beginning: str, server: Server, document: str = "README.md") -> str:
+    """The one code block of the document that begins so, with this server's address in it."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
     (block,) = (block for block in blocks if block.startswith(beginning))
     assert ADDRESS in block
     return str(block).replace(ADDRESS, server.address)
@@ -33,7 +34,14 @@ def output(*command: str) -> str:
 
 
 def test_curl(server: Server) -> None:
-    assert output("sh", "-c", example("curl ", server)).endswith("data: [DONE]\n\n")
+    assert output("sh", "-c", example("curl -N ", server)).endswith("data: [DONE]\n\n")
+
+
+def test_tools(server: Server) -> None:
+    answer = json.loads(output("sh", "-c", "curl -s" + example("curl http", server).removeprefix("curl")))
+    assert answer["choices"][0]["finish_reason"] in ("stop", "length")
+    # The bundled model calls nothing; the client asks all the same.
+    assert output(sys.executable, "-c", example("from quire import", server, "docs/tools.md")) == ""
 
 
 def test_the_python_client(server: Server) -> None:

@@ -92,21 +92,26 @@ class Message:
 class MessageParser(Protocol):
     """Tells one choice's text apart."""
 
+    @property
+    def num_reasoning_tokens(self) -> int:
+        """So far."""
+
     def parse(self, delta: ChoiceDelta) -> MessageDelta: ...
 
 
-_END_REASONS = {FinishReason.STOP: EndReason.STOP, FinishReason.LENGTH: EndReason.LENGTH}
+END_REASONS = {FinishReason.STOP: EndReason.STOP, FinishReason.LENGTH: EndReason.LENGTH}
 
 
 class PlainParser:
     """All text is content."""
 
     __slots__ = ()
+    num_reasoning_tokens = 0
 
     def parse(self, delta: ChoiceDelta) -> MessageDelta:
         return MessageDelta(
             delta.index,
             delta.text,
             logprobs=delta.logprobs,
-            end_reason=None if delta.finish_reason is None else _END_REASONS[delta.finish_reason],
+            end_reason=None if delta.finish_reason is None else END_REASONS[delta.finish_reason],
         )

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from services.router.answers import Answers
 from services.router.calls import Caller, caller_of
+from services.router.chat.forms import FormChoice
 from services.router.chat.message import Message, MessageDelta, MessageParser, PlainParser
 from services.router.chat.request import ChatRequest
+from services.router.chat.text_parser import TextParser
+from services.router.chat.turn import plan_turn
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, GenerationRequest, Generator, Usage
 from services.router.model import ServedModel, output_budget
@@ -39,6 +43,7 @@ class ChatService:
     generator: Generator
     answers: Answers
     tracing: Tracing
+    forms: FormChoice
 
     async def answer(
         self, request: ChatRequest, context: Any, writer_for: Callable[[ServedModel], ChatWriter], *, stream: bool
@@ -47,32 +52,39 @@ class ChatService:
         caller = caller_of(context)
         model = await self.generator.placement.model(request.model)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
-            generation_request, parsers = await prepare(request, model, caller, span.traceparent)
+            generation_request, parsers = await prepare(request, model, caller, span.traceparent, self.forms)
             writer = _MessageWriter(parsers, writer_for(model))
             await self.answers.send(generation_request, span, context, writer, stream=stream)
 
 
 async def prepare(
-    request: ChatRequest, model: ServedModel, caller: Caller, traceparent: str
+    request: ChatRequest, model: ServedModel, caller: Caller, traceparent: str, forms: FormChoice
 ) -> tuple[GenerationRequest, list[MessageParser]]:
     """What to generate, and what tells each choice's text apart. Raises ApiError."""
-    options = request.options
+    turn = await plan_turn(request, model, forms)
+    options = dataclasses.replace(request.options, structure=turn.structure)
     prompt = await encode_chat(
         model,
-        request.messages,
+        turn.messages,
         add_special_tokens=request.add_special_tokens,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
-        template_kwargs=request.template_kwargs,
+        template_kwargs=turn.template_kwargs,
+        tools=turn.template_tools,
         param=request.messages_param,
     )
     params = (request.messages_param, request.max_tokens_param)
     max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
-    turns = ((message["role"], message["content"]) for message in request.messages)
+    turns = ((message["role"], message["content"]) for message in turn.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
+    generation_request = options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
+    text_plan = await turn.text_plan(model, prompt, options.skip_special_tokens)
+    if text_plan.is_plain:
+        return generation_request, [PlainParser() for _ in range(options.n)]
+    visible = model.tokenizer.vocabulary.special_ids(text_plan.hidden_tokens)
     return (
-        options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity),
-        [PlainParser() for _ in range(options.n)],
+        dataclasses.replace(generation_request, visible_token_ids=visible),
+        [TextParser(text_plan) for _ in range(options.n)],
     )
 
 
@@ -81,7 +93,7 @@ class _MessageWriter:
 
     def __init__(self, parsers: list[MessageParser], writer: ChatWriter) -> None:
         self.stream_type = writer.stream_type
-        self.end, self.error = writer.end, writer.error
+        self.error = writer.error
         self._parsers = parsers
         self._writer = writer
         self._messages = [Message() for _ in parsers]
@@ -92,5 +104,13 @@ class _MessageWriter:
     def add(self, delta: ChoiceDelta) -> None:
         self._messages[delta.index].add(self._parsers[delta.index].parse(delta))
 
+    def end(self, usage: Usage) -> bytes:
+        return self._writer.end(with_reasoning(usage, self._parsers))
+
     def whole(self, usage: Usage) -> bytes:
-        return self._writer.whole(self._messages, usage)
+        return self._writer.whole(self._messages, with_reasoning(usage, self._parsers))
+
+
+def with_reasoning(usage: Usage, parsers: Sequence[MessageParser]) -> Usage:
+    """The usage with what the parsers counted."""
+    return dataclasses.replace(usage, reasoning_tokens=sum(parser.num_reasoning_tokens for parser in parsers))

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+
+from services.router.chat.parsers.json_call import NAME
+from services.router.errors import invalid, too_many
+
+MAX_TOOLS = 128
+# Of one function's parameters, and of all functions together with their descriptions.
+MAX_SCHEMA_CHARS = 65_536
+MAX_TOOLS_CHARS = 1_048_576
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +25,15 @@ class Tool:
     parameters: Mapping[str, Any] | None = None
     # Whether a call's arguments must match the schema, whatever the model would write.
     strict: bool = False
+
+    def to_template(self) -> dict[str, Any]:
+        """As chat templates expect it: OpenAI's form."""
+        function: dict[str, Any] = {"name": self.name}
+        if self.description:
+            function["description"] = self.description
+        # Templates read it without asking whether it is there.
+        function["parameters"] = {"type": "object", "properties": {}} if self.parameters is None else self.parameters
+        return {"type": "function", "function": function}
 
 
 class ToolMode(Enum):
@@ -37,3 +55,58 @@ class ToolChoice:
 
 
 AS_IT_LIKES = ToolChoice()
+
+
+def check_tools(tools: Sequence[Tool], choice: ToolChoice, path: str) -> int:
+    """How many characters the tools have as JSON. `path`: names one in errors, by its index. Takes milliseconds for
+    large schemas. Raises ApiError."""
+    list_param = path.partition("[")[0]
+    if len(tools) > MAX_TOOLS:
+        raise too_many(list_param, MAX_TOOLS, len(tools))
+    names: set[str] = set()
+    size = 0
+    for index, tool in enumerate(tools):
+        param = path.format(index)
+        if not NAME.fullmatch(tool.name):
+            message = "a function's name has 1 to 64 characters: a-z, A-Z, 0-9, underscores and dashes"
+            raise invalid(f"Invalid '{param}.name': {message}.", f"{param}.name", "invalid_value")
+        if tool.name in names:
+            raise invalid(f"Invalid '{param}.name': another tool has this name.", f"{param}.name", "invalid_value")
+        names.add(tool.name)
+        size += len(tool.name) + len(tool.description) + _schema_chars(tool, f"{param}.parameters")
+    if size > MAX_TOOLS_CHARS:
+        message = f"Invalid '{list_param}': {size} characters in all; {MAX_TOOLS_CHARS} at most."
+        raise invalid(message, list_param, "invalid_value")
+    if choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED) and not tools:
+        message = "Invalid 'tool_choice': a call can only be asked for where 'tools' are given."
+        raise invalid(message, "tool_choice", "invalid_value")
+    if choice.mode is ToolMode.NAMED and choice.name not in names:
+        message = f"Invalid 'tool_choice': there is no tool named {choice.name[:64]!r}."
+        raise invalid(message, "tool_choice", "invalid_value")
+    return size
+
+
+def _schema_chars(tool: Tool, param: str) -> int:
+    if tool.parameters is None:
+        return 0
+    if tool.parameters.get("type", "object") != "object":
+        raise invalid(f"Invalid '{param}': the schema must be an object's ('type': 'object').", param, "invalid_value")
+    size = len(json.dumps(tool.parameters))
+    if size > MAX_SCHEMA_CHARS:
+        message = f"Invalid '{param}': the schema has {size} characters as JSON; {MAX_SCHEMA_CHARS} at most."
+        raise invalid(message, param, "invalid_value")
+    return size
+
+
+def check_tool_messages(messages: Sequence[Mapping[str, Any]]) -> None:
+    """`messages`: as chat templates expect them. Raises ApiError where a tool answers no call made before."""
+    made: set[str] = set()
+    for index, message in enumerate(messages):
+        made.update(call["id"] for call in message.get("tool_calls") or ())
+        if message["role"] != "tool":
+            continue
+        param = f"messages[{index}].tool_call_id"
+        if "tool_call_id" not in message:
+            raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+        if message["tool_call_id"] not in made:
+            raise invalid(f"Invalid '{param}': no message before it makes a call of this id.", param, "invalid_value")

@@ -5,10 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from quire.inference.v1 import inference_pb2, sampling_pb2
+from services.router.chat.message import EndReason, MessageDelta
 from services.router.chat.request import ChatRequest
+from services.router.chat.tools import check_tool_messages
 from services.router.converters import sampling_from_proto, stop_from_proto
 from services.router.errors import invalid, too_many
 from services.router.generation import ChoiceDelta, Usage
+from services.router.inference.tools import (
+    TOOL_PATH,
+    tool_calls_from_proto,
+    tool_choice_from_proto,
+    tools_from_proto,
+)
 from services.router.options import GenerationOptions
 from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import check_ranges, check_stop_strings
@@ -17,6 +25,11 @@ from services.router.submission import FinishReason, TokenLogprob
 _FINISH_REASONS = {
     FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,
     FinishReason.LENGTH: sampling_pb2.FINISH_REASON_LENGTH,
+}
+_END_REASONS = {
+    EndReason.STOP: sampling_pb2.FINISH_REASON_STOP,
+    EndReason.LENGTH: sampling_pb2.FINISH_REASON_LENGTH,
+    EndReason.TOOL_CALLS: sampling_pb2.FINISH_REASON_TOOL_CALLS,
 }
 _OPTIONS = "options."
 MAX_TOKENS_PARAM = f"{_OPTIONS}stop.max_tokens"
@@ -49,6 +62,9 @@ def chat_from_proto(request: inference_pb2.ChatRequest, max_n: int) -> ChatReque
         model=request.model or None,
         messages=messages_from_proto(request.messages),
         options=options_from_proto(request.options, max_n),
+        tools=tools_from_proto(request.tools),
+        tool_choice=tool_choice_from_proto(request.tool_choice),
+        tool_path=TOOL_PATH,
         max_tokens_param=MAX_TOKENS_PARAM,
     )
 
@@ -62,7 +78,38 @@ def messages_from_proto(messages: Any) -> list[dict[str, Any]]:
     for index, message in enumerate(messages):
         if not message.role:
             raise invalid(f"Missing required parameter: 'messages[{index}].role'.", f"messages[{index}].role")
-    return [{"role": message.role, "content": message.content} for message in messages]
+    written = [_message_from_proto(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    check_tool_messages(written)
+    return written
+
+
+def _message_from_proto(message: inference_pb2.ChatMessage, path: str) -> dict[str, Any]:
+    written: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        written["tool_calls"] = tool_calls_from_proto(message.tool_calls, f"{path}.tool_calls")
+    if message.tool_call_id:
+        written["tool_call_id"] = message.tool_call_id
+    if message.reasoning:
+        written["reasoning_content"] = written["reasoning"] = message.reasoning
+    return written
+
+
+def chat_delta_to_proto(delta: MessageDelta, token_ids: list[int]) -> inference_pb2.Delta:
+    message = inference_pb2.Delta(
+        choice_index=delta.choice_index,
+        text=delta.content,
+        reasoning=delta.reasoning,
+        token_ids=token_ids,
+        tool_calls=[
+            inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
+            for call in delta.tool_calls
+        ],
+    )
+    if delta.logprobs:
+        message.logprobs.extend(_logprob_to_proto(entry) for entry in delta.logprobs)
+    if delta.end_reason is not None:
+        message.finish_reason = _END_REASONS[delta.end_reason]
+    return message
 
 
 def delta_to_proto(delta: ChoiceDelta) -> inference_pb2.Delta:
@@ -80,6 +127,7 @@ def final_to_proto(usage: Usage) -> inference_pb2.Final:
             prompt_tokens=usage.prompt_tokens,
             completion_tokens=usage.completion_tokens,
             cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
         )
     )
 

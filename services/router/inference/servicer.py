@@ -8,11 +8,14 @@ from typing import Any
 
 from quire.inference.v1 import inference_pb2
 from services.router.calls import Caller, Calls, caller_of, rpc
-from services.router.chat.service import prepare
+from services.router.chat.forms import FormChoice
+from services.router.chat.message import MessageParser
+from services.router.chat.service import prepare, with_reasoning
 from services.router.errors import invalid
 from services.router.generation import GenerationRequest, Generator
 from services.router.inference.converters import (
     MAX_TOKENS_PARAM,
+    chat_delta_to_proto,
     chat_from_proto,
     delta_to_proto,
     final_to_proto,
@@ -29,6 +32,7 @@ class InferenceServicer:
     calls: Calls
     generator: Generator
     tracing: Tracing
+    forms: FormChoice
     max_n: int
 
     @rpc
@@ -49,7 +53,7 @@ class InferenceServicer:
             params = (param, MAX_TOKENS_PARAM)
             max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
             generation_request = options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
-            await self._run(generation_request, span, context, inference_pb2.GenerateResponse)
+            await self._generate(generation_request, span, context)
 
     @rpc
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> None:  # noqa: N802
@@ -58,8 +62,8 @@ class InferenceServicer:
         caller = _caller(request.options, context)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             chat = chat_from_proto(request, self.max_n)
-            generation_request, _ = await prepare(chat, model, caller, span.traceparent)
-            await self._run(generation_request, span, context, inference_pb2.ChatResponse)
+            generation_request, parsers = await prepare(chat, model, caller, span.traceparent, self.forms)
+            await self._chat(generation_request, parsers, span, context)
 
     @rpc
     async def Tokenize(  # noqa: N802
@@ -106,20 +110,27 @@ class InferenceServicer:
     async def _model(self, name: str) -> ServedModel:
         return await self.generator.placement.model(name or None)
 
-    async def _run(
-        self,
-        request: GenerationRequest,
-        span: RequestSpan,
-        context: Any,
-        response: type[inference_pb2.GenerateResponse] | type[inference_pb2.ChatResponse],
+    async def _generate(self, request: GenerationRequest, span: RequestSpan, context: Any) -> None:
+        with self.generator.start(request) as generation:
+            span.started(request)
+            async for deltas in generation.deltas():
+                for delta in deltas:
+                    await self.calls.write(context, inference_pb2.GenerateResponse(delta=delta_to_proto(delta)))
+            span.ended(generation)
+            await self.calls.write(context, inference_pb2.GenerateResponse(final=final_to_proto(generation.usage)))
+
+    async def _chat(
+        self, request: GenerationRequest, parsers: list[MessageParser], span: RequestSpan, context: Any
     ) -> None:
         with self.generator.start(request) as generation:
             span.started(request)
             async for deltas in generation.deltas():
                 for delta in deltas:
-                    await self.calls.write(context, response(delta=delta_to_proto(delta)))
+                    message = chat_delta_to_proto(parsers[delta.index].parse(delta), delta.token_ids)
+                    await self.calls.write(context, inference_pb2.ChatResponse(delta=message))
             span.ended(generation)
-            await self.calls.write(context, response(final=final_to_proto(generation.usage)))
+            final = final_to_proto(with_reasoning(generation.usage, parsers))
+            await self.calls.write(context, inference_pb2.ChatResponse(final=final))
 
 
 def _caller(options: inference_pb2.GenerationOptions, context: Any) -> Caller:

@@ -17,10 +17,6 @@ _UINT64 = 2**64 - 1
 
 # Fields that change the answer and are not built: the values that ask for nothing, besides null.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none",),
-    "functions": ([],),
-    "function_call": ("none",),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
@@ -46,8 +42,8 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
 }
 # Known, and without effect on the answer.
 _WITHOUT_EFFECT = frozenset(
-    {"user", "metadata", "store", "service_tier", "safety_identifier", "parallel_tool_calls"}
-    | {"prediction", "prompt_cache_retention", "reasoning_effort", "verbosity"}
+    {"user", "metadata", "store", "service_tier", "safety_identifier"}
+    | {"prediction", "prompt_cache_retention", "verbosity", "functions", "function_call"}
 )
 
 

@@ -50,7 +50,9 @@ class OpenAIServicer:
         self.metrics.ignored_fields["chat.completions"] += body.num_ignored_fields
 
         def writer(model: ServedModel) -> ChatCompletionWriter:
-            return ChatCompletionWriter(AnswerHead.new("chatcmpl", model), bool(body.logprobs), body.include_usage)
+            head = AnswerHead.new("chatcmpl", model)
+            with_reasoning = body.include_reasoning is not False
+            return ChatCompletionWriter(head, bool(body.logprobs), body.include_usage, with_reasoning)
 
         await self.chats.answer(body.to_chat(), context, writer, stream=bool(body.stream))
 

@@ -59,6 +59,7 @@ def fake_scheduler(
     chat_template: str | None = None,
     without_chat_template: bool = False,
     name: str = MODEL,
+    max_model_len: int = MAX_MODEL_LEN,
 ) -> FakeScheduler:
     tokenizer = tokenizer or byte_level()
     config = tokenizer_config(None) if without_chat_template else tokenizer_config()
@@ -66,6 +67,7 @@ def fake_scheduler(
         config = tokenizer_config(chat_template)
     bundle, sha256 = bundle_of(tokenizer.to_str(), json.dumps(config))
     info = model_info(sha256, len(bundle), tokenizer, name)
+    info.max_model_len = max_model_len
     return FakeScheduler(info, bundle, script or answer_text(GREETING))
 
 
@@ -194,4 +196,14 @@ def openai_document() -> Any:
     path = Path(__file__).parents[3].parent / "shared/schema/openai-openapi.json"
     if not path.exists():
         pytest.skip("OpenAI's OpenAPI document is not here")
-    return json.loads(path.read_text())
+    return _with_null(json.loads(path.read_text()))
+
+
+def _with_null(schema: Any) -> Any:
+    """`nullable`, OpenAPI 3.0's word that the document still uses, in the words of JSON Schema."""
+    if isinstance(schema, list):
+        return [_with_null(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    converted = {key: _with_null(value) for key, value in schema.items() if key != "nullable"}
+    return {"anyOf": [converted, {"type": "null"}]} if schema.get("nullable") is True else converted

@@ -66,7 +66,7 @@ BAD: list[tuple[str, Any, grpc.StatusCode, str | None, str]] = [
     ("CreateChatCompletion", chat(logit_bias={str(VOCAB_SIZE): 1}), INVALID, "logit_bias", "out of range"),
     ("CreateChatCompletion", chat(logit_bias={"x": 1}), INVALID, "logit_bias", "Expected a token id"),
     ("CreateChatCompletion", chat(stop_token_ids=[-1]), INVALID, "stop_token_ids", "out of range"),
-    ("CreateChatCompletion", chat(tools=[{"type": "function"}]), INVALID, "tools", "not supported"),
+    ("CreateChatCompletion", chat(tools=[{"type": "function"}]), INVALID, "tools[0].function", "Missing"),
     (
         "CreateCompletion",
         completion(prompt=[1, VOCAB_SIZE]),

@@ -131,3 +131,26 @@ def test_other_decoders_are_decoded_in_a_sliding_window() -> None:
     prompt, output = [1, 4], [2, 3, 5, 1, 2]
     whole = tokenizer.decode(prompt + output)
     assert tokenizer.decode(prompt) + "".join(deltas(tokenizer, prompt, output)) == whole
+
+
+def test_special_tokens_that_are_asked_for_are_shown() -> None:
+    ids = byte_level().encode("<|im_start|>Hi<|im_end|>").ids
+    vocabulary = Vocabulary(byte_level())
+    visible = vocabulary.special_ids(["<|im_end|>", "<think>", "none of its tokens"])
+    assert visible == {byte_level().token_to_id("<|im_end|>")}
+    detokenizer = vocabulary.detokenizer([], True, visible)
+    assert "".join(map(detokenizer.push, ids)) == "Hi<|im_end|>"
+
+
+def test_a_sliding_window_hides_special_tokens_too() -> None:
+    names = ["[UNK]", "hello", "world", "[SEP]", "[CALL]"]
+    tokenizer = Tokenizer(models.WordPiece({name: index for index, name in enumerate(names)}, unk_token="[UNK]"))
+    tokenizer.add_special_tokens(["[SEP]", "[CALL]"])
+    tokenizer.decoder = decoders.WordPiece()
+    vocabulary = Vocabulary(tokenizer)
+    for visible, text in (
+        (frozenset[int](), "hello world"),
+        (vocabulary.special_ids(["[CALL]"]), "hello world [CALL]"),
+    ):
+        detokenizer = vocabulary.detokenizer([], True, visible)
+        assert "".join(map(detokenizer.push, [3, 1, 3, 2, 4])) == text

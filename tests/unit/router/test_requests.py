@@ -18,8 +18,27 @@ USER = {"role": "user", "content": "Hello"}
 
 def chat_error(**body: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        parse_body(json.dumps({"messages": [USER]} | body).encode(), ChatCompletionRequest).check(128)
+        translate(json.dumps({"messages": [USER]} | body).encode())
     return caught.value
+
+
+def translate(body: bytes) -> None:
+    request = parse_body(body, ChatCompletionRequest)
+    request.check(128)
+    request.to_chat()
+
+
+def tool(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name}}
+
+
+def allowed(name: str) -> dict[str, Any]:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [tool(name)]}}
+
+
+def calling(name: str, arguments: str) -> dict[str, Any]:
+    call = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "tool_calls": [call]}
 
 
 def completion_error(**body: Any) -> ApiError:
@@ -94,8 +113,48 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
         ({"top_logprobs": 2}, "top_logprobs", None, "needs 'logprobs'"),
         ({"seed": "x"}, "seed", "invalid_type", "expected an integer"),
         ({"model": 7}, "model", "invalid_type", "expected a string"),
-        ({"tools": [{"type": "function"}]}, "tools", None, "not supported"),
-        ({"tool_choice": "auto"}, "tool_choice", None, "not supported"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter", "Missing"),
+        ({"tools": [{"type": "custom", "custom": {}}]}, "tools[0].type", "invalid_value", "'custom'"),
+        ({"tools": [tool("a b")]}, "tools[0].function.name", "invalid_value", "pattern"),
+        ({"tools": [tool("a" * 65)]}, "tools[0].function.name", "invalid_value", "64"),
+        ({"tools": [tool(f"f{i}") for i in range(129)]}, "tools", "array_above_max_length", "at most 128"),
+        ({"tool_choice": "any"}, "tool_choice", "invalid_value", "'any'"),
+        ({"tool_choice": 7}, "tool_choice", "invalid_type", "a string or an object"),
+        ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing_required_parameter", "Missing"),
+        ({"tools": [tool("f")], "tool_choice": allowed("g")}, "tool_choice", "invalid_value", "no tool named 'g'"),
+        ({"functions": [{"name": "f"}]}, "functions", None, "Use 'tools' instead"),
+        ({"function_call": {"name": "f"}}, "function_call", None, "Use 'tool_choice' instead"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort", "invalid_value", "'huge'"),
+        (
+            {"messages": [USER, calling("f", "{oops")]},
+            "messages[1].tool_calls[0].function.arguments",
+            "invalid_value",
+            "must be JSON",
+        ),
+        (
+            {"messages": [USER, calling("f g", "{}")]},
+            "messages[1].tool_calls[0].function.name",
+            "invalid_value",
+            "pattern",
+        ),
+        (
+            {"messages": [USER, {"role": "assistant", "content": "", "function_call": {"name": "f"}}]},
+            "messages[1].function_call",
+            None,
+            "Use 'tool_calls' instead",
+        ),
+        (
+            {"messages": [USER, calling("f", "{}"), {"role": "tool", "content": "x"}]},
+            "messages[2].tool_call_id",
+            "missing_required_parameter",
+            "Missing",
+        ),
+        (
+            {"messages": [USER, calling("f", "{}"), {"role": "tool", "tool_call_id": "2", "content": "x"}]},
+            "messages[2].tool_call_id",
+            "invalid_value",
+            "no message before it",
+        ),
         ({"response_format": {"type": "json_object"}}, "response_format", None, "not supported"),
         ({"guided_json": {}}, "guided_json", None, "not supported"),
     ],

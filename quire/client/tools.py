@@ -1,0 +1,42 @@
+"""Functions that a model may call, as Python values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.inference.v1 import inference_pb2
+
+_MODES = {
+    "auto": inference_pb2.TOOL_MODE_AUTO,
+    "none": inference_pb2.TOOL_MODE_NONE,
+    "required": inference_pb2.TOOL_MODE_REQUIRED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    name: str
+    description: str = ""
+    # A JSON schema of its arguments; None: it takes none.
+    parameters: Mapping[str, Any] | None = None
+
+
+def tools_to_proto(tools: Iterable[Tool]) -> list[inference_pb2.Tool]:
+    return [
+        inference_pb2.Tool(
+            name=tool.name,
+            description=tool.description,
+            parameters="" if tool.parameters is None else json.dumps(tool.parameters),
+        )
+        for tool in tools
+    ]
+
+
+def tool_choice_to_proto(choice: str | None, parallel: bool | None) -> inference_pb2.ToolChoice:
+    """`choice`: auto, none, required, or a function's name."""
+    if choice is None or choice in _MODES:
+        return inference_pb2.ToolChoice(mode=_MODES[choice or "auto"], parallel=parallel)
+    return inference_pb2.ToolChoice(name=choice, parallel=parallel)

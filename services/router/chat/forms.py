@@ -1,0 +1,99 @@
+"""In which forms a model writes tool calls and reasoning: as the operator says, or as its chat template shows."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+
+from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
+from services.router.chat.parsers.form import ToolForm
+from services.router.chat.parsers.hermes import HERMES
+from services.router.chat.parsers.llama3_json import LLAMA3_JSON
+from services.router.chat.parsers.mistral import MISTRAL
+from services.router.chat.parsers.plain import PLAIN
+from services.router.chat.parsers.pythonic import PYTHONIC
+from services.router.chat.parsers.qwen3_coder import QWEN3_CODER
+from services.router.chat.parsers.reasoning import ReasoningForm
+
+# The names are vLLM's, but for the plain form.
+TOOL_FORMS = {
+    "hermes": HERMES,
+    "qwen3_coder": QWEN3_CODER,
+    "llama3_json": LLAMA3_JSON,
+    "pythonic": PYTHONIC,
+    "mistral": MISTRAL,
+    "deepseek_v3": DEEPSEEK_V3,
+    "deepseek_v31": DEEPSEEK_V31,
+    "plain": PLAIN,
+}
+THINK = ReasoningForm("<think>", "</think>")
+REASONING_FORMS = {
+    "think": THINK,
+    "qwen3": THINK,
+    "deepseek_r1": ReasoningForm("<think>", "</think>", starts_inside=True),
+    "mistral": ReasoningForm("[THINK]", "[/THINK]"),
+}
+_USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelForms:
+    # None: calls stay text.
+    tools: ToolForm | None
+    # Whether the template writes the request's tools, and the calls of earlier turns.
+    template_takes_tools: bool
+    template_takes_calls: bool
+    reasoning: ReasoningForm | None
+
+
+@dataclass(frozen=True, slots=True)
+class FormChoice:
+    """The operator's: names of forms, `auto` or `none`."""
+
+    tool_call_parser: str = "auto"
+    reasoning_parser: str = "auto"
+
+    def of(self, template: str) -> ModelForms:
+        """`template`: its source; empty where the model has none."""
+        return _forms(self.tool_call_parser, self.reasoning_parser, template)
+
+
+@functools.lru_cache(maxsize=64)
+def _forms(tool_call_parser: str, reasoning_parser: str, template: str) -> ModelForms:
+    name = detect_tool_form(template) if tool_call_parser == "auto" else tool_call_parser
+    is_detected = reasoning_parser == "auto"
+    reasoning = detect_reasoning_form(template) if is_detected else REASONING_FORMS.get(reasoning_parser)
+    # What a template writes in a form of its own is no example of the plain one.
+    is_plain = name == "plain"
+    return ModelForms(
+        TOOL_FORMS.get(name),
+        template_takes_tools=not is_plain and _USES_TOOLS.search(template) is not None,
+        template_takes_calls=not is_plain and "tool_calls" in template,
+        reasoning=reasoning,
+    )
+
+
+def detect_tool_form(template: str) -> str:
+    """The form that a template's own words are in; `plain` where it knows none that we do."""
+    if "<function=" in template and "<parameter=" in template:
+        return "qwen3_coder"
+    if "<tool_call>" in template:
+        # GLM's tags have keys and values in tags of their own.
+        return "plain" if "<arg_key>" in template else "hermes"
+    if "[TOOL_CALLS]" in template:
+        return "mistral"
+    if "<｜tool▁sep｜>" in template:
+        return "deepseek_v3" if "```json" in template else "deepseek_v31"
+    if "<|python_start|>" in template or "[func_name1(" in template:
+        return "pythonic"
+    if "<|python_tag|>" in template or ("<|start_header_id|>" in template and '"parameters"' in template):
+        return "llama3_json"
+    return "plain"
+
+
+def detect_reasoning_form(template: str) -> ReasoningForm | None:
+    for form in (THINK, REASONING_FORMS["mistral"]):
+        if form.end in template:
+            return form
+    return None

@@ -1,0 +1,63 @@
+"""Content around calls: everything up to a marker, as it comes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+
+_ANY = re.compile(r".+", re.DOTALL)
+_WORDS = re.compile(r"\S+")
+_PLAIN = {first: re.compile(rf"[^\s{re.escape(first)}]+") for first in "<["}
+
+
+def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -> Reading[bool]:
+    """Writes content up to one of `markers`, which begin with the same character, < or [, and of which none begins
+    another. Takes the marker and starts a record with it and the space before it; False: the text ended before. That
+    space belongs to the form, as does that at the end of a message with calls."""
+    plain = _PLAIN[markers[0][0]]
+    hidden = [token for token in builder.hidden_tokens if token not in markers and token[0] == markers[0][0]]
+    space = ""
+    while character := (yield from feed.peek()):
+        if held := feed.here(SPACE):
+            space += held
+            continue
+        piece = feed.here(plain)
+        if not piece and character == markers[0][0]:
+            feed.record(space)
+            for marker in markers:
+                if (yield from feed.word(marker)):
+                    return True
+            is_hidden = False
+            for token in hidden:
+                is_hidden = is_hidden or (yield from feed.word(token))
+            feed.recorded()
+            if is_hidden:
+                continue
+            piece = feed.take()
+        builder.content(space + piece)
+        space = ""
+    if not builder.has_calls:
+        builder.content(space)
+    return False
+
+
+def rest_is_content(feed: Feed, builder: MessageBuilder) -> Reading[None]:
+    """Everything that still comes, but for space at the end of a message with calls."""
+    space = ""
+    while (yield from feed.peek()):
+        if held := feed.here(SPACE):
+            space += held
+            continue
+        builder.content(space + feed.here(_WORDS))
+        space = ""
+    if not builder.has_calls:
+        builder.content(space)
+
+
+def pass_through(feed: Feed, builder: MessageBuilder) -> Reading[None]:
+    """Everything that still comes, as it is."""
+    while (yield from feed.peek()):
+        builder.content(feed.here(_ANY))

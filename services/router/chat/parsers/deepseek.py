@@ -1,0 +1,82 @@
+"""DeepSeek V3 and R1, and V3.1: calls between special tokens, after any content. V3's have a type and a code block.
+
+    <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather
+    ```json
+    {"city": "Köln"}
+    ```<｜tool▁call▁end｜>
+    <｜tool▁calls▁end｜>
+
+    <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{"city": "Köln"}<｜tool▁call▁end｜>
+    <｜tool▁calls▁end｜>
+
+Either is understood wherever one is expected.
+"""
+
+from __future__ import annotations
+
+import re
+
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.json_call import NAME, read_value
+
+_ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+_BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
+_TOKENS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
+_FENCE = "```"
+_WORD = re.compile(r"[a-zA-Z0-9_-]+")
+
+
+def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
+    while (yield from content_until(feed, builder, (_ALL_BEGIN, _BEGIN))):
+        # Either both tokens or, where models forget the first, the second alone.
+        yield from feed.all(SPACE)
+        yield from feed.word(_BEGIN)
+        if (yield from _read_call(feed, builder)):
+            feed.recorded()
+            yield from feed.all(SPACE)
+            yield from feed.word(_END)
+            yield from feed.all(SPACE)
+            yield from feed.word(_ALL_END)
+        else:
+            builder.no_call(feed.recorded())
+
+
+def _read_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
+    name = yield from feed.all(_WORD)
+    if not (yield from feed.word(_SEPARATOR)):
+        return False
+    yield from feed.all(SPACE)
+    is_fenced = False
+    if (yield from feed.peek()) != "{":
+        name = yield from feed.all(_WORD)
+        yield from feed.all(SPACE)
+        is_fenced = yield from feed.word(_FENCE)
+        if is_fenced:
+            yield from feed.word("json")
+            yield from feed.all(SPACE)
+    if not NAME.fullmatch(name) or (yield from feed.peek()) != "{":
+        return False
+    builder.begin_call(name)
+    yield from read_value(feed, builder.arguments)
+    if is_fenced:
+        yield from feed.all(SPACE)
+        yield from feed.word(_FENCE)
+    return True
+
+
+def _write_v3(calls: list[tuple[str, str]]) -> str:
+    written = [
+        f"{_BEGIN}function{_SEPARATOR}{name}\n{_FENCE}json\n{arguments}\n{_FENCE}{_END}" for name, arguments in calls
+    ]
+    return _ALL_BEGIN + "\n".join(written) + _ALL_END
+
+
+def _write_v31(calls: list[tuple[str, str]]) -> str:
+    return _ALL_BEGIN + "".join(f"{_BEGIN}{name}{_SEPARATOR}{arguments}{_END}" for name, arguments in calls) + _ALL_END
+
+
+DEEPSEEK_V3 = ToolForm(_read, _write_v3, _TOKENS)
+DEEPSEEK_V31 = ToolForm(_read, _write_v31, _TOKENS)

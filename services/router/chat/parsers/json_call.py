@@ -1,0 +1,173 @@
+"""Calls written as JSON objects: a name, and arguments that are passed on character by character."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Container
+
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# What models call a call's arguments.
+ARGUMENTS = ("arguments", "parameters")
+
+_NAME_CHARACTERS = re.compile(r"[a-zA-Z0-9_-]+")
+_IN_STRING = re.compile(r'[^"\\]+')
+_OUT_OF_STRING = re.compile(r'[^"{}\[\]]+')
+_SCALAR = re.compile(r"[^\s,\]}]+")
+
+Emit = Callable[[str], None]
+
+
+def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
+    """Takes an object with a name and arguments, and writes it as a call. False where it is none, or one of a function
+    that is not in `names`: nothing was written, and something may have been taken. Keys may come in any order; what
+    follows the arguments is not insisted on, as models forget closing braces."""
+    if not (yield from feed.word("{")):
+        return False
+    name = ""
+    early: list[str] = []
+    has_begun = False
+    while True:
+        yield from feed.all(SPACE)
+        key = yield from _read_key(feed)
+        if key is None:
+            return has_begun
+        if key == "name" and not name:
+            name = yield from _read_name(feed)
+            if not name or (names is not None and name not in names):
+                return False
+        elif key in ARGUMENTS and not has_begun and not early:
+            if name:
+                builder.begin_call(name)
+                has_begun = True
+            yield from _read_arguments(feed, builder.arguments if name else early.append)
+        else:
+            yield from read_value(feed, _ignore)
+        if name and early and not has_begun:
+            builder.begin_call(name)
+            builder.arguments("".join(early))
+            has_begun = True
+        yield from feed.all(SPACE)
+        if (yield from feed.word(",")):
+            continue
+        is_closed = yield from feed.word("}")
+        if is_closed and name and not has_begun:
+            builder.begin_call(name)
+            builder.arguments("{}")
+            has_begun = True
+        return has_begun
+
+
+def read_calls(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
+    """Takes an array of such objects, under a record. False, as above, where it does not begin with a call; what breaks
+    it off later is content."""
+    if not (yield from feed.word("[")):
+        return False
+    yield from feed.all(SPACE)
+    if not (yield from read_call(feed, builder, names)):
+        return False
+    while True:
+        feed.recorded()
+        feed.record()
+        yield from feed.all(SPACE)
+        if not (yield from feed.word(",")):
+            yield from feed.word("]")
+            return True
+        yield from feed.all(SPACE)
+        if not (yield from read_call(feed, builder, names)):
+            builder.no_call(feed.recorded())
+            feed.record()
+            return True
+
+
+def read_value(feed: Feed, emit: Emit) -> Reading[None]:
+    """Takes one JSON value and emits its characters as they come. It ends where its brackets and quotes do; no more of
+    JSON's grammar is checked."""
+    character = yield from feed.peek()
+    if character == '"':
+        yield from _read_string(feed, emit)
+    elif character and character in "{[":
+        depth = 0
+        while character := (yield from feed.peek()):
+            if character == '"':
+                yield from _read_string(feed, emit)
+            elif character in "{[":
+                depth += 1
+                emit(feed.take())
+            elif character in "}]":
+                depth -= 1
+                emit(feed.take())
+                if not depth:
+                    return
+            else:
+                emit(feed.here(_OUT_OF_STRING))
+    else:
+        while (yield from feed.peek()) and (piece := feed.here(_SCALAR)):
+            emit(piece)
+
+
+def _read_string(feed: Feed, emit: Emit) -> Reading[None]:
+    emit(feed.take())
+    while character := (yield from feed.peek()):
+        if character == '"':
+            emit(feed.take())
+            return
+        if character == "\\":
+            emit(feed.take())
+            if not (yield from feed.peek()):
+                return
+            emit(feed.take())
+        else:
+            emit(feed.here(_IN_STRING))
+
+
+def _read_key(feed: Feed) -> Reading[str | None]:
+    """A key and its colon, and the space around it; None where there is none."""
+    if (yield from feed.peek()) != '"':
+        return None
+    pieces: list[str] = []
+    yield from _read_string(feed, pieces.append)
+    yield from feed.all(SPACE)
+    if not (yield from feed.word(":")):
+        return None
+    yield from feed.all(SPACE)
+    return "".join(pieces)[1:-1]
+
+
+def _read_name(feed: Feed) -> Reading[str]:
+    """A string that can be a function's name; empty for anything else."""
+    if not (yield from feed.word('"')):
+        return ""
+    name = yield from feed.all(_NAME_CHARACTERS)
+    return name if NAME.fullmatch(name) and (yield from feed.word('"')) else ""
+
+
+def _read_arguments(feed: Feed, emit: Emit) -> Reading[None]:
+    """A value; null is no arguments, and a string that holds JSON is what it holds: some models write it so."""
+    character = yield from feed.peek()
+    if character and character in "{[":
+        yield from read_value(feed, emit)
+        return
+    pieces: list[str] = []
+    yield from read_value(feed, pieces.append)
+    emit(_unwrapped("".join(pieces)))
+
+
+def _unwrapped(text: str) -> str:
+    if text in ("null", '""', ""):
+        return "{}"
+    try:
+        inner = json.loads(text)
+        if isinstance(inner, str) and isinstance(json.loads(inner), dict):
+            inner.encode()
+            return inner
+    except (ValueError, RecursionError):
+        pass
+    return text
+
+
+def _ignore(_: str) -> None:
+    pass

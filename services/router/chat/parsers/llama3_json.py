@@ -1,0 +1,54 @@
+"""Llama 3.1 to 3.3: a message that is JSON, with or without a token before it; several calls stand one after the other.
+
+    <|python_tag|>{"name": "get_weather", "parameters": {"city": "Köln"}}; {"name": "get_time", "parameters": {}}
+
+Without the token, only JSON that names one of the request's functions is a call.
+"""
+
+from __future__ import annotations
+
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.json_call import read_call
+
+_TAG = "<|python_tag|>"
+
+
+def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+    feed.record()
+    yield from feed.all(SPACE)
+    if (yield from feed.peek()) == "{":
+        if not (yield from _read_objects(feed, builder, functions)):
+            builder.no_call(feed.recorded())
+    else:
+        feed.put_back(feed.recorded())
+    while (yield from content_until(feed, builder, (_TAG,))):
+        yield from feed.all(SPACE)
+        if not (yield from _read_objects(feed, builder, None)):
+            builder.no_call(feed.recorded())
+
+
+def _read_objects(feed: Feed, builder: MessageBuilder, names: Functions | None) -> Reading[bool]:
+    """False, with the record open, where there is no call; what follows the last call is content."""
+    is_first = True
+    while (yield from read_call(feed, builder, names)):
+        is_first = False
+        feed.recorded()
+        feed.record()
+        yield from feed.all(SPACE)
+        if (yield from feed.word(";")) or (yield from feed.word(",")):
+            yield from feed.all(SPACE)
+    if is_first:
+        return False
+    rest = feed.recorded()
+    builder.no_call(rest if rest.strip("; ,\n") else "")
+    return True
+
+
+def _write(calls: list[tuple[str, str]]) -> str:
+    return "; ".join(f'{{"name": "{name}", "parameters": {arguments}}}' for name, arguments in calls)
+
+
+LLAMA3_JSON = ToolForm(_read, _write, (_TAG,))

@@ -1,0 +1,63 @@
+"""Mistral: after a token, either a JSON array of calls, or a name and its arguments, once or several times.
+
+[TOOL_CALLS] [{"name": "get_weather", "arguments": {"city": "Köln"}}]
+[TOOL_CALLS]get_weather{"city": "Köln"}[TOOL_CALLS]get_time{}
+[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{"city": "Köln"}
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import string
+
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.json_call import NAME, read_calls, read_value
+
+_BEGIN, _CALL_ID, _ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_ID_CHARACTERS = string.ascii_letters + string.digits
+
+
+def mistral_id() -> str:
+    """Mistral's templates take ids of nine letters and digits only."""
+    return "".join(secrets.choice(_ID_CHARACTERS) for _ in range(9))
+
+
+def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
+    while (yield from content_until(feed, builder, (_BEGIN,))):
+        yield from feed.all(SPACE)
+        if (yield from feed.peek()) == "[":
+            is_call = yield from read_calls(feed, builder)
+        else:
+            is_call = yield from _read_call(feed, builder)
+        if is_call:
+            feed.recorded()
+        else:
+            builder.no_call(feed.recorded())
+
+
+def _read_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
+    name = yield from feed.all(_NAME)
+    if not NAME.fullmatch(name):
+        return False
+    if (yield from feed.word(_CALL_ID)):
+        # The model's own id may be any it has seen; the call's is ours.
+        yield from feed.all(_NAME)
+    yield from feed.word(_ARGS)
+    yield from feed.all(SPACE)
+    if (yield from feed.peek()) != "{":
+        return False
+    builder.begin_call(name)
+    yield from read_value(feed, builder.arguments)
+    return True
+
+
+def _write(calls: list[tuple[str, str]]) -> str:
+    return "".join(f"{_BEGIN}{name}{arguments}" for name, arguments in calls)
+
+
+MISTRAL = ToolForm(_read, _write, (_BEGIN, _CALL_ID, _ARGS), mistral_id)

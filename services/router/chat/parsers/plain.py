@@ -1,0 +1,45 @@
+"""Quire's own form, for models that have none: a message that is nothing but JSON, one call or an array of them, in a
+code block or not.
+
+    [{"name": "get_weather", "arguments": {"city": "Köln"}}, {"name": "get_time", "arguments": {}}]
+
+Only JSON that names one of the request's functions is a call: a message may well be about other JSON.
+"""
+
+from __future__ import annotations
+
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.content import rest_is_content
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.json_call import read_call, read_calls
+
+_FENCE = "```"
+
+
+def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+    feed.record()
+    yield from feed.all(SPACE)
+    is_fenced = yield from feed.word(_FENCE)
+    if is_fenced:
+        yield from feed.word("json")
+        yield from feed.all(SPACE)
+    if (yield from feed.peek()) == "[":
+        is_call = yield from read_calls(feed, builder, functions)
+    else:
+        is_call = yield from read_call(feed, builder, functions)
+    taken = feed.recorded()
+    if not is_call:
+        builder.content(taken)
+    elif is_fenced:
+        yield from feed.all(SPACE)
+        yield from feed.word(_FENCE)
+    yield from rest_is_content(feed, builder)
+
+
+def _write(calls: list[tuple[str, str]]) -> str:
+    written = [f'{{"name": "{name}", "arguments": {arguments}}}' for name, arguments in calls]
+    return written[0] if len(written) == 1 else f"[{', '.join(written)}]"
+
+
+PLAIN = ToolForm(_read, _write)

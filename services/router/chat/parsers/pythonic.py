@@ -1,0 +1,173 @@
+"""Llama 3.2 and 4 (and others that were trained alike): a message that is a Python list of calls.
+
+    [get_weather(city="Köln", days=[1, 2]), get_time()]
+
+Llama 4 puts the list between two tokens, <|python_start|> and <|python_end|>. Without them, only a list that begins
+with a call of one of the request's functions is one. Arguments are read as literals, each once it is there; anything
+else in the place of a value, and a list or dictionary of more than 16,384 characters, is passed on as text.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Container
+
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.json_call import NAME
+
+_START, _END = "<|python_start|>", "<|python_end|>"
+_WORD = re.compile(r"\w+")
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_PLAIN = re.compile(r"[^\"'()\[\]{},]+")
+_IN_STRING = {'"': re.compile(r'[^"\\]+'), "'": re.compile(r"[^'\\]+")}
+_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'", re.DOTALL)
+# A longer one would hold up the event loop for milliseconds.
+_MAX_CONTAINER_CHARS = 16_384
+
+# Models escape what needs no escape; Python, which reads their literals here, would log that.
+for _kind in (SyntaxWarning, DeprecationWarning):  # from Python 3.12 on, and before
+    warnings.filterwarnings("ignore", "invalid escape sequence", _kind)
+
+
+def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+    feed.record()
+    yield from feed.all(SPACE)
+    if (yield from feed.peek()) != "[":
+        feed.put_back(feed.recorded())
+    elif not (yield from _read_list(feed, builder, functions)):
+        builder.no_call(feed.recorded())
+    while (yield from content_until(feed, builder, (_START,))):
+        yield from feed.all(SPACE)
+        if (yield from _read_list(feed, builder, None)):
+            yield from feed.all(SPACE)
+            yield from feed.word(_END)
+        else:
+            builder.no_call(feed.recorded())
+
+
+def _read_list(feed: Feed, builder: MessageBuilder, names: Container[str] | None) -> Reading[bool]:
+    """False, with the record open, where it does not begin with a call; what breaks it off later is content."""
+    if not (yield from feed.word("[")):
+        return False
+    yield from feed.all(SPACE)
+    if not (yield from _read_call(feed, builder, names)):
+        return False
+    while True:
+        feed.recorded()
+        feed.record()
+        yield from feed.all(SPACE)
+        if not (yield from feed.word(",")):
+            yield from feed.word("]")
+            feed.recorded()
+            return True
+        yield from feed.all(SPACE)
+        if not (yield from _read_call(feed, builder, names)):
+            builder.no_call(feed.recorded())
+            return True
+
+
+def _read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None) -> Reading[bool]:
+    name = yield from feed.all(_NAME)
+    if not NAME.fullmatch(name) or (names is not None and name not in names) or not (yield from feed.word("(")):
+        return False
+    separator = "{"
+    while True:
+        yield from feed.all(SPACE)
+        if (yield from feed.word(")")):
+            if separator == "{":
+                builder.begin_call(name)
+                builder.arguments("{")
+            builder.arguments("}")
+            return True
+        key = yield from feed.all(_WORD)
+        yield from feed.all(SPACE)
+        if not key or not (yield from feed.word("=")):
+            return _broken_off(feed, builder, separator)
+        if separator == "{":
+            builder.begin_call(name)
+        builder.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+        separator = ", "
+        value = yield from _read_value(feed)
+        builder.arguments(_as_json(value.strip()))
+        feed.recorded()
+        feed.record()
+        if not (yield from feed.word(",")) and (yield from feed.peek()) != ")":
+            return _broken_off(feed, builder, separator)
+
+
+def _broken_off(feed: Feed, builder: MessageBuilder, separator: str) -> bool:
+    """Closes the arguments of a call that has begun, and leaves the rest as content; False where none has."""
+    if separator == "{":
+        return False
+    builder.arguments("}")
+    builder.no_call(feed.recorded())
+    feed.record()
+    return True
+
+
+def _read_value(feed: Feed) -> Reading[str]:
+    """Source up to a comma or bracket that is not its own."""
+    pieces: list[str] = []
+    depth = 0
+    while character := (yield from feed.peek()):
+        if character in _IN_STRING:
+            yield from _read_string(feed, pieces, character)
+            continue
+        if character in "([{":
+            depth += 1
+        elif character in ")]}":
+            if not depth:
+                break
+            depth -= 1
+        elif character == "," and not depth:
+            break
+        pieces.append(feed.here(_PLAIN) or feed.take())
+    return "".join(pieces)
+
+
+def _read_string(feed: Feed, pieces: list[str], quote: str) -> Reading[None]:
+    pieces.append(feed.take())
+    while character := (yield from feed.peek()):
+        if character == "\\":
+            pieces.append(feed.take())
+            if not (yield from feed.peek()):
+                return
+            pieces.append(feed.take())
+        elif character == quote:
+            pieces.append(feed.take())
+            return
+        else:
+            pieces.append(feed.here(_IN_STRING[quote]))
+
+
+def _as_json(source: str) -> str:
+    """The literal's value; the source itself, as a string, where it is none."""
+    try:
+        if len(source) <= _MAX_CONTAINER_CHARS or _STRING.fullmatch(source):
+            text = json.dumps(ast.literal_eval(source), ensure_ascii=False, allow_nan=False)
+            text.encode()
+            return text
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        pass
+    return json.dumps(source, ensure_ascii=False)
+
+
+def _write(calls: list[tuple[str, str]]) -> str:
+    return f"[{', '.join(_call_source(name, arguments) for name, arguments in calls)}]"
+
+
+def _call_source(name: str, arguments: str) -> str:
+    try:
+        values = json.loads(arguments)
+        return f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
+    except (ValueError, AttributeError):
+        return f"{name}()"
+
+
+PYTHONIC = ToolForm(_read, _write, (_START, _END))

@@ -1,0 +1,70 @@
+"""Reasoning that models write before their answer, between tags.
+
+    <think>
+    Köln is in Germany.
+    </think>
+
+    The weather there is fine.
+
+The line breaks beside the tags are part of neither text. Some templates open the tag in the prompt; then the text
+begins inside.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+
+_LINE_BREAKS = re.compile(r"\n+")
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningForm:
+    begin: str
+    end: str
+    # Whether text is reasoning from the start though neither the prompt nor the text opens it.
+    starts_inside: bool = False
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return (self.begin, self.end)
+
+    def is_open(self, prompt: str) -> bool | None:
+        """Whether a prompt leaves reasoning open; None: it says nothing of it. Only what the template writes at its end
+        counts, not what a message says."""
+        text = prompt.rstrip()
+        return True if text.endswith(self.begin) else False if text.endswith(self.end) else None
+
+
+def read_reasoning(feed: Feed, builder: MessageBuilder, form: ReasoningForm, is_inside: bool) -> Reading[None]:
+    """Takes reasoning, and the space around it, to its end. `is_inside`: as the text begins."""
+    feed.record()
+    yield from feed.all(SPACE)
+    has_tag = yield from feed.word(form.begin)
+    space = feed.recorded()
+    if not (has_tag or is_inside):
+        builder.reasoning_is_over = True
+        feed.put_back(space)
+        return
+    builder.has_reasoned = True
+    if has_tag or not space.strip("\n"):
+        yield from feed.all(_LINE_BREAKS)
+    else:
+        builder.reasoning(space)
+    first = form.end[0]
+    plain = re.compile(rf"[^\n{re.escape(first)}]+")
+    held = ""
+    while character := (yield from feed.peek()):
+        if character == "\n":
+            held += feed.here(_LINE_BREAKS)
+            continue
+        if character == first and (yield from feed.word(form.end)):
+            builder.reasoning_is_over = True
+            yield from feed.all(_LINE_BREAKS)
+            return
+        builder.reasoning(held + (feed.here(plain) or feed.take()))
+        held = ""
+    builder.reasoning(held)

@@ -1,0 +1,68 @@
+"""What an answer must look like where a call is asked for: a JSON schema, that any model can be held to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from services.router.chat.tools import Tool, ToolChoice, ToolMode
+from services.router.structure import Structure, StructureKind
+
+# Keywords whose values are no schemas.
+_DATA = frozenset({"const", "enum", "default", "examples"})
+
+
+def structure_of(tools: Sequence[Tool], choice: ToolChoice) -> Structure | None:
+    """For a named function, its arguments; for a required call, an array of calls with name and parameters, in vLLM's
+    form. None where the model is free. `tools`: checked."""
+    match choice.mode:
+        case ToolMode.NAMED:
+            (tool,) = (tool for tool in tools if tool.name == choice.name)
+            schema = _parameters(tool)
+        case ToolMode.REQUIRED:
+            schema = _calls(tools, choice.parallel)
+        case _:
+            return None
+    return Structure(StructureKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False))
+
+
+def _calls(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
+    calls = [
+        {
+            "type": "object",
+            "properties": {"name": {"const": tool.name}, "parameters": {"$ref": f"#/$defs/{tool.name}"}},
+            "required": ["name", "parameters"],
+            "additionalProperties": False,
+        }
+        for tool in tools
+    ]
+    schema: dict[str, Any] = {
+        "type": "array",
+        "minItems": 1,
+        "items": {"anyOf": calls},
+        # Names are letters, digits, underscores and dashes: they need no escapes in a JSON pointer.
+        "$defs": {tool.name: _moved(_parameters(tool), f"#/$defs/{tool.name}") for tool in tools},
+    }
+    if not parallel:
+        schema["maxItems"] = 1
+    return schema
+
+
+def _parameters(tool: Tool) -> dict[str, Any]:
+    if tool.parameters is None:
+        return {"type": "object", "properties": {}, "additionalProperties": False}
+    return {"type": "object", **tool.parameters}
+
+
+def _moved(schema: Any, root: str) -> Any:
+    """The schema with its pointers to its own parts as they are where it stands at `root`."""
+    if isinstance(schema, list):
+        return [_moved(item, root) for item in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    moved = {key: value if key in _DATA else _moved(value, root) for key, value in schema.items()}
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        moved["$ref"] = root + reference[1:]
+    return moved

@@ -1,0 +1,88 @@
+"""Tools for models whose chat template knows none: described in the system message, and earlier calls and their results
+as text. So any model can be asked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from services.router.chat.parsers.form import ToolForm
+from services.router.chat.tools import Tool
+from services.router.chat_template import ChatTemplate
+from services.router.errors import ApiError
+
+_EXAMPLE = ("NAME", '{"ARGUMENT": "VALUE"}')
+
+
+def describe_tools(tools: Sequence[Tool], form: ToolForm | None, *, parallel: bool) -> str:
+    """`form`: how the model is told to call; None: it is not told."""
+    functions = [json.dumps(tool.to_template()["function"], ensure_ascii=False) for tool in tools]
+    lines = ["You can call these functions. Each is described by a JSON schema of its parameters:", *functions]
+    if form is not None:
+        lines += ["", "To call one, answer with nothing but the call, in this form:", form.write([_EXAMPLE])]
+        if parallel:
+            lines += ["or, to call several at once:", form.write([_EXAMPLE, _EXAMPLE])]
+        lines.append("Then you are told what it returned. Where no function helps, just answer.")
+    return "\n".join(lines)
+
+
+def with_instructions(messages: Sequence[dict[str, Any]], text: str, template: ChatTemplate) -> list[dict[str, Any]]:
+    """The messages with `text` at the end of the system message, or in one of its own; in the first user message where
+    the template takes no other."""
+    first = messages[0]
+    if first["role"] in ("system", "developer"):
+        return [{**first, "content": "\n\n".join(filter(None, (_text(first), text)))}, *messages[1:]]
+    if _takes_system(template) or first["role"] != "user":
+        return [{"role": "system", "content": text}, *messages]
+    return [{**first, "content": f"{text}\n\n{_text(first)}"}, *messages[1:]]
+
+
+def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[dict[str, Any]]:
+    """The messages with calls as the model writes them, and results as a user's: templates that know no tools often
+    insist on turns of user and assistant."""
+    written: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    has_results = False
+    for message in messages:
+        if message["role"] == "tool":
+            name = names.get(message.get("tool_call_id", "")) or message.get("name", "the call")
+            text = f"Result of {name}:\n{_text(message)}"
+        elif message["role"] == "user" and has_results:
+            text = _text(message)
+        else:
+            written.append(_with_calls_in_text(message, form, names))
+            has_results = False
+            continue
+        if has_results:
+            written[-1]["content"] += f"\n\n{text}"
+        else:
+            written.append({"role": "user", "content": text})
+        has_results = message["role"] == "tool"
+    return written
+
+
+def _with_calls_in_text(message: dict[str, Any], form: ToolForm, names: dict[str, str]) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    names |= {call.get("id", ""): call["function"]["name"] for call in calls}
+    text = form.write([(call["function"]["name"], call["function"]["arguments"] or "{}") for call in calls])
+    content = "\n".join(filter(None, (_text(message), text)))
+    return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": content}
+
+
+def _text(message: Mapping[str, Any]) -> str:
+    """A message's content may be missing, or come in parts."""
+    content = message["content"]
+    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content or ())
+
+
+def _takes_system(template: ChatTemplate) -> bool:
+    """Whether the template has a place for a system message. Rendered each time: a template is compiled once."""
+    try:
+        text = template.render([{"role": "system", "content": "quire-probe"}, {"role": "user", "content": "Hello"}])
+    except ApiError:
+        return False
+    return "quire-probe" in text

@@ -1,0 +1,119 @@
+"""What one answer in a conversation takes: what its template is given, what may be written, and how to read that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.router.chat.forms import FormChoice, ModelForms
+from services.router.chat.message import EndReason
+from services.router.chat.parsers import forced
+from services.router.chat.parsers.form import openai_id
+from services.router.chat.parsers.plain import PLAIN
+from services.router.chat.request import ChatRequest
+from services.router.chat.text_parser import TextPlan
+from services.router.chat.tool_grammar import structure_of
+from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
+from services.router.chat.tools import ToolMode, check_tools
+from services.router.errors import invalid
+from services.router.model import ServedModel
+from services.router.structure import Structure
+
+# A prompt's last tokens, in which a template opens or closes reasoning.
+_NUM_TAIL_TOKENS = 16
+# More than any text that is worked on beside other requests.
+_MANY_CHARS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    request: ChatRequest
+    forms: ModelForms
+    # As the template is given them.
+    messages: list[dict[str, Any]]
+    template_tools: list[dict[str, Any]] | None
+    template_kwargs: Mapping[str, Any] | None
+    structure: Structure | None
+
+    async def text_plan(self, model: ServedModel, prompt: list[int], skip_special_tokens: bool) -> TextPlan:
+        """`prompt`: the rendered one."""
+        choice, tools = self.request.tool_choice, self.request.tools
+        # A grammar begins with the first token and leaves no room for reasoning.
+        reasoning = self.forms.reasoning if self.structure is None else None
+        form = self.forms.tools if tools and choice.mode is ToolMode.AUTO and self.structure is None else None
+        calls = None if form is None else form.read
+        if choice.mode is ToolMode.REQUIRED:
+            calls = forced.required
+        elif choice.mode is ToolMode.NAMED:
+            calls = forced.named(choice.name)
+        is_inside, end_token_id = False, None
+        tokens = () if form is None else form.tokens
+        vocabulary = model.tokenizer.vocabulary
+        if reasoning is not None:
+            is_open = reasoning.is_open(await self._tail(model, prompt))
+            is_inside = reasoning.starts_inside if is_open is None else is_open
+            end_token_id = vocabulary.token_id(reasoning.end)
+            tokens = (*tokens, *reasoning.tokens)
+        special = vocabulary.special_ids(tokens) if skip_special_tokens else ()
+        return TextPlan(
+            reasoning=reasoning,
+            calls=calls,
+            is_inside=is_inside,
+            end_token_id=end_token_id,
+            functions={tool.name: tool.parameters for tool in tools},
+            max_calls=None if choice.parallel else 1,
+            hidden_tokens=tuple(token for token in tokens if vocabulary.token_id(token) in special),
+            new_id=openai_id if self.forms.tools is None else self.forms.tools.new_id,
+            # As OpenAI has it: who names the function knows that it is called.
+            end_of_calls=EndReason.STOP if choice.mode is ToolMode.NAMED else EndReason.TOOL_CALLS,
+        )
+
+    async def _tail(self, model: ServedModel, prompt: list[int]) -> str:
+        if not self.request.continue_final_message:
+            (text,) = await model.tokenizer.decode([prompt[-_NUM_TAIL_TOKENS:]])
+            return text
+        assert self.forms.reasoning is not None
+        content = str(self.messages[-1]["content"])
+        last = max(self.forms.reasoning.tokens, key=content.rfind)
+        # A message that is continued is as its last tag leaves it.
+        return last if last in content else ""
+
+
+async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice) -> Turn:
+    """Raises ApiError where the request's tools are not well-formed."""
+    template = model.tokenizer.chat_template
+    forms = choice.of("" if template is None else template.source)
+    if request.tools or request.tool_choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED):
+        structure = await model.tokenizer.threads.run(_MANY_CHARS, lambda: _checked(request))
+    else:
+        structure = None
+    structure = structure or request.options.structure
+    kwargs = request.template_kwargs
+    if structure is not None and forms.reasoning is not None:
+        kwargs = {"enable_thinking": False, **(kwargs or {})}
+    # With `none`, the model is not told of tools that it must not call.
+    tools = () if request.tool_choice.mode is ToolMode.NONE else request.tools
+    messages, template_tools = request.messages, None
+    if not forms.template_takes_calls and any(_has_calls(message) for message in messages):
+        messages = calls_as_text(messages, forms.tools or PLAIN)
+    if tools and forms.template_takes_tools:
+        template_tools = [tool.to_template() for tool in tools]
+    elif tools and template is not None:
+        # A grammar's own form needs no example: nothing else can be written.
+        form = forms.tools if structure is None else None
+        text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
+        messages = with_instructions(messages, text, template)
+    return Turn(request, forms, messages, template_tools, kwargs, structure)
+
+
+def _checked(request: ChatRequest) -> Structure | None:
+    try:
+        check_tools(request.tools, request.tool_choice, request.tool_path)
+        return structure_of(request.tools, request.tool_choice)
+    except RecursionError:
+        raise invalid("Invalid 'tools': a schema is nested too deeply.", "tools", "invalid_value") from None
+
+
+def _has_calls(message: Mapping[str, Any]) -> bool:
+    return message["role"] == "tool" or bool(message.get("tool_calls"))

@@ -1,0 +1,65 @@
+"""Tools of quire.inference.v1 into the router's own values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from quire.inference.v1 import inference_pb2
+from services.router.chat.tools import MAX_SCHEMA_CHARS, Tool, ToolChoice, ToolMode
+from services.router.errors import invalid
+
+TOOL_PATH = "tools[{}]"
+_MODES = {
+    inference_pb2.TOOL_MODE_UNSPECIFIED: ToolMode.AUTO,
+    inference_pb2.TOOL_MODE_NONE: ToolMode.NONE,
+    inference_pb2.TOOL_MODE_AUTO: ToolMode.AUTO,
+    inference_pb2.TOOL_MODE_REQUIRED: ToolMode.REQUIRED,
+}
+
+
+def tools_from_proto(tools: Sequence[inference_pb2.Tool]) -> tuple[Tool, ...]:
+    """Raises ApiError where parameters are no JSON object, or too long."""
+    return tuple(_tool_from_proto(tool, TOOL_PATH.format(index)) for index, tool in enumerate(tools))
+
+
+def tool_choice_from_proto(choice: inference_pb2.ToolChoice) -> ToolChoice:
+    """Raises ApiError for a mode that there is not."""
+    parallel = not choice.HasField("parallel") or choice.parallel
+    if choice.WhichOneof("choice") == "name":
+        return ToolChoice(ToolMode.NAMED, choice.name, parallel)
+    mode = _MODES.get(choice.mode)
+    if mode is None:
+        raise invalid(f"Invalid 'tool_choice.mode': {choice.mode}.", "tool_choice.mode", "invalid_value")
+    return ToolChoice(mode, parallel=parallel)
+
+
+def tool_calls_from_proto(calls: Sequence[inference_pb2.ToolCall], path: str) -> list[dict[str, Any]]:
+    """As chat templates expect them. Raises ApiError where arguments are no JSON; `path`: the calls' name in it."""
+    written = []
+    for index, call in enumerate(calls):
+        param = f"{path}[{index}].arguments"
+        arguments = call.arguments or "{}"
+        try:
+            json.loads(arguments)
+        except (ValueError, RecursionError):
+            raise invalid(f"Invalid '{param}': a call's arguments must be JSON.", param) from None
+        function = {"name": call.name, "arguments": arguments}
+        written.append({"id": call.id, "type": "function", "function": function})
+    return written
+
+
+def _tool_from_proto(tool: inference_pb2.Tool, param: str) -> Tool:
+    if not tool.parameters:
+        return Tool(tool.name, tool.description)
+    param = f"{param}.parameters"
+    if len(tool.parameters) > MAX_SCHEMA_CHARS:
+        raise invalid(f"Invalid '{param}': at most {MAX_SCHEMA_CHARS} characters.", param)
+    try:
+        parameters = json.loads(tool.parameters)
+    except (ValueError, RecursionError):
+        raise invalid(f"Invalid '{param}': it must be a JSON schema, as JSON.", param) from None
+    if not isinstance(parameters, dict):
+        raise invalid(f"Invalid '{param}': it must be a JSON schema, an object.", param)
+    return Tool(tool.name, tool.description, parameters)

@@ -1,0 +1,129 @@
+"""Tools in the bodies of /v1/chat/completions: functions, the choice among them, and calls of earlier turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+import pydantic_core
+from pydantic import AfterValidator, Field, Tag
+
+from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.openai.body import Body, union
+
+FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
+
+
+def _check_json(text: str) -> str:
+    """Arguments as clients send them back: JSON, or nothing at all for none."""
+    if text:
+        try:
+            pydantic_core.from_json(text, allow_inf_nan=False)
+        except ValueError:
+            raise pydantic_core.PydanticCustomError("not_json", "a call's arguments must be JSON") from None
+    return text
+
+
+class FunctionCall(Body):
+    name: FunctionName
+    arguments: Annotated[str, AfterValidator(_check_json)]
+
+
+class ToolCall(Body):
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+    def to_template(self) -> dict[str, Any]:
+        function = {"name": self.function.name, "arguments": self.function.arguments or "{}"}
+        return {"id": self.id, "type": self.type, "function": function}
+
+
+class FunctionDefinition(Body):
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolDefinition(Body):
+    type: Literal["function"]
+    function: FunctionDefinition
+
+    def to_tool(self) -> Tool:
+        function = self.function
+        return Tool(function.name, function.description or "", function.parameters, bool(function.strict))
+
+
+class NamedFunction(Body):
+    name: str
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class AllowedTools(Body):
+    mode: Literal["auto", "required"]
+    tools: list[NamedTool] = Field(min_length=1, max_length=MAX_TOOLS)
+
+
+class AllowedToolsChoice(Body):
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+def _choice_kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return "#mode"
+    if not isinstance(value, dict):
+        return None
+    return "#allowed" if value.get("type") == "allowed_tools" else "#named"
+
+
+ToolChoiceField = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("#mode")]
+    | Annotated[NamedTool, Tag("#named")]
+    | Annotated[AllowedToolsChoice, Tag("#allowed")],
+    union(_choice_kind, "a string or an object"),
+]
+_MODES = {"none": ToolMode.NONE, "auto": ToolMode.AUTO, "required": ToolMode.REQUIRED}
+
+
+def tools_and_choice(
+    definitions: Sequence[ToolDefinition] | None, choice: object, parallel: bool | None
+) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """`choice`: a ToolChoiceField, None where the body has none. Raises ApiError where a tool is allowed that there is
+    not."""
+    tools = tuple(definition.to_tool() for definition in definitions or ())
+    several = parallel is not False
+    match choice:
+        case NamedTool():
+            return tools, ToolChoice(ToolMode.NAMED, choice.function.name, several)
+        case AllowedToolsChoice():
+            allowed = {tool.function.name for tool in choice.allowed_tools.tools}
+            if missing := allowed - {tool.name for tool in tools}:
+                message = f"Invalid 'tool_choice': there is no tool named {min(missing)[:64]!r}."
+                raise invalid(message, "tool_choice", "invalid_value")
+            kept = tuple(tool for tool in tools if tool.name in allowed)
+            return kept, ToolChoice(_MODES[choice.allowed_tools.mode], parallel=several)
+        case str():
+            return tools, ToolChoice(_MODES[choice], parallel=several)
+        case _:
+            return tools, ToolChoice(parallel=several)
+
+
+def refuse_functions(body: Body, messages: Sequence[Body]) -> None:
+    """Raises ApiError where a body has what tools replaced in 2023."""
+    _refuse(body, "functions", "tools")
+    _refuse(body, "function_call", "tool_choice")
+    for index, message in enumerate(messages):
+        _refuse(message, "function_call", "tool_calls", f"messages[{index}].")
+
+
+def _refuse(body: Body, name: str, instead: str, path: str = "") -> None:
+    if (body.model_extra or {}).get(name) not in (None, [], "none", "auto"):
+        text = f"'{path}{name}' is deprecated and not supported by this server. Use '{instead}' instead."
+        raise ApiError(ErrorKind.UNSUPPORTED, text, path + name)

@@ -1,0 +1,74 @@
+"""Which forms a model writes in is told from its template, or by the operator."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from services.router.chat.forms import REASONING_FORMS, THINK, TOOL_FORMS, FormChoice, detect_tool_form
+from services.router.config import REASONING_PARSERS, TOOL_CALL_PARSERS
+
+GOLDENS = Path(__file__).parents[3].parent / "shared/templates/chat_template_goldens.json"
+PUBLISHED = {
+    "Qwen/Qwen3-0.6B": ("hermes", True, True),
+    "Qwen/Qwen3.5-4B": ("qwen3_coder", True, True),
+    "meta-llama/Llama-3.1-8B-Instruct": ("llama3_json", True, False),
+    "mistralai/Mistral-7B-Instruct-v0.3 (JSON Schema)": ("mistral", True, False),
+    "deepseek-ai/DeepSeek-R1": ("deepseek_v3", False, True),
+    "zai-org/GLM-5.1": ("plain", False, True),
+    "CohereForAI/c4ai-command-r-v01": ("plain", False, False),
+    "Qwen/Qwen1.5-72B-Chat": ("plain", False, False),
+}
+
+
+@pytest.mark.skipif(not GOLDENS.exists(), reason="the published templates are not here")
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_templates_show_their_form(name: str) -> None:
+    template = json.loads(GOLDENS.read_text())["TEST_CUSTOM_TEMPLATES"][name]["chat_template"]
+    form, takes_tools, reasons = PUBLISHED[name]
+    found = FormChoice().of(template)
+    assert found.tools is TOOL_FORMS[form]
+    assert found.template_takes_tools is takes_tools
+    assert found.reasoning is (THINK if reasons else None)
+
+
+@pytest.mark.parametrize(
+    ("template", "form"),
+    [
+        ("{{ tools }}<tool_call>", "hermes"),
+        ("{{ tools }}<tool_call><arg_key>", "plain"),
+        ("<tool_call>\n<function=x>\n<parameter=y>", "qwen3_coder"),
+        ("[TOOL_CALLS]", "mistral"),
+        ("<｜tool▁sep｜>", "deepseek_v31"),
+        ("<｜tool▁sep｜>```json", "deepseek_v3"),
+        ("[func_name1(params_name1=params_value1)]", "pythonic"),
+        ('<|start_header_id|> {"name": x, "parameters": y}', "llama3_json"),
+        ("{{ messages }}", "plain"),
+        ("", "plain"),
+    ],
+)
+def test_a_template_s_own_words_tell_the_form(template: str, form: str) -> None:
+    assert detect_tool_form(template) == form
+
+
+def test_a_template_takes_tools_where_its_code_reads_them() -> None:
+    assert FormChoice().of("{%- if tools %}<tool_call>{% endif %}").template_takes_tools
+    assert not FormChoice().of("You have tools. <tool_call> {{ xml_tools }}").template_takes_tools
+    # A form of the template's own would be no example of the plain one.
+    assert not FormChoice().of("{{ tools }}{{ tool_calls }}").template_takes_tools
+    assert not FormChoice().of("{{ tools }}{{ tool_calls }}").template_takes_calls
+
+
+def test_the_operator_s_word_goes_before_the_template_s() -> None:
+    forms = FormChoice("mistral", "deepseek_r1").of("<tool_call></think>{{ tools }}")
+    assert (forms.tools, forms.reasoning) == (TOOL_FORMS["mistral"], REASONING_FORMS["deepseek_r1"])
+    forms = FormChoice("none", "none").of("<tool_call></think>{{ tools }}")
+    assert (forms.tools, forms.reasoning) == (None, None)
+    assert forms.template_takes_tools
+
+
+def test_the_flags_name_every_form() -> None:
+    assert list(TOOL_CALL_PARSERS) == ["auto", "none", *TOOL_FORMS]
+    assert list(REASONING_PARSERS) == ["auto", "none", *REASONING_FORMS]

@@ -1,0 +1,81 @@
+"""Reasoning is told from the answer, by tags in the text or in the prompt."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.router.chat.forms import REASONING_FORMS, THINK, TOOL_FORMS
+from services.router.chat.message import EndReason
+from services.router.chat.text_parser import TextParser, TextPlan
+from services.router.generation import ChoiceDelta
+from services.router.submission import FinishReason
+from tests.unit.router.texts import play, said
+
+TAGGED = TextPlan(reasoning=THINK)
+OPENED = TextPlan(reasoning=THINK, is_inside=True)
+
+
+@pytest.mark.parametrize(
+    ("plan", "text", "content", "reasoning"),
+    [
+        (TAGGED, "<think>\nHm.\n\nSo.\n</think>\n\nYes.\n", "Yes.\n", "Hm.\n\nSo."),
+        (TAGGED, "\n<think>Hm.</think>Yes.", "Yes.", "Hm."),
+        (TAGGED, "Yes.</think>", "Yes.</think>", ""),
+        (TAGGED, "\n<thin ice", "\n<thin ice", ""),
+        (TAGGED, "<think>a < b </thing", "", "a < b </thing"),
+        (OPENED, "\nHm.\n</think>Yes <think>", "Yes <think>", "Hm."),
+        (OPENED, "<think>Hm.</think>", "", "Hm."),
+        (OPENED, "  Hm.\n", "", "  Hm.\n"),
+    ],
+)
+def test_reasoning_and_answer(plan: TextPlan, text: str, content: str, reasoning: str) -> None:
+    for pieces in ([text], list(text)):
+        assert said(play(plan, pieces)) == (content, reasoning, [])
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    text=st.lists(st.one_of(st.sampled_from(("<think>", "</think>", "\n", "<", " ")), st.text(max_size=3))).map(
+        "".join
+    ),
+    is_inside=st.booleans(),
+)
+def test_no_text_depends_on_its_pieces(text: str, is_inside: bool) -> None:
+    plan = TextPlan(reasoning=THINK, calls=TOOL_FORMS["hermes"].read, is_inside=is_inside)
+    assert said(play(plan, list(text))) == said(play(plan, [text]))
+
+
+def test_calls_come_after_reasoning_and_none_within() -> None:
+    call = TOOL_FORMS["hermes"].write([("get_time", "{}")])
+    plan = TextPlan(reasoning=THINK, calls=TOOL_FORMS["hermes"].read)
+    assert said(play(plan, list(f"\n\n{call}"))) == ("", "", [("get_time", "{}")])
+    message = play(plan, list(f"<think>{call}</think>\n{call}"))
+    assert said(message) == ("", call, [("get_time", "{}")])
+    assert message.end_reason is EndReason.TOOL_CALLS
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_open"), [("<think>\n", True), ("<think>\n\n</think>\n\n", False), ("user: <think> it is", None)]
+)
+def test_what_a_template_writes_last_opens_or_closes_reasoning(prompt: str, is_open: bool | None) -> None:
+    assert THINK.is_open(prompt) is is_open
+    assert REASONING_FORMS["deepseek_r1"].starts_inside
+
+
+def counted(plan: TextPlan, *deltas: tuple[str, list[int]]) -> int:
+    parser = TextParser(plan)
+    for text, token_ids in deltas:
+        parser.parse(ChoiceDelta(0, text, token_ids, [], None))
+    parser.parse(ChoiceDelta(0, "", [], [], FinishReason.STOP))
+    return parser.num_reasoning_tokens
+
+
+def test_reasoning_tokens_are_counted_up_to_the_end_tag() -> None:
+    plan = TextPlan(reasoning=THINK, end_token_id=9)
+    # The text lags behind: the end tag's token came with a delta that shows nothing of it.
+    assert counted(plan, ("<think>", [8]), ("a", [1, 2, 9, 3]), ("b</think>c", [4]), ("d", [5, 6])) == 4
+    assert counted(plan, ("Yes", [1, 9]), (".", [2])) == 0
+    assert counted(TAGGED, ("<think>", [8]), ("a", [1, 2]), ("</think>b", [3]), ("c", [4])) == 4
+    assert counted(OPENED, ("a", [1, 2]), ("b", [3])) == 3

@@ -1,0 +1,247 @@
+"""Calls are read in every form, whatever pieces the text comes in, and what is no call stays content."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from services.router.chat.forms import TOOL_FORMS
+from services.router.chat.message import EndReason
+from services.router.chat.parsers import forced
+from services.router.chat.text_parser import TextParser, TextPlan
+from services.router.generation import ChoiceDelta
+from services.router.submission import FinishReason
+from tests.unit.router.texts import calls_of, play, said
+
+# (pytest has filters of its own, in place of the parser's.)
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
+
+PLANS = {name: TextPlan(calls=form.read) for name, form in TOOL_FORMS.items()}
+PLANS["required"] = TextPlan(calls=forced.required)
+PLANS["named"] = TextPlan(calls=forced.named("get_weather"), end_of_calls=EndReason.STOP)
+
+WEATHER = ("get_weather", {"city": 'Kö"ln\n', "days": [1, {"b": []}]})
+TIME: tuple[str, Any] = ("get_time", {})
+ARGUMENTS = json.dumps(WEATHER[1], ensure_ascii=False)
+DEEPSEEK_BEGIN, DEEPSEEK_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+
+# (form, text, content, calls)
+TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
+    (
+        "hermes",
+        f'Let me see.\n\n<tool_call>\n{{"name": "get_weather", "arguments": {ARGUMENTS}}}\n</tool_call>\n'
+        '<tool_call>{"arguments": {}, "name": "get_time"}</tool_call>\n',
+        "Let me see.",
+        [WEATHER, TIME],
+    ),
+    ("hermes", '<tool_call>{"name": "get_time"}</tool_call> Done.', " Done.", [TIME]),
+    ("hermes", '<tool_call>{"name": "get_time", "arguments": "{\\"a\\": 1}"}', "", [("get_time", {"a": 1})]),
+    ("hermes", '<tool_call>{"name": "get_time", "arguments": null}}</tool_call>', "", [TIME]),
+    ("hermes", "2 <3 and <tool_calm> < <tool_call", "2 <3 and <tool_calm> < <tool_call", []),
+    ("hermes", "<tool_call>what?</tool_call>", "<tool_call>what?</tool_call>", []),
+    ("hermes", '<tool_call>{"name": 7}</tool_call>', '<tool_call>{"name": 7}</tool_call>', []),
+    ("hermes", '<tool_call>{"name": "get_ti', '<tool_call>{"name": "get_ti', []),
+    (
+        "qwen3_coder",
+        "Sure.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nKö\"ln\n\n</parameter>\n<parameter=days>\n"
+        '[1, {"b": []}]\n</parameter>\n</function>\n</tool_call>\n'
+        "<tool_call><function=get_time></function></tool_call>",
+        "Sure.",
+        [WEATHER, TIME],
+    ),
+    (
+        "qwen3_coder",
+        "<tool_call><function=get_weather><parameter=days>NaN</parameter></function></tool_call>",
+        "",
+        [("get_weather", {"days": "NaN"})],
+    ),
+    ("qwen3_coder", "<tool_call>{}</tool_call>", "<tool_call>{}</tool_call>", []),
+    ("llama3_json", f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}', "", [WEATHER]),
+    (
+        "llama3_json",
+        f'<|python_tag|>{{"name": "get_weather", "parameters": {ARGUMENTS}}}; '
+        '{"name": "get_time", "parameters": {}}',
+        "",
+        [WEATHER, TIME],
+    ),
+    ("llama3_json", '\n<|python_tag|>{"name": "get_time"}', "", [TIME]),
+    ("llama3_json", '{"name": "John", "parameters": {}} is', '{"name": "John", "parameters": {}} is', []),
+    ("llama3_json", 'Look: {"name": "get_time"}', 'Look: {"name": "get_time"}', []),
+    ("llama3_json", '{"name": "get_time"}; {"na', '; {"na', [TIME]),
+    ("pythonic", "[get_weather(city='Kö\"ln\\n', days=[1, {'b': ()}]), get_time()]", "", [WEATHER, TIME]),
+    ("pythonic", "<|python_start|>[get_time()]<|python_end|>", "", [TIME]),
+    (
+        "pythonic",
+        "[get_weather(city=a.b, days=None, x=-1.5e3, y=1e999)]",
+        "",
+        [("get_weather", {"city": "a.b", "days": None, "x": -1500.0, "y": "1e999"})],
+    ),
+    ("pythonic", "[get_weather(city='x', oops]", ", oops", [("get_weather", {"city": "x"})]),
+    (
+        "pythonic",
+        f"[get_weather(city='{'x' * 20_000}', days=[{'1, ' * 8_000}])]",
+        "",
+        [("get_weather", {"city": "x" * 20_000, "days": f"[{'1, ' * 8_000}]"})],
+    ),
+    ("pythonic", r"[get_weather(city='\d+')]", "", [("get_weather", {"city": "\\d+"})]),
+    ("pythonic", "[1, 2](see) [get_time]", "[1, 2](see) [get_time]", []),
+    ("pythonic", "[rm(path='/')]", "[rm(path='/')]", []),
+    (
+        "mistral",
+        f'I will.[TOOL_CALLS] [{{"name": "get_weather", "arguments": {ARGUMENTS}}}, {{"name": "get_time", '
+        '"arguments": {}}]',
+        "I will.",
+        [WEATHER, TIME],
+    ),
+    ("mistral", f"[TOOL_CALLS]get_weather{ARGUMENTS}[TOOL_CALLS]get_time{{}}", "", [WEATHER, TIME]),
+    ("mistral", f"[TOOL_CALLS]get_weather[CALL_ID]a1b2c3d4e[ARGS]{ARGUMENTS}", "", [WEATHER]),
+    ("mistral", "[1] and [TOOL_CALLS] nothing", "[1] and [TOOL_CALLS] nothing", []),
+    (
+        "deepseek_v3",
+        f"Wait.{DEEPSEEK_BEGIN}<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_weather\n```json\n{ARGUMENTS}\n```"
+        f"<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>get_time\n```json\n{{}}\n```<｜tool▁call▁end｜>"
+        f"{DEEPSEEK_END}",
+        "Wait.",
+        [WEATHER, TIME],
+    ),
+    (
+        "deepseek_v31",
+        f"{DEEPSEEK_BEGIN}<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>{ARGUMENTS}<｜tool▁call▁end｜>"
+        f"<｜tool▁call▁begin｜>get_time<｜tool▁sep｜>{{}}<｜tool▁call▁end｜>{DEEPSEEK_END}",
+        "",
+        [WEATHER, TIME],
+    ),
+    ("deepseek_v31", f"{DEEPSEEK_BEGIN}none", f"{DEEPSEEK_BEGIN}none", []),
+    ("plain", f'{{"name": "get_weather", "arguments": {ARGUMENTS}}}', "", [WEATHER]),
+    ("plain", f'```json\n[{{"name": "get_weather", "arguments": {ARGUMENTS}}}, {{"name": "get_time"}}]\n```\n', "",
+     [WEATHER, TIME]),
+    ("plain", '[{"name": "get_time"}, {"name": "rm"}]', ', {"name": "rm"}]', [TIME]),
+    ("plain", '```json\n{"a": 1}\n```', '```json\n{"a": 1}\n```', []),
+    ("plain", " Hello ", " Hello ", []),
+    ("required", f'[{{"name": "get_weather", "parameters": {ARGUMENTS}}}, {{"name": "get_time", "parameters": {{}}}}]',
+     "", [WEATHER, TIME]),
+    ("named", f" {ARGUMENTS} ", "", [WEATHER]),
+    ("named", "", "", []),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("form", "text", "content", "calls"), TEXTS)
+def test_a_text_is_told_apart(form: str, text: str, content: str, calls: list[tuple[str, Any]]) -> None:
+    message = play(PLANS[form], [text])
+    assert message.content == content
+    assert calls_of(message) == calls
+    expected = EndReason.TOOL_CALLS if calls and form != "named" else EndReason.STOP
+    assert message.end_reason is expected
+
+
+@pytest.mark.parametrize(("form", "text", "content", "calls"), TEXTS)
+def test_character_by_character_it_is_the_same(
+    form: str, text: str, content: str, calls: list[tuple[str, Any]]
+) -> None:
+    assert said(play(PLANS[form], list(text))) == said(play(PLANS[form], [text]))
+
+
+# Pieces of every form, so that random texts come close to calls.
+MARKS = (
+    *("<tool_call>", "</tool_call>", "<function=", "get_time", ">", "</function>", "<parameter=", "</parameter>"),
+    *("<|python_tag|>", "<|python_start|>", "[TOOL_CALLS]", "[ARGS]", "```json", '{"name": "get_time"', "}", "]"),
+    *(', "arguments": ', "{", '"', "\\", "[", "[get_time(", ")", "=", ",", ";", "\n", " ", "a", "1", "'", "ö👋"),
+    *("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+)
+RANDOM_TEXTS = st.lists(st.one_of(st.sampled_from(MARKS), st.text(max_size=3)), max_size=25).map("".join)
+
+
+@pytest.mark.parametrize("form", PLANS)
+@settings(deadline=None, max_examples=60)
+@given(text=RANDOM_TEXTS, data=st.data())
+def test_no_text_raises_and_none_depends_on_its_pieces(form: str, text: str, data: st.DataObject) -> None:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
+    pieces = [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    whole = play(PLANS[form], [text])
+    assert said(play(PLANS[form], pieces)) == said(whole)
+    if not whole.tool_calls:
+        assert whole.content == text or form == "named"
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    arguments=st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs"]), max_size=5),
+        st.recursive(
+            st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+            max_leaves=6,
+        ),
+        max_size=4,
+    )
+)
+def test_arguments_arrive_character_by_character_as_they_were_written(arguments: dict[str, Any]) -> None:
+    written = json.dumps(arguments, ensure_ascii=True)
+    for name in ("hermes", "llama3_json", "mistral", "deepseek_v3", "deepseek_v31", "plain"):
+        text = TOOL_FORMS[name].write([("get_weather", written), ("get_time", "{}")])
+        assert said(play(PLANS[name], list(text)))[2] == [("get_weather", written), ("get_time", "{}")]
+
+
+@pytest.mark.parametrize("name", TOOL_FORMS)
+def test_what_a_form_writes_it_reads(name: str) -> None:
+    form = TOOL_FORMS[name]
+    for calls in ([WEATHER], [WEATHER, TIME]):
+        text = form.write([(function, json.dumps(arguments)) for function, arguments in calls])
+        assert calls_of(play(PLANS[name], [text])) == calls
+
+
+def test_the_name_comes_first_and_arguments_as_they_come() -> None:
+    parser = TextParser(PLANS["hermes"])
+    pieces = ["Hm. <tool", '_call>{"name": "get_weather"', ', "arguments": {"ci', 'ty": "Kö', 'ln"}', "}</tool_call>"]
+    deltas = [parser.parse(ChoiceDelta(0, piece, [1], [], None)) for piece in pieces]
+    assert [delta.content for delta in deltas] == ["Hm.", "", "", "", "", ""]
+    (begin,), (middle,), (end,) = (delta.tool_calls for delta in deltas[2:5])
+    assert (begin.index, begin.name, begin.arguments) == (0, "get_weather", '{"ci')
+    assert begin.id.startswith("call_")
+    assert (middle.index, middle.id, middle.name, middle.arguments) == (0, "", "", 'ty": "Kö')
+    assert end.arguments == 'ln"}'
+    assert not deltas[5].tool_calls
+
+
+def test_a_message_that_is_cut_ends_by_length_whatever_it_calls() -> None:
+    text = '<tool_call>{"name": "get_weather", "arguments": {"city": "K'
+    message = play(PLANS["hermes"], [text], FinishReason.LENGTH)
+    assert message.end_reason is EndReason.LENGTH
+    assert said(message)[2] == [("get_weather", '{"city": "K')]
+
+
+def test_without_parallel_calls_there_is_one() -> None:
+    text = TOOL_FORMS["hermes"].write([("get_time", "{}"), ("get_weather", '{"city": "x"}')])
+    message = play(TextPlan(calls=TOOL_FORMS["hermes"].read, max_calls=1), list(text))
+    assert said(message)[2] == [("get_time", "{}")]
+
+
+def test_special_tokens_are_shown_to_the_parser_alone() -> None:
+    plan = TextPlan(calls=TOOL_FORMS["llama3_json"].read, hidden_tokens=("<|python_tag|>",))
+    assert said(play(plan, list("<|python_tag|>print(1)")))[0] == "print(1)"
+    plan = TextPlan(calls=TOOL_FORMS["mistral"].read, hidden_tokens=TOOL_FORMS["mistral"].tokens)
+    assert said(play(plan, list("a [ARGS]b[TOOL_CALLS]!")))[0] == "a b!"
+
+
+def test_ids_are_such_as_the_model_s_template_takes() -> None:
+    ids = {TOOL_FORMS["mistral"].new_id() for _ in range(8)}
+    assert len(ids) == 8
+    assert all(len(call_id) == 9 and call_id.isalnum() for call_id in ids)
+
+
+@pytest.mark.parametrize("form", [*PLANS])
+def test_reading_takes_time_in_proportion_to_the_text(form: str) -> None:
+    """What waits to be read stays short, so that no piece makes the parser read the text again."""
+    parser = TextParser(PLANS[form])
+    long = json.dumps({"city": "x" * 20_000, "days": list(range(2_000))})
+    written = TOOL_FORMS.get(form, TOOL_FORMS["plain"]).write([("get_weather", long)])
+    text = {"named": long, "required": f'[{{"name": "get_weather", "parameters": {long}}}]'}.get(form, written)
+    longest = 0
+    for start in range(0, len(text), 7):
+        parser.parse(ChoiceDelta(0, text[start : start + 7], [1], [], None))
+        longest = max(longest, len(parser._feed._text) - parser._feed._at)
+    assert longest < 64

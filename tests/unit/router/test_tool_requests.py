@@ -1,0 +1,132 @@
+"""What a request's tools become: a grammar where a call is asked for, and words where a template knows none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jsonschema
+import pytest
+
+from services.router.chat.parsers.plain import PLAIN
+from services.router.chat.tool_grammar import structure_of
+from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
+from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode, check_tools
+from services.router.chat_template import ChatTemplate
+from services.router.errors import ApiError
+from services.router.structure import StructureKind
+
+TREE = {
+    "type": "object",
+    "properties": {"root": {"$ref": "#/$defs/node"}, "const": {"const": {"$ref": "#/x"}}},
+    "required": ["root"],
+    "$defs": {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}},
+}
+TOOLS = (Tool("plant", parameters=TREE), Tool("get_time"))
+
+
+def schema_of(choice: ToolChoice) -> Any:
+    structure = structure_of(TOOLS, choice)
+    assert structure is not None
+    assert structure.kind is StructureKind.JSON_SCHEMA
+    return json.loads(structure.source)
+
+
+def is_valid(value: object, schema: Any) -> bool:
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
+
+
+@pytest.mark.parametrize(
+    ("calls", "valid"),
+    [
+        ([{"name": "plant", "parameters": {"root": {"next": {"next": {}}}}}], True),
+        ([{"name": "plant", "parameters": {"root": {"next": {"next": 1}}}}], False),
+        ([{"name": "plant", "parameters": {"root": {}, "const": {"$ref": "#/x"}}}], True),
+        ([{"name": "plant", "parameters": {}}], False),
+        ([{"name": "get_time", "parameters": {}}], True),
+        ([{"name": "get_time", "parameters": {"a": 1}}], False),
+        ([{"name": "get_time"}], False),
+        ([{"name": "rm", "parameters": {}}], False),
+        ([], False),
+        ({}, False),
+    ],
+)
+def test_a_required_call_is_one_of_the_tools_and_fits_its_schema(calls: object, valid: bool) -> None:
+    assert is_valid(calls, schema_of(ToolChoice(ToolMode.REQUIRED))) is valid
+
+
+def test_one_call_is_all_where_several_are_not_wanted() -> None:
+    calls = [{"name": "get_time", "parameters": {}}] * 2
+    assert is_valid(calls, schema_of(ToolChoice(ToolMode.REQUIRED)))
+    assert not is_valid(calls, schema_of(ToolChoice(ToolMode.REQUIRED, parallel=False)))
+
+
+def test_a_named_function_is_its_own_schema() -> None:
+    assert schema_of(ToolChoice(ToolMode.NAMED, "plant")) == TREE
+    assert not is_valid([], schema_of(ToolChoice(ToolMode.NAMED, "get_time")))
+
+
+def test_a_free_model_has_no_grammar() -> None:
+    assert structure_of(TOOLS, ToolChoice()) is None
+
+
+@pytest.mark.parametrize(
+    ("tools", "param"),
+    [
+        ([Tool("")], "tools[0].function.name"),
+        ([Tool("é")], "tools[0].function.name"),
+        ([Tool("f"), Tool("f")], "tools[1].function.name"),
+        ([Tool(f"f{index}") for index in range(MAX_TOOLS + 1)], "tools"),
+        ([Tool("f", parameters={"x": "y" * 65_536})], "tools[0].function.parameters"),
+        ([Tool(f"f{index}", "x" * 10_000) for index in range(110)], "tools"),
+    ],
+)
+def test_tools_are_bounded(tools: list[Tool], param: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        check_tools(tools, ToolChoice(), "tools[{}].function")
+    assert caught.value.param == param
+
+
+def test_instructions_go_where_the_template_has_a_place_for_them() -> None:
+    takes_any = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", {})
+    refuses = ChatTemplate("{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}", {})
+    user, system = {"role": "user", "content": "Hi"}, {"role": "system", "content": "Be kind."}
+    assert with_instructions([user], "T", takes_any) == [{"role": "system", "content": "T"}, user]
+    assert with_instructions([system, user], "T", takes_any) == [
+        {"role": "system", "content": "Be kind.\n\nT"},
+        user,
+    ]
+    assert with_instructions([user], "T", refuses) == [{"role": "user", "content": "T\n\nHi"}]
+    assert (user["content"], system["content"]) == ("Hi", "Be kind.")
+
+
+def test_a_model_is_told_how_to_call() -> None:
+    text = describe_tools(TOOLS, PLAIN, parallel=False)
+    assert '{"name": "get_time", "parameters": {"type": "object", "properties": {}}}' in text
+    assert text.count("NAME") == 1
+    assert describe_tools(TOOLS, PLAIN, parallel=True).count("NAME") == 3
+    assert "NAME" not in describe_tools(TOOLS, None, parallel=True)
+
+
+def test_results_of_several_calls_are_one_turn_of_the_user() -> None:
+    def call(call_id: str, name: str) -> dict[str, Any]:
+        return {"id": call_id, "type": "function", "function": {"name": name, "arguments": "{}"}}
+
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "Wait.", "tool_calls": [call("1", "f"), call("2", "g")]},
+        {"role": "tool", "content": "one", "tool_call_id": "1"},
+        {"role": "tool", "content": "two", "tool_call_id": "2"},
+        {"role": "user", "content": "So?"},
+        {"role": "user", "content": "Well?"},
+    ]
+    before = json.dumps(messages)
+    assert calls_as_text(messages, PLAIN) == [
+        {
+            "role": "assistant",
+            "content": 'Wait.\n[{"name": "f", "arguments": {}}, {"name": "g", "arguments": {}}]',
+        },
+        {"role": "user", "content": "Result of f:\none\n\nResult of g:\ntwo\n\nSo?"},
+        {"role": "user", "content": "Well?"},
+    ]
+    assert json.dumps(messages) == before

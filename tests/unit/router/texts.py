@@ -1,0 +1,38 @@
+"""Plays texts to the parsers of one choice, in pieces."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from services.router.chat.message import Message
+from services.router.chat.text_parser import TextParser, TextPlan
+from services.router.generation import ChoiceDelta
+from services.router.submission import FinishReason
+
+FUNCTIONS: dict[str, dict[str, Any] | None] = {
+    "get_weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}},
+    "get_time": None,
+}
+
+
+def play(plan: TextPlan, pieces: Sequence[str], reason: FinishReason = FinishReason.STOP) -> Message:
+    """The message that these pieces make; each piece stands for one token, and a last one for the end."""
+    parser = TextParser(dataclasses.replace(plan, new_id=lambda: "id", functions=FUNCTIONS))
+    message = Message()
+    for piece in pieces:
+        message.add(parser.parse(ChoiceDelta(0, piece, [1], [], None)))
+    message.add(parser.parse(ChoiceDelta(0, "", [2], [], reason)))
+    return message
+
+
+def said(message: Message) -> tuple[str, str, list[tuple[str, str]]]:
+    """Content, reasoning, and each call's name and arguments."""
+    return message.content, message.reasoning, [(call.name, call.arguments) for call in message.tool_calls]
+
+
+def calls_of(message: Message) -> list[tuple[str, Any]]:
+    """The same calls, with their arguments parsed."""
+    return [(call.name, json.loads(call.arguments)) for call in message.tool_calls]

@@ -60,6 +60,8 @@ class ChoiceDelta:
     token_ids: list[int]
     logprobs: list[TokenLogprob]
     finish_reason: FinishReason | None
+    # The one that ended the text, if one did.
+    stop_string: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    # From the submission to the first token of any choice.
+    seconds_to_first_token: float = 0.0
 
 
 class Generator:
@@ -124,6 +128,7 @@ class Generation:
             prompt_tokens=sum(len(prompt) for prompt in self._request.prompts),
             completion_tokens=sum(output.num_tokens for output in self._outputs),
             cached_tokens=sum(count or 0 for count in self._cached_tokens),
+            seconds_to_first_token=self._timer.seconds_to_first_token,
         )
 
     @property
@@ -215,4 +220,4 @@ class Generation:
             self._timer.finished(reason.name.lower())
         elif not token_ids:
             return None
-        return ChoiceDelta(index, text, token_ids, logprobs, reason)
+        return ChoiceDelta(index, text, token_ids, logprobs, reason, output.stop_string)

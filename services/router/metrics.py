@@ -104,6 +104,11 @@ class RequestTimer:
         self._num_tokens += count
         metrics.num_generation_tokens += count
 
+    @property
+    def seconds_to_first_token(self) -> float:
+        """0 before there is one."""
+        return self._first - self._start if self._num_tokens else 0.0
+
     def finished(self, reason: str) -> None:
         """One choice is complete."""
         self._metrics.finished[reason] += 1

@@ -40,6 +40,11 @@ class TextOutput:
         self.num_tokens += len(token_ids)
         return "".join(pieces), len(token_ids)
 
+    @property
+    def stop_string(self) -> str:
+        """The stop string that was found, or nothing."""
+        return "" if self._matcher is None else self._matcher.found
+
     def finish(self) -> str:
         """What was held back and can be sent now that no more tokens come. An incomplete character is not."""
         return self._matcher.flush() if self._matcher is not None else ""

@@ -40,6 +40,8 @@ class MessageDelta:
     # Of every token that came, whatever became of its text.
     logprobs: list[TokenLogprob] = field(default_factory=list)
     end_reason: EndReason | None = None
+    # The one that ended the message, if one did.
+    stop_string: str = ""
 
 
 @dataclass(slots=True)
@@ -53,7 +55,7 @@ class ToolCall:
 class Message:
     """One choice's message, whole once every delta was added."""
 
-    __slots__ = ("_arguments", "_calls", "_content", "_reasoning", "end_reason", "logprobs")
+    __slots__ = ("_arguments", "_calls", "_content", "_reasoning", "end_reason", "logprobs", "stop_string")
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -63,12 +65,14 @@ class Message:
         self._arguments: list[list[str]] = []
         self.logprobs: list[TokenLogprob] = []
         self.end_reason: EndReason | None = None
+        self.stop_string = ""
 
     def add(self, delta: MessageDelta) -> None:
         self._content.append(delta.content)
         self._reasoning.append(delta.reasoning)
         self.logprobs += delta.logprobs
         self.end_reason = delta.end_reason
+        self.stop_string = delta.stop_string
         for call in delta.tool_calls:
             if call.index == len(self._calls):
                 self._calls.append((call.id, call.name))

@@ -34,22 +34,32 @@ class ChatWriter(Protocol):
         """A message for each choice."""
 
 
+# Makes the writer of one answer, from the model and the number of tokens in the prompt.
+WriterFactory = Callable[[ServedModel, int], ChatWriter]
+
+
 @dataclass(frozen=True, slots=True)
 class ChatService:
     generator: Generator
     answers: Answers
     tracing: Tracing
 
-    async def answer(
-        self, request: ChatRequest, context: Any, writer_for: Callable[[ServedModel], ChatWriter], *, stream: bool
-    ) -> None:
+    async def answer(self, request: ChatRequest, context: Any, writer_for: WriterFactory, *, stream: bool) -> None:
         """Raises ApiError as long as nothing is written."""
         caller = caller_of(context)
         model = await self.generator.placement.model(request.model)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             generation_request, parsers = await prepare(request, model, caller, span.traceparent)
-            writer = _MessageWriter(parsers, writer_for(model))
+            (prompt,) = generation_request.prompts
+            writer = MessageWriter(parsers, writer_for(model, len(prompt)))
             await self.answers.send(generation_request, span, context, writer, stream=stream)
+
+    async def count_tokens(self, request: ChatRequest, context: Any) -> int:
+        """How many tokens its prompt has. Raises ApiError, also where they leave no room for an answer."""
+        model = await self.generator.placement.model(request.model)
+        generation_request, _ = await prepare(request, model, caller_of(context), "")
+        (prompt,) = generation_request.prompts
+        return len(prompt)
 
 
 async def prepare(
@@ -76,7 +86,7 @@ async def prepare(
     )
 
 
-class _MessageWriter:
+class MessageWriter:
     """An AnswerWriter that has a ChatWriter write what its choices' parsers make of their text."""
 
     def __init__(self, parsers: list[MessageParser], writer: ChatWriter) -> None:
@@ -87,10 +97,15 @@ class _MessageWriter:
         self._messages = [Message() for _ in parsers]
 
     def events(self, delta: ChoiceDelta) -> bytes:
-        return self._writer.events(self._parsers[delta.index].parse(delta))
+        return self._writer.events(self._parse(delta))
 
     def add(self, delta: ChoiceDelta) -> None:
-        self._messages[delta.index].add(self._parsers[delta.index].parse(delta))
+        self._messages[delta.index].add(self._parse(delta))
 
     def whole(self, usage: Usage) -> bytes:
         return self._writer.whole(self._messages, usage)
+
+    def _parse(self, delta: ChoiceDelta) -> MessageDelta:
+        message = self._parsers[delta.index].parse(delta)
+        message.stop_string = delta.stop_string
+        return message

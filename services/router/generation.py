@@ -69,6 +69,8 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
+    # Of the completion's, those of the model's reasoning, where whoever answers can tell them.
+    reasoning_tokens: int = 0
     # From the submission to the first token of any choice.
     seconds_to_first_token: float = 0.0
 

@@ -94,6 +94,7 @@ class CountTokensBody(Body):
             add_generation_prompt=not is_prefilled,
             continue_final_message=is_prefilled,
             template_kwargs=thinking_kwargs(thinks, effort),
+            tool_path="tools[{}]",
         )
 
     def _messages(self) -> list[dict[str, Any]]:

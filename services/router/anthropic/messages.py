@@ -17,6 +17,7 @@ from services.router.anthropic.blocks import (
     not_supported,
     text_of,
 )
+from services.router.chat.thinking import thought
 from services.router.openai.body import Body
 
 
@@ -51,7 +52,7 @@ def _assistant(blocks: Sequence[Block], param: str) -> dict[str, Any]:
                 raise not_supported(block.type, f"{param}[{index}]")
     message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
     if thoughts:
-        message["reasoning_content"] = "\n".join(thoughts)
+        thought(message, "\n".join(thoughts))
     if calls:
         message["tool_calls"] = calls
     return message

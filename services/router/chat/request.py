@@ -23,6 +23,7 @@ class ChatRequest:
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     template_kwargs: Mapping[str, Any] | None = None
-    # What the API calls its messages and its limit of new tokens, in errors.
+    # What the API calls its messages, a tool by its index and its limit of new tokens, in errors.
     messages_param: str = "messages"
+    tool_path: str = "tools[{}].function"
     max_tokens_param: str = "max_tokens"

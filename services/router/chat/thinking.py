@@ -1,8 +1,13 @@
-"""Whether and how hard a model is to think before it answers, as chat templates are told."""
+"""What chat templates are told of thinking: whether and how hard a model is to think, and what it thought before."""
 
 from __future__ import annotations
 
 from typing import Any
+
+
+def thought(message: dict[str, Any], reasoning: str) -> None:
+    """Has an assistant's message say what it had thought before it, under both names that templates ask for."""
+    message["reasoning_content"] = message["reasoning"] = message.get("reasoning", "") + reasoning
 
 
 def thinking_kwargs(enabled: bool | None, effort: str | None = None) -> dict[str, Any] | None:

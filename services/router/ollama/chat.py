@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from services.router.chat.request import ChatRequest
+from services.router.chat.thinking import thought
 from services.router.chat.tools import Tool
 from services.router.errors import invalid
 from services.router.ollama.options import OllamaBody, refuse
@@ -78,7 +79,7 @@ def _to_template(messages: list[ChatMessage]) -> list[dict[str, Any]]:
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
         entry: dict[str, Any] = {"role": message.role, "content": message.content or ""}
         if message.thinking:
-            entry["reasoning_content"] = message.thinking
+            thought(entry, message.thinking)
         if message.tool_calls:
             entry["tool_calls"] = []
             for call in message.tool_calls:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from services.router.errors import ApiError, ErrorKind
+from services.router.errors import ApiError, ErrorKind, model_not_found
 from services.router.model import ServedModel
 from services.router.ollama.writer import timestamp
 from services.router.placement import Placement
@@ -16,12 +16,13 @@ _FOREVER = "9999-12-31T23:59:59Z"
 
 async def find(placement: Placement, name: str) -> ServedModel:
     """By its name or with the tag that Ollama's clients add. Raises ApiError."""
-    try:
-        return await placement.model(name)
-    except ApiError as error:
-        if error.kind is not ErrorKind.MODEL_NOT_FOUND or not name.endswith(_TAG):
-            raise
-    return await placement.model(name.removesuffix(_TAG))
+    for known in (name, name.removesuffix(_TAG)):
+        try:
+            return await placement.model(known)
+        except ApiError as error:
+            if error.kind is not ErrorKind.MODEL_NOT_FOUND:
+                raise
+    raise model_not_found(name)
 
 
 def tagged(name: str) -> str:

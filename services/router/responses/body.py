@@ -128,6 +128,7 @@ class ResponseBody(Body):
             tool_choice=tool_choice,
             template_kwargs=self._template_kwargs(),
             messages_param="input",
+            tool_path="tools[{}]",
             max_tokens_param="max_output_tokens",
         )
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
+from services.router.chat.thinking import thought
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, string_or_array, union
 
@@ -95,8 +96,7 @@ def to_template(items: Sequence[Item]) -> list[dict[str, Any]]:
                 # Thinking begins a turn, unless a turn has only thought so far.
                 is_fresh = turn is None or bool(turn["content"]) or "tool_calls" in turn
                 turn = _turn(messages, None if is_fresh else turn)
-                thoughts = _text(item.content or item.summary, f"{param}.content")
-                turn["reasoning_content"] = turn.get("reasoning_content", "") + thoughts
+                thought(turn, _text(item.content or item.summary, f"{param}.content"))
             case FunctionCallItem():
                 turn = _turn(messages, turn)
                 function = {"name": item.name, "arguments": item.arguments}

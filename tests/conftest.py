@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,15 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def openai_document() -> Any:
+    """OpenAI's own description of its API."""
+    path = TESTS.parent.parent / "shared/schema/openai-openapi.json"
+    if not path.exists():
+        pytest.skip("OpenAI's OpenAPI document is not here")
+    return json.loads(path.read_text())
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -186,12 +185,3 @@ async def start_router() -> AsyncIterator[StartRouter]:
             return Api(address, channel, router)
 
         yield start
-
-
-@pytest.fixture
-def openai_document() -> Any:
-    """OpenAI's own description of its API."""
-    path = Path(__file__).parents[3].parent / "shared/schema/openai-openapi.json"
-    if not path.exists():
-        pytest.skip("OpenAI's OpenAPI document is not here")
-    return json.loads(path.read_text())

@@ -135,7 +135,7 @@ def _text(content: str | Sequence[Part], param: str) -> str:
 
 def _not_supported(kind: str, param: str) -> ApiError:
     if kind == "item_reference":
-        message = f"Invalid '{param}': this server keeps no items to refer to. Send the item itself."
+        message = f"Invalid '{param}.type': this server keeps no items to refer to. Send the item itself."
     else:
         message = f"Invalid '{param}.type': items of type '{kind[:64]}' are not supported by this server."
     return ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")

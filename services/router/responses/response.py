@@ -115,7 +115,6 @@ def _echo(body: ResponseBody, effective: SamplingParams) -> dict[str, Any]:
         "top_logprobs": body.top_logprobs or 0,
         "top_p": _decimal(effective.top_p),
         "truncation": "disabled",
-        "usage": None,
     }
     return echo if body.user is None else echo | {"user": body.user}
 

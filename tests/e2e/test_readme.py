@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import grpc
+import pytest
 from google.protobuf import json_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
@@ -34,6 +35,11 @@ def output(*command: str) -> str:
 
 def test_curl(server: Server) -> None:
     assert output("sh", "-c", example("curl ", server)).endswith("data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("client", ["openai import OpenAI\n", "anthropic import", "ollama import"])
+def test_clients_of_other_apis(server: Server, client: str) -> None:
+    assert output(sys.executable, "-c", example(f"from {client}", server)).strip()
 
 
 def test_the_python_client(server: Server) -> None:

@@ -171,7 +171,7 @@ THINK_SAY_CALL = [
     MessageDelta(0, tool_calls=[ToolCallDelta(0, "", "t1", "add"), ToolCallDelta(0, '{"a"')]),
     MessageDelta(0, tool_calls=[ToolCallDelta(0, ": 2}")], end_reason=EndReason.TOOL_CALLS),
 ]
-BLOCKS = [
+BLOCKS: list[dict[str, Any]] = [
     {"type": "thinking", "thinking": "Hmm.", "signature": "quire"},
     {"type": "text", "text": "Let me see."},
     {"type": "tool_use", "id": "t1", "name": "add", "input": {"a": 2}},

@@ -179,7 +179,7 @@ def model() -> ServedModel:
     return ServedModel(info, Tokenizer(tokenizer, b"{}", TextThreads(1)), 0)
 
 
-LOGPROB = TokenLogprob(5, -0.5, [(5, -0.5), (6, -1.5)])
+LOGPROB = TokenLogprob(5, -0.5, ((5, -0.5), (6, -1.5)))
 THINK_SAY_CALL = [
     MessageDelta(0, reasoning="Hm"),
     MessageDelta(0, reasoning="m.", content="Let "),
@@ -196,7 +196,7 @@ def writer_of(model: ServedModel, **body: Any) -> ResponseWriter:
 
 def events_of(data: bytes) -> list[Any]:
     """Named by their `event:` lines, numbered in order."""
-    events = []
+    events: list[Any] = []
     for text in data.decode().removesuffix("\n\n").split("\n\n"):
         name, payload = text.split("\n")
         event = json.loads(payload.removeprefix("data: "))

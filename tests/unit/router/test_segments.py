@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.router.chat.arguments import parsed_arguments
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
-from services.router.chat.segments import SegmentChange, Segmenter, SegmentKind, segments_of
+from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentKind, segments_of
 
 THINK_SAY_CALL = [
     MessageDelta(0, reasoning="I should "),
@@ -26,7 +26,7 @@ def test_segments_follow_one_another() -> None:
     segmenter = Segmenter()
     events = [event for delta in THINK_SAY_CALL for event in segmenter.push(delta)]
     events += segmenter.close()
-    open_segments = []
+    open_segments: list[Segment] = []
     grown = dict.fromkeys(range(4), "")
     for change, segment, text in events:
         match change:

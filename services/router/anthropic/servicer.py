@@ -15,7 +15,7 @@ from services.router.chat.service import ChatService
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.openai.json import dump
-from services.router.openai.validation import read_body
+from services.router.openai.validation import parsing_work, read_body
 from services.router.tokenizer import TextThreads
 
 
@@ -35,12 +35,14 @@ class AnthropicServicer:
         def writer(model: ServedModel, num_prompt_tokens: int) -> AnthropicWriter:
             return AnthropicWriter(model.info.name, num_prompt_tokens, body.shows_thinking)
 
-        await self.chats.answer(body.to_chat(), context, writer, stream=bool(body.stream))
+        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        await self.chats.answer(chat, context, writer, stream=bool(body.stream))
 
     @rpc
     async def CountTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         body = await read_body(self.threads, request.data, CountTokensBody)
         self.metrics.ignored_fields["messages.count_tokens"] += body.num_ignored_fields
-        count = await self.chats.count_tokens(body.to_chat(), context)
+        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        count = await self.chats.count_tokens(chat, context)
         return HttpBody(content_type=JSON, data=dump({"input_tokens": count}))

@@ -23,7 +23,7 @@ from services.router.ollama.raw import answer_raw
 from services.router.ollama.writer import NDJSON, OllamaWriter, loaded
 from services.router.openai.body import Body
 from services.router.openai.json import dump
-from services.router.openai.validation import read_body
+from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
 from services.router.tokenizer import TextThreads
 
@@ -58,7 +58,9 @@ class OllamaServicer:
         def writer(model: ServedModel, num_prompt_tokens: int) -> OllamaWriter:
             return _writer(body, model, is_chat=True)
 
-        await self.chats.answer(body.to_chat(model.info.name), context, writer, stream=body.is_streamed)
+        work = parsing_work(request.data)
+        chat = await self.threads.run(work, lambda: body.to_chat(model.info.name))
+        await self.chats.answer(chat, context, writer, stream=body.is_streamed)
 
     @rpc
     async def Generate(self, request: HttpBody, context: Any) -> None:  # noqa: N802

@@ -35,19 +35,24 @@ class OllamaWriter:
         self._end_reason: EndReason | None = None
 
     def events(self, delta: MessageDelta) -> bytes:
-        lines = []
-        if delta.content or delta.reasoning or (delta.logprobs and self._vocabulary is not None):
-            answer = self._answer(delta.content, delta.reasoning, [])
-            lines.append(self._line(answer | self._logprobs(delta.logprobs), done=False))
-        # A call is said in one piece, once it is whole.
         events = list(self._segmenter.push(delta))
         if delta.end_reason is not None:
             self._end_reason = delta.end_reason
             events += self._segmenter.close()
-        for change, segment, _ in events:
-            if change is SegmentChange.CLOSED and segment.kind is SegmentKind.TOOL_CALL:
-                lines.append(self._line(self._answer("", "", [segment]), done=False))
-        return b"".join(lines)
+        answers = []
+        for change, segment, text in events:
+            match change, segment.kind:
+                case SegmentChange.GREW, SegmentKind.CONTENT:
+                    answers.append(self._answer(text, "", []))
+                case SegmentChange.GREW, SegmentKind.REASONING:
+                    answers.append(self._answer("", text, []))
+                case SegmentChange.CLOSED, SegmentKind.TOOL_CALL:
+                    # A call is said in one piece, once it is whole.
+                    answers.append(self._answer("", "", [segment]))
+        if delta.logprobs and self._vocabulary is not None:
+            answers = answers or [self._answer("", "", [])]
+            answers[0] |= self._logprobs(delta.logprobs)
+        return b"".join([self._line(answer, done=False) for answer in answers])
 
     def end(self, usage: Usage) -> bytes:
         return self._line(self._answer("", "", []) | self._figures(self._end_reason, usage), done=True)

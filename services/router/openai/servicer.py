@@ -20,7 +20,7 @@ from services.router.openai.chat_completions import ChatCompletionRequest, ChatC
 from services.router.openai.completions import CompletionRequest, CompletionService
 from services.router.openai.json import AnswerHead, dump
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
-from services.router.openai.validation import read_body
+from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
 from services.router.prompts import check_token_range, encode_chat
 from services.router.responses.body import ResponseBody
@@ -68,7 +68,7 @@ class OpenAIServicer:
         body = await self._parse(request, ResponseBody)
         body.check()
         self.metrics.ignored_fields["responses"] += body.num_ignored_fields
-        chat = body.to_chat()
+        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
 
         def writer(model: ServedModel, num_prompt_tokens: int) -> ResponseWriter:
             return ResponseWriter(ResponseObject(body, chat.options.sampling, model))

@@ -185,6 +185,14 @@ def test_a_streamed_chat_says_each_call_in_one_piece() -> None:
         ChatResponse.model_validate(line)
 
 
+def test_what_follows_a_call_is_said_after_it() -> None:
+    deltas = [MessageDelta(0, tool_calls=[ToolCallDelta(0, "{}", "t2", "sub")]), MessageDelta(0, "So.")]
+    lines = lines_of(OllamaWriter("m", is_chat=True, vocabulary=None), deltas)
+    assert [list(line["message"].items())[-1] for line in lines] == [
+        ("tool_calls", CALLS[1:]), ("content", "So."), ("content", ""),
+    ]  # fmt: skip
+
+
 def test_a_whole_chat() -> None:
     body = whole(OllamaWriter("m", is_chat=True, vocabulary=None), THINK_SAY_CALL)
     assert body["message"] == {
@@ -197,7 +205,8 @@ def test_a_whole_chat() -> None:
 def test_generate_says_a_response() -> None:
     deltas = [MessageDelta(0, "Hi", "Hm"), MessageDelta(0, " you", end_reason=EndReason.LENGTH)]
     lines = lines_of(OllamaWriter("m", is_chat=False, vocabulary=None), deltas)
-    assert [(line["response"], line.get("thinking")) for line in lines] == [("Hi", "Hm"), (" you", None), ("", None)]
+    said = [(line["response"], line.get("thinking")) for line in lines]
+    assert said == [("", "Hm"), ("Hi", None), (" you", None), ("", None)]
     body = whole(OllamaWriter("m", is_chat=False, vocabulary=None), deltas)
     assert (body["response"], body["thinking"], body["done_reason"]) == ("Hi you", "Hm", "length")
     GenerateResponse.model_validate(body)

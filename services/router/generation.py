@@ -60,8 +60,8 @@ class ChoiceDelta:
     token_ids: list[int]
     logprobs: list[TokenLogprob]
     finish_reason: FinishReason | None
-    # The one that ended the text, if one did.
-    stop_string: str = ""
+    # What ended it, where that was a stop string.
+    stop_reason: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,9 +41,9 @@ class TextOutput:
         return "".join(pieces), len(token_ids)
 
     @property
-    def stop_string(self) -> str:
-        """The stop string that was found, or nothing."""
-        return "" if self._matcher is None else self._matcher.found
+    def stop_string(self) -> str | None:
+        """The stop string that was found."""
+        return self._matcher.found if self._matcher is not None and self.stopped else None
 
     def finish(self) -> str:
         """What was held back and can be sent now that no more tokens come. An incomplete character is not."""

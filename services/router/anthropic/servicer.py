@@ -32,8 +32,8 @@ class AnthropicServicer:
         body = await read_body(self.threads, request.data, MessagesBody)
         self.metrics.ignored_fields["messages"] += body.num_ignored_fields
 
-        def writer(model: ServedModel, num_prompt_tokens: int) -> AnthropicWriter:
-            return AnthropicWriter(model.info.name, num_prompt_tokens, body.shows_thinking)
+        def writer(model: ServedModel) -> AnthropicWriter:
+            return AnthropicWriter(model.info.name, body.shows_thinking)
 
         chat = await self.threads.run(parsing_work(request.data), body.to_chat)
         await self.chats.answer(chat, context, writer, stream=bool(body.stream))

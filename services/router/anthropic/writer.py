@@ -28,26 +28,25 @@ class AnthropicWriter:
 
     stream_type = EVENT_STREAM
 
-    def __init__(self, model: str, num_prompt_tokens: int, shows_thinking: bool) -> None:
+    def __init__(self, model: str, shows_thinking: bool) -> None:
         """`shows_thinking`: otherwise thinking blocks are empty."""
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
-        self._num_prompt_tokens = num_prompt_tokens
         self._shows_thinking = shows_thinking
         self._segmenter = Segmenter()
         self._has_begun = False
-        self._end: tuple[EndReason | None, str] = (None, "")
+        self._end: tuple[EndReason | None, str | int | None] = (None, None)
 
     def events(self, delta: MessageDelta) -> bytes:
         parts = []
         if not self._has_begun:
             self._has_begun = True
             # What of it was cached is known at the end.
-            usage = Usage(self._num_prompt_tokens, 0, 0)
+            usage = Usage(len(delta.prompt_token_ids), 0, 0)
             parts += [_event("message_start", message=self._message([], None, None, usage)), _event("ping")]
         parts += [self._segment_event(event) for event in self._segmenter.push(delta)]
         if delta.end_reason is not None:
-            self._end = delta.end_reason, delta.stop_string
+            self._end = delta.end_reason, delta.stop_reason
             parts += [self._segment_event(event) for event in self._segmenter.close()]
         return "".join(parts).encode()
 
@@ -62,7 +61,7 @@ class AnthropicWriter:
     def whole(self, messages: list[Message], usage: Usage) -> bytes:
         (message,) = messages
         blocks = [self._block(segment, segment.text) for segment in segments_of(message)]
-        return dump(self._message(blocks, *_stop(message.end_reason, message.stop_string), usage))
+        return dump(self._message(blocks, *_stop(message.end_reason, message.stop_reason), usage))
 
     def _message(
         self, blocks: list[dict[str, Any]], stop_reason: str | None, stop_sequence: str | None, usage: Usage
@@ -114,12 +113,12 @@ class AnthropicWriter:
                 return {"type": "input_json_delta", "partial_json": text}
 
 
-def _stop(reason: EndReason | None, stop_string: str) -> tuple[str | None, str | None]:
+def _stop(reason: EndReason | None, stop_reason: str | int | None) -> tuple[str | None, str | None]:
     """(stop_reason, stop_sequence)."""
     if reason is None:
         return None, None
-    if reason is EndReason.STOP and stop_string:
-        return "stop_sequence", stop_string
+    if reason is EndReason.STOP and isinstance(stop_reason, str):
+        return "stop_sequence", stop_reason
     return _STOP_REASONS[reason], None
 
 

@@ -34,24 +34,21 @@ class ChatWriter(Protocol):
         """A message for each choice."""
 
 
-# Makes the writer of one answer, from the model and the number of tokens in the prompt.
-WriterFactory = Callable[[ServedModel, int], ChatWriter]
-
-
 @dataclass(frozen=True, slots=True)
 class ChatService:
     generator: Generator
     answers: Answers
     tracing: Tracing
 
-    async def answer(self, request: ChatRequest, context: Any, writer_for: WriterFactory, *, stream: bool) -> None:
+    async def answer(
+        self, request: ChatRequest, context: Any, writer_for: Callable[[ServedModel], ChatWriter], *, stream: bool
+    ) -> None:
         """Raises ApiError as long as nothing is written."""
         caller = caller_of(context)
         model = await self.generator.placement.model(request.model)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             generation_request, parsers = await prepare(request, model, caller, span.traceparent)
-            (prompt,) = generation_request.prompts
-            writer = MessageWriter(parsers, writer_for(model, len(prompt)))
+            writer = MessageWriter(parsers, writer_for(model), generation_request.prompts[0])
             await self.answers.send(generation_request, span, context, writer, stream=stream)
 
     async def count_tokens(self, request: ChatRequest, context: Any) -> int:
@@ -89,11 +86,12 @@ async def prepare(
 class MessageWriter:
     """An AnswerWriter that has a ChatWriter write what its choices' parsers make of their text."""
 
-    def __init__(self, parsers: list[MessageParser], writer: ChatWriter) -> None:
+    def __init__(self, parsers: list[MessageParser], writer: ChatWriter, prompt_token_ids: list[int]) -> None:
         self.stream_type = writer.stream_type
         self.end, self.error = writer.end, writer.error
         self._parsers = parsers
         self._writer = writer
+        self._prompt_token_ids = prompt_token_ids
         self._messages = [Message() for _ in parsers]
 
     def events(self, delta: ChoiceDelta) -> bytes:
@@ -106,6 +104,7 @@ class MessageWriter:
         return self._writer.whole(self._messages, usage)
 
     def _parse(self, delta: ChoiceDelta) -> MessageDelta:
-        message = self._parsers[delta.index].parse(delta)
-        message.stop_string = delta.stop_string
-        return message
+        parsed = self._parsers[delta.index].parse(delta)
+        # What no parser changes.
+        parsed.stop_reason, parsed.prompt_token_ids = delta.stop_reason, self._prompt_token_ids
+        return parsed

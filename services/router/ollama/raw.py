@@ -28,4 +28,6 @@ async def answer_raw(
         params = ("prompt", MAX_TOKENS_PARAM)
         max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
         request = options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
-        await answers.send(request, span, context, MessageWriter([PlainParser()], writer), stream=body.is_streamed)
+        await answers.send(
+            request, span, context, MessageWriter([PlainParser()], writer, prompt), stream=body.is_streamed
+        )

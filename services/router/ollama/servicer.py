@@ -55,7 +55,7 @@ class OllamaServicer:
             await self._load(body, context, is_chat=True)
             return
 
-        def writer(model: ServedModel, num_prompt_tokens: int) -> OllamaWriter:
+        def writer(model: ServedModel) -> OllamaWriter:
             return _writer(body, model, is_chat=True)
 
         work = parsing_work(request.data)
@@ -73,12 +73,12 @@ class OllamaServicer:
             await self._load(body, context, is_chat=False)
             return
 
-        def writer(model: ServedModel, num_prompt_tokens: int) -> OllamaWriter:
+        def writer(model: ServedModel) -> OllamaWriter:
             return _writer(body, model, is_chat=False)
 
         if body.raw or model.tokenizer.chat_template is None:
             answers, tracing = self.chats.answers, self.chats.tracing
-            await answer_raw(body, model, answers, tracing, context, writer(model, 0))
+            await answer_raw(body, model, answers, tracing, context, writer(model))
         else:
             await self.chats.answer(body.to_chat(model.info.name), context, writer, stream=body.is_streamed)
 

@@ -49,7 +49,7 @@ class OpenAIServicer:
         body.check(self.max_n)
         self.metrics.ignored_fields["chat.completions"] += body.num_ignored_fields
 
-        def writer(model: ServedModel, num_prompt_tokens: int) -> ChatCompletionWriter:
+        def writer(model: ServedModel) -> ChatCompletionWriter:
             return ChatCompletionWriter(AnswerHead.new("chatcmpl", model), bool(body.logprobs), body.include_usage)
 
         await self.chats.answer(body.to_chat(), context, writer, stream=bool(body.stream))
@@ -70,7 +70,7 @@ class OpenAIServicer:
         self.metrics.ignored_fields["responses"] += body.num_ignored_fields
         chat = await self.threads.run(parsing_work(request.data), body.to_chat)
 
-        def writer(model: ServedModel, num_prompt_tokens: int) -> ResponseWriter:
+        def writer(model: ServedModel) -> ResponseWriter:
             return ResponseWriter(ResponseObject(body, chat.options.sampling, model))
 
         await self.chats.answer(chat, context, writer, stream=bool(body.stream))

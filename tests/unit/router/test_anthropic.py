@@ -165,7 +165,7 @@ def test_unknown_fields_are_counted_and_known_ones_are_not() -> None:
 
 
 THINK_SAY_CALL = [
-    MessageDelta(0, reasoning="Hm"),
+    MessageDelta(0, reasoning="Hm", prompt_token_ids=[0] * 10),
     MessageDelta(0, reasoning="m.", content="Let "),
     MessageDelta(0, content="me see."),
     MessageDelta(0, tool_calls=[ToolCallDelta(0, "", "t1", "add"), ToolCallDelta(0, '{"a"')]),
@@ -180,7 +180,7 @@ BLOCKS: list[dict[str, Any]] = [
 
 def streamed(deltas: list[MessageDelta], shows_thinking: bool = True) -> list[dict[str, Any]]:
     """The stream's events, each checked against the SDK's types and named by its `event:` line."""
-    writer = AnthropicWriter("m", 10, shows_thinking)
+    writer = AnthropicWriter("m", shows_thinking)
     data = b"".join(writer.events(delta) for delta in deltas) + writer.end(USAGE)
     events = []
     for text in data.decode().removesuffix("\n\n").split("\n\n"):
@@ -197,7 +197,7 @@ def whole(deltas: list[MessageDelta], shows_thinking: bool = True) -> Any:
     message = Message()
     for delta in deltas:
         message.add(delta)
-    body = json.loads(AnthropicWriter("m", 10, shows_thinking).whole([message], USAGE))
+    body = json.loads(AnthropicWriter("m", shows_thinking).whole([message], USAGE))
     AnthropicMessage.model_validate(body, strict=True)
     return body
 
@@ -258,15 +258,17 @@ def test_thinking_can_be_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "stop_string", "expected"),
+    ("reason", "stop_reason", "expected"),
     [
-        (EndReason.STOP, "", ("end_turn", None)),
+        (EndReason.STOP, None, ("end_turn", None)),
+        # A stop token, which this API has no name for.
+        (EndReason.STOP, 7, ("end_turn", None)),
         (EndReason.STOP, "#", ("stop_sequence", "#")),
-        (EndReason.LENGTH, "", ("max_tokens", None)),
+        (EndReason.LENGTH, None, ("max_tokens", None)),
     ],
 )
-def test_why_it_ended(reason: EndReason, stop_string: str, expected: tuple[str, str | None]) -> None:
-    deltas = [MessageDelta(0, "Hi", end_reason=reason, stop_string=stop_string)]
+def test_why_it_ended(reason: EndReason, stop_reason: str | int | None, expected: tuple[str, str | None]) -> None:
+    deltas = [MessageDelta(0, "Hi", end_reason=reason, stop_reason=stop_reason)]
     body, delta = whole(deltas), streamed(deltas)[-2]["delta"]
     assert (body["stop_reason"], body["stop_sequence"]) == expected
     assert (delta["stop_reason"], delta["stop_sequence"]) == expected
@@ -279,6 +281,6 @@ def test_errors() -> None:
     kinds = {kind: anthropic_error(ApiError(kind, "why"))["error"]["type"] for kind in ErrorKind}
     assert kinds[ErrorKind.UNAUTHENTICATED] == "authentication_error"
     assert kinds[ErrorKind.UNAVAILABLE] == "overloaded_error"
-    event = AnthropicWriter("m", 1, True).error(overloaded("busy")).decode()
+    event = AnthropicWriter("m", True).error(overloaded("busy")).decode()
     assert event.startswith("event: error\ndata: {")
     assert '"rate_limit_error"' in event

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +46,25 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def openai_document() -> Any:
+    """OpenAI's own description of its API."""
+    path = TESTS.parent.parent / "shared/schema/openai-openapi.json"
+    if not path.exists():
+        pytest.skip("OpenAI's OpenAPI document is not here")
+    return _with_null(json.loads(path.read_text()))
+
+
+def _with_null(schema: Any) -> Any:
+    """`nullable`, OpenAPI 3.0's word that the document still uses, in the words of JSON Schema."""
+    if isinstance(schema, list):
+        return [_with_null(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    converted = {key: _with_null(value) for key, value in schema.items() if key != "nullable"}
+    return {"anyOf": [converted, {"type": "null"}]} if schema.get("nullable") is True else converted
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,16 +1,41 @@
--- Errors in the shape of OpenAI's. The transcoder has turned the router's gRPC status into an HTTP code and a body of its
--- own, {"code":3,"message":"..."}. What the client should see stands in the header quire-error; an error that came without
--- it (a router that is gone, or failed in a way of its own) is shaped here from the transcoder's body.
+-- Errors in the shape of the path's API. The transcoder has turned the router's gRPC status into an HTTP code and a body of
+-- its own, {"code":3,"message":"..."}. What the client should see stands in the header quire-error; an error that came
+-- without it (a router that is gone, or failed in a way of its own) is shaped here from the transcoder's body. Envoy's own
+-- answers come in OpenAI's shape (local_reply_config).
 
-local function shape(status, body)
-  local kind = 'server_error'
-  if status == 429 then
-    kind = 'rate_limit_error'
-  elseif status < 500 then
-    kind = 'invalid_request_error'
+-- The error's `type` by status, where it is not the one for 4xx or 5xx.
+local openai_types = {[429] = 'rate_limit_error'}
+local anthropic_types = {
+  [401] = 'authentication_error', [404] = 'not_found_error', [413] = 'request_too_large', [429] = 'rate_limit_error',
+  [503] = 'overloaded_error', [504] = 'timeout_error',
+}
+
+-- Each takes the status and the message, which is JSON, and returns a body.
+local shapes = {
+  openai = function(status, message)
+    local kind = openai_types[status] or (status < 500 and 'invalid_request_error' or 'server_error')
+    return '{"error": {"message": ' .. message .. ', "type": "' .. kind .. '", "param": null, "code": null}}'
+  end,
+  anthropic = function(status, message)
+    local kind = anthropic_types[status] or (status < 500 and 'invalid_request_error' or 'api_error')
+    return '{"type": "error", "error": {"type": "' .. kind .. '", "message": ' .. message .. '}}'
+  end,
+  ollama = function(_, message)
+    return '{"error": ' .. message .. '}'
+  end,
+}
+
+-- The first JSON string that stands as a "message" in the body.
+local function message_of(body)
+  local _, last = body:find('"message":%s*"')
+  if last == nil then return '"The request failed."' end
+  local position = last + 1
+  while true do
+    local character = body:sub(position, position)
+    if character == '' then return '"The request failed."' end
+    if character == '"' then return body:sub(last, position) end
+    position = position + (character == '\\' and 2 or 1)
   end
-  local message = body:match('^{"code":%d+,"message":(".*")}$') or '"The request failed."'
-  return '{"error": {"message": ' .. message .. ', "type": "' .. kind .. '", "param": null, "code": null}}'
 end
 
 function envoy_on_response(handle)
@@ -23,12 +48,13 @@ function envoy_on_response(handle)
   end
   local status = tonumber(headers:get(':status'))
   if status < 400 then return end
+  local api = handle:metadata():get('api') or 'openai'
   -- Waits for the body, and what was taken from the handle before may not be used after.
   local body = handle:body(true)
   local bytes = body:length() > 0 and body:getBytes(0, body:length()) or ''
-  -- What is neither is an answer of Envoy's own, which has the right shape already.
-  if error_body ~= nil or bytes == '' or bytes:sub(1, 8) == '{"code":' then
+  -- What is neither is an answer of Envoy's own, which has OpenAI's shape already.
+  if error_body ~= nil or bytes == '' or bytes:sub(1, 8) == '{"code":' or api ~= 'openai' then
     handle:headers():replace('content-type', 'application/json')
-    body:setBytes(error_body or shape(status, bytes))
+    body:setBytes(error_body or shapes[api](status, message_of(bytes)))
   end
 end

@@ -1,4 +1,4 @@
-"""The HTTP paths that the gateway knows, read from the annotations of OpenAIService: none is written down twice."""
+"""The HTTP paths that the gateway knows, read from the annotations of the HTTP services: none is written down twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,16 @@ from typing import Any
 
 from google.api import annotations_pb2
 
+from quire.anthropic.v1 import anthropic_pb2
+from quire.ollama.v1 import ollama_pb2
 from quire.openai.v1 import openai_pb2
+
+# By the API whose shape errors have on its paths (errors.lua).
+_SERVICES: dict[str, Any] = {
+    "openai": openai_pb2.DESCRIPTOR.services_by_name["OpenAIService"],
+    "anthropic": anthropic_pb2.DESCRIPTOR.services_by_name["AnthropicService"],
+    "ollama": ollama_pb2.DESCRIPTOR.services_by_name["OllamaService"],
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,27 +26,27 @@ class HttpRoute:
     match: str
     path: str
     methods: tuple[str, ...]
+    # Whose shape errors have here.
+    api: str = "openai"
 
 
-def service_name() -> str:
-    return str(_service().full_name)
+def service_names() -> tuple[str, ...]:
+    """The services behind the paths, OpenAI's first."""
+    return tuple(str(service.full_name) for service in _SERVICES.values())
 
 
 def http_routes() -> tuple[HttpRoute, ...]:
     """Every path with the methods it takes, whole paths first. Raises ValueError for a path template of another form
     than `/a/b` or `/a/{name=**}`."""
-    methods: dict[tuple[str, str], list[str]] = {}
-    for method in _service().methods:
-        rule = method.GetOptions().Extensions[annotations_pb2.http]
-        verb = rule.WhichOneof("pattern")
-        template = getattr(rule, verb)
-        head, brace, variable = template.partition("{")
-        if brace and not variable.endswith("=**}"):
-            raise ValueError(f"{method.full_name}: the gateway knows no path template like {template}")
-        methods.setdefault(("prefix" if brace else "path", head), []).append(verb.upper())
-    routes = (HttpRoute(match, path, tuple(verbs)) for (match, path), verbs in methods.items())
+    methods: dict[tuple[str, str, str], list[str]] = {}
+    for api, service in _SERVICES.items():
+        for method in service.methods:
+            rule = method.GetOptions().Extensions[annotations_pb2.http]
+            verb = rule.WhichOneof("pattern")
+            template = getattr(rule, verb)
+            head, brace, variable = template.partition("{")
+            if brace and not variable.endswith("=**}"):
+                raise ValueError(f"{method.full_name}: the gateway knows no path template like {template}")
+            methods.setdefault(("prefix" if brace else "path", head, api), []).append(verb.upper())
+    routes = (HttpRoute(match, path, tuple(verbs), api) for (match, path, api), verbs in methods.items())
     return tuple(sorted(routes, key=lambda route: (route.match != "path", -len(route.path))))
-
-
-def _service() -> Any:
-    return openai_pb2.DESCRIPTOR.services_by_name["OpenAIService"]

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from services.router.errors import ApiError, ErrorKind, internal
+from services.router.errors import ApiError, ErrorBody, ErrorKind, internal
 from services.router.metrics import RequestMetrics
 
 logger = logging.getLogger(__name__)
@@ -33,16 +33,19 @@ class ClientStalledError(Exception):
 class Calls:
     """The callers' keys, and a tally of the errors they got."""
 
-    def __init__(self, api_keys: Iterable[str], metrics: RequestMetrics) -> None:
-        """`api_keys`: none means that everyone may call."""
+    def __init__(self, api_keys: Iterable[str], metrics: RequestMetrics, error_body: ErrorBody | None = None) -> None:
+        """`api_keys`: none means that everyone may call. `error_body`: OpenAI's where there is none."""
         self._keys = [key.encode() for key in api_keys]
         self._metrics = metrics
+        self._error_body = error_body
 
     def authenticate(self, context: Any) -> None:
-        """Raises ApiError unless the call carries one of the keys as a bearer token."""
+        """Raises ApiError unless the call carries one of the keys, as a bearer token or as Anthropic's clients do."""
         if not self._keys:
             return
         scheme, _, token = metadata_of(context, "authorization").partition(" ")
+        if not token and (key := metadata_of(context, "x-api-key")):
+            scheme, token = "bearer", key
         given = token.strip().encode()
         # Every key is compared, in constant time, so that timing tells nothing.
         matches = [hmac.compare_digest(given, key) for key in self._keys]
@@ -54,7 +57,7 @@ class Calls:
     async def abort(self, context: Any, error: ApiError) -> None:
         """Ends the call with this error; never returns."""
         self.count(error)
-        await context.abort(error.kind.status, error.details(), trailing_metadata=error.metadata())
+        await context.abort(error.kind.status, error.details(), trailing_metadata=error.metadata(self._error_body))
 
     async def write(self, context: Any, message: Any) -> None:
         """Sends one message of the answer. Raises ClientStalledError where the client does not take it in time."""

@@ -1,9 +1,13 @@
-"""One table from what went wrong to what a client sees: gRPC status (Envoy makes it HTTP's) and OpenAI's error body."""
+"""One table from what went wrong to what a client sees: gRPC status (Envoy makes it HTTP's) and an error body, OpenAI's
+unless the API has another.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -22,6 +26,7 @@ class ErrorKind(Enum):
     UNSUPPORTED = (grpc.StatusCode.INVALID_ARGUMENT, "invalid_request_error", "unsupported_parameter")
     UNAUTHENTICATED = (grpc.StatusCode.UNAUTHENTICATED, "invalid_request_error", "invalid_api_key")
     MODEL_NOT_FOUND = (grpc.StatusCode.NOT_FOUND, "invalid_request_error", "model_not_found")
+    NOT_FOUND = (grpc.StatusCode.NOT_FOUND, "invalid_request_error", "not_found")
     OVERLOADED = (grpc.StatusCode.RESOURCE_EXHAUSTED, "rate_limit_error", "rate_limit_exceeded")
     UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE, "server_error", "unavailable")
     TIMEOUT = (grpc.StatusCode.DEADLINE_EXCEEDED, "server_error", "timeout")
@@ -56,20 +61,27 @@ class ApiError(Exception):
     def details(self) -> str:
         return self.message[:_MAX_DETAILS_CHARS]
 
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """Trailing metadata: `quire-error`, ASCII JSON of at most 4 KiB, and `retry-after` in whole seconds."""
-        body = self.body()
-        text = json.dumps(body)
+    def metadata(self, body_of: ErrorBody | None = None) -> tuple[tuple[str, str], ...]:
+        """Trailing metadata: `quire-error`, ASCII JSON of at most 4 KiB, and `retry-after` in whole seconds. `body_of`:
+        the API's error body; OpenAI's where there is none."""
+        error, body_of = self, body_of or ApiError.body
+        text = json.dumps(body_of(error))
         while len(text) > MAX_BODY_BYTES:
-            for field in ("message", "param"):
-                value = body["error"][field]
-                # Each character is at most twelve of ASCII JSON (a surrogate pair).
-                if value is not None and len(value) > 128:
-                    body["error"][field] = value[: len(value) // 2] + "…"
-            text = json.dumps(body)
+            param = None if error.param is None else _shorter(error.param)
+            error = dataclasses.replace(error, message=_shorter(error.message), param=param)
+            text = json.dumps(body_of(error))
         if self.retry_after is None:
             return (("quire-error", text),)
         return (("quire-error", text), ("retry-after", str(max(1, math.ceil(self.retry_after)))))
+
+
+# An API's error body: JSON values, in which the error's message and param stand once each at most.
+ErrorBody = Callable[[ApiError], object]
+
+
+def _shorter(text: str) -> str:
+    """Half of it where it is long: each character is at most twelve of ASCII JSON (a surrogate pair)."""
+    return text[: len(text) // 2] + "…" if len(text) > 128 else text
 
 
 _KIND_BY_CODE = {

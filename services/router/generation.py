@@ -62,6 +62,8 @@ class ChoiceDelta:
     token_ids: list[int]
     logprobs: list[TokenLogprob]
     finish_reason: FinishReason | None
+    # What ended it, where that was a stop string.
+    stop_reason: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,8 @@ class Usage:
     cached_tokens: int
     # Of the completion's, those of the model's reasoning, where whoever answers can tell them.
     reasoning_tokens: int = 0
+    # From the submission to the first token of any choice.
+    seconds_to_first_token: float = 0.0
 
 
 class Generator:
@@ -128,6 +132,7 @@ class Generation:
             prompt_tokens=sum(len(prompt) for prompt in self._request.prompts),
             completion_tokens=sum(output.num_tokens for output in self._outputs),
             cached_tokens=sum(count or 0 for count in self._cached_tokens),
+            seconds_to_first_token=self._timer.seconds_to_first_token,
         )
 
     @property
@@ -223,4 +228,4 @@ class Generation:
             self._timer.finished(reason.name.lower())
         elif not token_ids:
             return None
-        return ChoiceDelta(index, text, token_ids, logprobs, reason)
+        return ChoiceDelta(index, text, token_ids, logprobs, reason, output.stop_string)

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from quire.inference.v1 import inference_pb2_grpc
 from services.router.calls import Calls
@@ -27,11 +28,19 @@ from shared.log import configure_logging
 from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
+if TYPE_CHECKING:
+    from services.router.chat.service import ChatService
+
 logger = logging.getLogger(__name__)
 
-SERVICES = ("quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService")
-# What OpenAI's API needs beside grpcio and protobuf, and the typed one does not.
-_OPENAI_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
+HTTP_SERVICES = (
+    "quire.openai.v1.OpenAIService",
+    "quire.anthropic.v1.AnthropicService",
+    "quire.ollama.v1.OllamaService",
+)
+SERVICES = (*HTTP_SERVICES, "quire.inference.v1.InferenceService")
+# What the HTTP APIs need beside grpcio and protobuf, and the typed one does not.
+_HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
 
 
 class Router:
@@ -58,18 +67,18 @@ class Router:
         calls = Calls(config.api_key, self.metrics)
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
-        missing = _missing(_OPENAI_NEEDS)
-        self._server = GrpcServer(SERVICES[1:] if missing else SERVICES)
+        missing = _missing(_HTTP_NEEDS)
+        self._server = GrpcServer(SERVICES[len(HTTP_SERVICES) :] if missing else SERVICES)
         if missing:
-            logger.warning("OpenAI's API is not served: %s not installed", ", ".join(missing))
+            logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:
-            self._add_openai(calls, tracing)
+            self._add_translations(self._add_openai(calls, tracing))
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
             InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n),
         )
 
-    def _add_openai(self, calls: Calls, tracing: Tracing) -> None:
+    def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
         from quire.openai.v1 import openai_pb2_grpc
         from services.router.answers import Answers
         from services.router.chat.service import ChatService
@@ -77,10 +86,11 @@ class Router:
         from services.router.openai.servicer import OpenAIServicer
 
         answers = Answers(calls, self.generator)
+        chats = ChatService(self.generator, answers, tracing, self._forms)
         servicer = OpenAIServicer(
             calls,
             self.placement,
-            ChatService(self.generator, answers, tracing, self._forms),
+            chats,
             CompletionService(self.generator, answers, tracing),
             self.metrics,
             registry_of([self.collector, LoadCollector(self.placement)]),
@@ -88,6 +98,26 @@ class Router:
             self._config.max_n,
         )
         self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, servicer)
+        return chats
+
+    def _add_translations(self, chats: ChatService) -> None:
+        """Other APIs' words for what OpenAI's does."""
+        from quire.anthropic.v1 import anthropic_pb2_grpc
+        from quire.ollama.v1 import ollama_pb2_grpc
+        from services.router.anthropic.errors import anthropic_error
+        from services.router.anthropic.servicer import AnthropicServicer
+        from services.router.ollama.servicer import OllamaServicer
+        from services.router.ollama.writer import ollama_error
+
+        keys, metrics = self._config.api_key, self.metrics
+        self._server.add(
+            anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server,
+            AnthropicServicer(Calls(keys, metrics, anthropic_error), chats, metrics, self._threads),
+        )
+        self._server.add(
+            ollama_pb2_grpc.add_OllamaServiceServicer_to_server,
+            OllamaServicer(Calls(keys, metrics, ollama_error), self.placement, chats, metrics, self._threads),
+        )
 
     async def start(self) -> list[str]:
         """Listens and dials the schedulers; returns the addresses got. Raises OSError where one cannot be bound."""

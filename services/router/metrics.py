@@ -110,6 +110,11 @@ class RequestTimer:
         """What new tokens took from their frame's arrival until the client's transport had them."""
         self._metrics.delivery.observe(seconds)
 
+    @property
+    def seconds_to_first_token(self) -> float:
+        """0 before there is one."""
+        return self._first - self._start if self._num_tokens else 0.0
+
     def finished(self, reason: str) -> None:
         """One choice is complete."""
         self._metrics.finished[reason] += 1

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import grpc
+import pytest
 from google.protobuf import json_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
@@ -42,6 +43,11 @@ def test_tools(server: Server) -> None:
     assert answer["choices"][0]["finish_reason"] in ("stop", "length")
     # The bundled model calls nothing; the client asks all the same.
     assert output(sys.executable, "-c", example("from quire import", server, "docs/tools.md")) == ""
+
+
+@pytest.mark.parametrize("client", ["openai import OpenAI\n", "anthropic import", "ollama import"])
+def test_clients_of_other_apis(server: Server, client: str) -> None:
+    assert output(sys.executable, "-c", example(f"from {client}", server)).strip()
 
 
 def test_the_python_client(server: Server) -> None:

@@ -28,8 +28,9 @@ if _version_not_supported:
 
 class OpenAIServiceStub(object):
     """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]`. Errors are gRPC
-    statuses whose trailer `quire-error` holds the JSON body.
+    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
+    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
+    JSON body.
     """
 
     def __init__(self, channel):
@@ -46,6 +47,16 @@ class OpenAIServiceStub(object):
         self.CreateCompletion = channel.unary_stream(
                 '/quire.openai.v1.OpenAIService/CreateCompletion',
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.CreateResponse = channel.unary_stream(
+                '/quire.openai.v1.OpenAIService/CreateResponse',
+                request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.GetResponse = channel.unary_unary(
+                '/quire.openai.v1.OpenAIService/GetResponse',
+                request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetResponseRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
         self.ListModels = channel.unary_unary(
@@ -87,8 +98,9 @@ class OpenAIServiceStub(object):
 
 class OpenAIServiceServicer(object):
     """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]`. Errors are gRPC
-    statuses whose trailer `quire-error` holds the JSON body.
+    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
+    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
+    JSON body.
     """
 
     def CreateChatCompletion(self, request, context):
@@ -99,6 +111,19 @@ class OpenAIServiceServicer(object):
 
     def CreateCompletion(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateResponse(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetResponse(self, request, context):
+        """404: no response is kept.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -161,6 +186,16 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
                     request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
+            'CreateResponse': grpc.unary_stream_rpc_method_handler(
+                    servicer.CreateResponse,
+                    request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'GetResponse': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetResponse,
+                    request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetResponseRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
                     request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.ListModelsRequest.FromString,
@@ -206,8 +241,9 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class OpenAIService(object):
     """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]`. Errors are gRPC
-    statuses whose trailer `quire-error` holds the JSON body.
+    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
+    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
+    JSON body.
     """
 
     @staticmethod
@@ -253,6 +289,60 @@ class OpenAIService(object):
             target,
             '/quire.openai.v1.OpenAIService/CreateCompletion',
             google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateResponse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/CreateResponse',
+            google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetResponse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/GetResponse',
+            quire_dot_openai_dot_v1_dot_openai__pb2.GetResponseRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

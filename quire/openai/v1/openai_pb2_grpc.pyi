@@ -29,8 +29,9 @@ GRPC_VERSION: str
 
 class OpenAIServiceStub:
     """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]`. Errors are gRPC
-    statuses whose trailer `quire-error` holds the JSON body.
+    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
+    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
+    JSON body.
     """
 
     @_typing.overload
@@ -39,6 +40,9 @@ class OpenAIServiceStub:
     def __new__(cls, channel: _aio.Channel) -> OpenAIServiceAsyncStub: ...
     CreateChatCompletion: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     CreateCompletion: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    CreateResponse: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    GetResponse: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]
+    """404: no response is kept."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]
     GetModel: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]
     Tokenize: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
@@ -53,13 +57,17 @@ class OpenAIServiceStub:
 @_typing.type_check_only
 class OpenAIServiceAsyncStub(OpenAIServiceStub):
     """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]`. Errors are gRPC
-    statuses whose trailer `quire-error` holds the JSON body.
+    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
+    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
+    JSON body.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateChatCompletion: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     CreateCompletion: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    CreateResponse: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    GetResponse: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """404: no response is kept."""
     ListModels: _aio.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetModel: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     Tokenize: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -73,8 +81,9 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
 
 class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
     """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]`. Errors are gRPC
-    statuses whose trailer `quire-error` holds the JSON body.
+    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
+    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
+    JSON body.
     """
 
     @_abc_1.abstractmethod
@@ -90,6 +99,21 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+
+    @_abc_1.abstractmethod
+    def CreateResponse(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+
+    @_abc_1.abstractmethod
+    def GetResponse(
+        self,
+        request: _openai_pb2.GetResponseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """404: no response is kept."""
 
     @_abc_1.abstractmethod
     def ListModels(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
@@ -40,6 +41,9 @@ class MessageDelta:
     # Of every token that came, whatever became of its text.
     logprobs: list[TokenLogprob] = field(default_factory=list)
     end_reason: EndReason | None = None
+    # As in ChoiceDelta.
+    stop_reason: str | int | None = None
+    prompt_token_ids: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -53,7 +57,7 @@ class ToolCall:
 class Message:
     """One choice's message, whole once every delta was added."""
 
-    __slots__ = ("_arguments", "_calls", "_content", "_reasoning", "end_reason", "logprobs")
+    __slots__ = ("_arguments", "_calls", "_content", "_reasoning", "end_reason", "logprobs", "stop_reason")
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -63,12 +67,13 @@ class Message:
         self._arguments: list[list[str]] = []
         self.logprobs: list[TokenLogprob] = []
         self.end_reason: EndReason | None = None
+        self.stop_reason: str | int | None = None
 
     def add(self, delta: MessageDelta) -> None:
         self._content.append(delta.content)
         self._reasoning.append(delta.reasoning)
         self.logprobs += delta.logprobs
-        self.end_reason = delta.end_reason
+        self.end_reason, self.stop_reason = delta.end_reason, delta.stop_reason
         for call in delta.tool_calls:
             if call.index == len(self._calls):
                 self._calls.append((call.id, call.name))

@@ -53,8 +53,15 @@ class ChatService:
         model = await self.generator.placement.model(request.model)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             generation_request, parsers = await prepare(request, model, caller, span.traceparent, self.forms)
-            writer = _MessageWriter(parsers, writer_for(model))
+            writer = MessageWriter(parsers, writer_for(model), generation_request.prompts[0])
             await self.answers.send(generation_request, span, context, writer, stream=stream)
+
+    async def count_tokens(self, request: ChatRequest, context: Any) -> int:
+        """How many tokens its prompt has. Raises ApiError, also where they leave no room for an answer."""
+        model = await self.generator.placement.model(request.model)
+        generation_request, _ = await prepare(request, model, caller_of(context), "", self.forms)
+        (prompt,) = generation_request.prompts
+        return len(prompt)
 
 
 async def prepare(
@@ -88,27 +95,34 @@ async def prepare(
     )
 
 
-class _MessageWriter:
+class MessageWriter:
     """An AnswerWriter that has a ChatWriter write what its choices' parsers make of their text."""
 
-    def __init__(self, parsers: list[MessageParser], writer: ChatWriter) -> None:
+    def __init__(self, parsers: list[MessageParser], writer: ChatWriter, prompt_token_ids: list[int]) -> None:
         self.stream_type = writer.stream_type
         self.error = writer.error
         self._parsers = parsers
         self._writer = writer
+        self._prompt_token_ids = prompt_token_ids
         self._messages = [Message() for _ in parsers]
 
     def events(self, delta: ChoiceDelta) -> bytes:
-        return self._writer.events(self._parsers[delta.index].parse(delta))
+        return self._writer.events(self._parse(delta))
 
     def add(self, delta: ChoiceDelta) -> None:
-        self._messages[delta.index].add(self._parsers[delta.index].parse(delta))
+        self._messages[delta.index].add(self._parse(delta))
 
     def end(self, usage: Usage) -> bytes:
         return self._writer.end(with_reasoning(usage, self._parsers))
 
     def whole(self, usage: Usage) -> bytes:
         return self._writer.whole(self._messages, with_reasoning(usage, self._parsers))
+
+    def _parse(self, delta: ChoiceDelta) -> MessageDelta:
+        parsed = self._parsers[delta.index].parse(delta)
+        # What no parser changes.
+        parsed.stop_reason, parsed.prompt_token_ids = delta.stop_reason, self._prompt_token_ids
+        return parsed
 
 
 def with_reasoning(usage: Usage, parsers: Sequence[MessageParser]) -> Usage:

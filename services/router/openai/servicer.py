@@ -20,15 +20,15 @@ from services.router.openai.chat_completions import ChatCompletionRequest, ChatC
 from services.router.openai.completions import CompletionRequest, CompletionService
 from services.router.openai.json import AnswerHead, dump
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
-from services.router.openai.validation import parse_body
+from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
 from services.router.prompts import check_token_range, encode_chat
+from services.router.responses.body import ResponseBody
+from services.router.responses.response import ResponseObject, response_not_found
+from services.router.responses.writer import ResponseWriter
 from services.router.tokenizer import TextThreads
 
 T = TypeVar("T", bound=BaseModel)
-
-# To parse so many bytes takes as long as to tokenize one character.
-_PARSED_BYTES_PER_CHAR = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +63,24 @@ class OpenAIServicer:
         body.check(self.max_n)
         self.metrics.ignored_fields["completions"] += body.num_ignored_fields
         await self.completions.answer(body, context)
+
+    @rpc
+    async def CreateResponse(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, ResponseBody)
+        body.check()
+        self.metrics.ignored_fields["responses"] += body.num_ignored_fields
+        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+
+        def writer(model: ServedModel) -> ResponseWriter:
+            return ResponseWriter(ResponseObject(body, chat.options.sampling, model))
+
+        await self.chats.answer(chat, context, writer, stream=bool(body.stream))
+
+    @rpc
+    async def GetResponse(self, request: openai_pb2.GetResponseRequest, context: Any) -> HttpBody:  # noqa: N802
+        self.calls.authenticate(context)
+        raise response_not_found(request.response_id)
 
     @rpc
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
@@ -135,9 +153,7 @@ class OpenAIServicer:
 
     async def _parse(self, request: HttpBody, schema: type[T]) -> T:
         """The checked body. Raises ApiError."""
-        return await self.threads.run(
-            len(request.data) // _PARSED_BYTES_PER_CHAR, lambda: parse_body(request.data, schema)
-        )
+        return await read_body(self.threads, request.data, schema)
 
 
 def _model_card(model: ServedModel, name: str) -> dict[str, Any]:

@@ -9,9 +9,12 @@ import pydantic_core
 from pydantic_core import ErrorDetails
 
 from services.router.errors import ApiError, invalid, too_many
+from services.router.tokenizer import TextThreads
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 
+# To parse so many bytes takes as long as to tokenize one character.
+_PARSED_BYTES_PER_CHAR = 32
 # Longest piece of a client's value that a message repeats.
 _MAX_ECHO_CHARS = 64
 _JSON_NAMES = {
@@ -39,6 +42,16 @@ _BOUNDS = {
     "less_than_equal": ("<=", "le", "above_max_value", "above maximum value"),
     "less_than": ("<", "lt", "above_max_value", "above maximum value"),
 }
+
+
+async def read_body(threads: TextThreads, body: bytes, model: type[T]) -> T:
+    """As parse_body, beside the event loop where the body is long."""
+    return await threads.run(parsing_work(body), lambda: parse_body(body, model))
+
+
+def parsing_work(body: bytes) -> int:
+    """What it takes to go through a body once, in TextThreads' characters."""
+    return len(body) // _PARSED_BYTES_PER_CHAR
 
 
 def parse_body(body: bytes, model: type[T]) -> T:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 import grpc
 from google.api.httpbody_pb2 import HttpBody
 
+from quire.anthropic.v1 import anthropic_pb2_grpc
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from quire.openai.v1 import openai_pb2_grpc
 from shared.grpc_server import GrpcServer
@@ -43,6 +44,7 @@ class FakeRouter:
         self.reset()
         self._server = GrpcServer(["quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"])
         self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, FakeOpenAI(self))
+        self._server.add(anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server, FakeAnthropic(self))
         self._server.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, FakeInference(name))
 
     def reset(self) -> None:
@@ -82,6 +84,13 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
         async for message in self._router.run_script(request, context):
             yield message
 
+    async def CreateResponse(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
+    async def GetResponse(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
+        return body(json.dumps({"id": request.response_id}))
+
     async def ListModels(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"object": "list", "data": [{"id": self._router.name}]}))
 
@@ -102,6 +111,18 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
 
     async def GetMetrics(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body("", "text/plain")
+
+
+class FakeAnthropic(anthropic_pb2_grpc.AnthropicServiceServicer):
+    def __init__(self, router: FakeRouter) -> None:
+        self._router = router
+
+    async def CreateMessage(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
+    async def CountTokens(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
+        return body(request.data)
 
 
 class FakeInference(inference_pb2_grpc.InferenceServiceServicer):

@@ -6,7 +6,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -188,22 +187,3 @@ async def start_router() -> AsyncIterator[StartRouter]:
             return Api(address, channel, router)
 
         yield start
-
-
-@pytest.fixture
-def openai_document() -> Any:
-    """OpenAI's own description of its API."""
-    path = Path(__file__).parents[3].parent / "shared/schema/openai-openapi.json"
-    if not path.exists():
-        pytest.skip("OpenAI's OpenAPI document is not here")
-    return _with_null(json.loads(path.read_text()))
-
-
-def _with_null(schema: Any) -> Any:
-    """`nullable`, OpenAPI 3.0's word that the document still uses, in the words of JSON Schema."""
-    if isinstance(schema, list):
-        return [_with_null(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    converted = {key: _with_null(value) for key, value in schema.items() if key != "nullable"}
-    return {"anyOf": [converted, {"type": "null"}]} if schema.get("nullable") is True else converted

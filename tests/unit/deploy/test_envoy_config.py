@@ -50,11 +50,16 @@ def test_a_value_cannot_become_yaml() -> None:
 
 def test_every_path_of_the_proto_has_its_methods() -> None:
     routes = {route.path: (route.match, route.methods) for route in http_routes()}
+    apis = {route.path: route.api for route in http_routes()}
 
     assert routes["/v1/chat/completions"] == ("path", ("POST",))
     assert routes["/v1/models"] == ("path", ("GET",))
     assert routes["/v1/models/"] == ("prefix", ("GET",))
     assert routes["/health"] == ("path", ("GET",))
+    assert routes["/v1/responses/"] == ("prefix", ("GET",))
+    assert routes["/v1/messages"] == ("path", ("POST",))
+    assert routes["/api/tags"] == ("path", ("GET",))
+    assert (apis["/v1/responses"], apis["/v1/messages"], apis["/api/tags"]) == ("openai", "anthropic", "ollama")
 
 
 def test_an_answer_may_take_as_long_as_it_takes() -> None:

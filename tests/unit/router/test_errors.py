@@ -32,6 +32,7 @@ def test_retry_after_is_whole_seconds_and_at_least_one() -> None:
         (ErrorKind.CONTEXT_LENGTH, grpc.StatusCode.INVALID_ARGUMENT),
         (ErrorKind.UNAUTHENTICATED, grpc.StatusCode.UNAUTHENTICATED),
         (ErrorKind.MODEL_NOT_FOUND, grpc.StatusCode.NOT_FOUND),
+        (ErrorKind.NOT_FOUND, grpc.StatusCode.NOT_FOUND),
         (ErrorKind.OVERLOADED, grpc.StatusCode.RESOURCE_EXHAUSTED),
         (ErrorKind.UNAVAILABLE, grpc.StatusCode.UNAVAILABLE),
         (ErrorKind.TIMEOUT, grpc.StatusCode.DEADLINE_EXCEEDED),

@@ -60,3 +60,16 @@ def test_a_stop_string_inside_another_ends_the_text_first() -> None:
 
 def test_what_was_held_back_is_sent_at_the_end() -> None:
     assert run(["Hello ST", "OP"], ["STOPPED"]) == ("Hello STOP", False)
+
+
+def test_the_stop_string_that_ended_the_text_is_known() -> None:
+    for pieces in (["one two three"], list("one two three"), ["one t", "wo three"]):
+        matcher = StopMatcher(StopStrings(["three", "wo", "two"]))
+        text = ""
+        for piece in pieces:
+            text += matcher.push(piece)
+            if matcher.stopped:
+                break
+        # Of those that end at once, the longest.
+        assert (text, matcher.found) == ("one ", "two")
+    assert StopMatcher(StopStrings(["x"])).found == ""

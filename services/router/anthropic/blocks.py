@@ -1,0 +1,87 @@
+"""The blocks that a message's content is made of. What is no text and no tool's is refused by its type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Tag
+
+from services.router.errors import ApiError, ErrorKind
+from services.router.openai.body import Body, string_or_array, union
+
+
+class TextBlock(Body):
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingBlock(Body):
+    type: Literal["thinking"]
+    thinking: str
+
+
+class ToolUseBlock(Body):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class OtherBlock(Body):
+    type: str
+
+
+def _tag(*known: str) -> Any:
+    def tag(value: object) -> str | None:
+        kind = value.get("type") if isinstance(value, dict) else None
+        return (f"#{kind}" if kind in known else "#other") if isinstance(kind, str) else None
+
+    return union(tag, "an object with a 'type'")
+
+
+StringOrTexts = Annotated[
+    Annotated[str, Tag("#string")]
+    | Annotated[
+        list[Annotated[Annotated[TextBlock, Tag("#text")] | Annotated[OtherBlock, Tag("#other")], _tag("text")]],
+        Tag("#array"),
+    ],
+    union(string_or_array, "a string or an array of text blocks"),
+]
+
+
+class ToolResultBlock(Body):
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: StringOrTexts | None = None
+
+
+Block = Annotated[
+    Annotated[TextBlock, Tag("#text")]
+    | Annotated[ThinkingBlock, Tag("#thinking")]
+    | Annotated[ToolUseBlock, Tag("#tool_use")]
+    | Annotated[ToolResultBlock, Tag("#tool_result")]
+    | Annotated[OtherBlock, Tag("#other")],
+    _tag("text", "thinking", "tool_use", "tool_result"),
+]
+StringOrBlocks = Annotated[
+    Annotated[str, Tag("#string")] | Annotated[list[Block], Tag("#array")],
+    union(string_or_array, "a string or an array of blocks"),
+]
+
+
+def text_of(content: str | Sequence[TextBlock | OtherBlock] | None, param: str) -> str:
+    """Raises ApiError where a block is no text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for index, block in enumerate(content):
+        if not isinstance(block, TextBlock):
+            raise not_supported(block.type, f"{param}[{index}]")
+        texts.append(block.text)
+    return "\n".join(texts)
+
+
+def not_supported(kind: str, param: str) -> ApiError:
+    message = f"Invalid '{param}.type': blocks of type '{kind[:64]}' are not supported by this server here."
+    return ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")

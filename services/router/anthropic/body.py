@@ -1,0 +1,168 @@
+"""The bodies of /v1/messages and /v1/messages/count_tokens. Unknown fields are ignored and counted."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from services.router.anthropic.blocks import StringOrTexts, text_of
+from services.router.anthropic.messages import Turn
+from services.router.chat.request import ChatRequest
+from services.router.chat.thinking import thinking_kwargs
+from services.router.chat.tools import AS_IT_LIKES, Tool, ToolChoice, ToolMode
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.openai.body import Body
+from services.router.options import GenerationOptions
+from services.router.prompts import MAX_MESSAGES
+from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.structure import Structure, StructureKind
+
+# Fields that change the answer and are not built.
+_NOT_BUILT = ("container", "mcp_servers")
+# Known, and without effect on the answer.
+_WITHOUT_EFFECT = frozenset(
+    {"metadata", "service_tier", "cache_control", "inference_geo", "context_management", "diagnostics", "speed"}
+)
+_MODES = {"auto": ToolMode.AUTO, "any": ToolMode.REQUIRED, "tool": ToolMode.NAMED, "none": ToolMode.NONE}
+
+
+class ToolParam(Body):
+    name: str = Field(min_length=1, max_length=128)
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolChoiceParam(Body):
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Thinking(Body):
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
+    budget_tokens: int | None = Field(None, ge=1024)
+    display: Literal["summarized", "omitted"] | None = None
+
+
+class JsonFormat(Body):
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Body):
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+    format: JsonFormat | None = None
+
+
+class CountTokensBody(Body):
+    """What makes the prompt."""
+
+    model: str
+    messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
+    system: StringOrTexts | None = None
+    tools: list[ToolParam] | None = None
+    tool_choice: ToolChoiceParam | None = None
+    thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+
+    @property
+    def num_ignored_fields(self) -> int:
+        return sum(name not in _WITHOUT_EFFECT for name in self.model_extra or ())
+
+    def to_chat(self) -> ChatRequest:
+        """Raises ApiError."""
+        for name in _NOT_BUILT:
+            if (self.model_extra or {}).get(name):
+                message = f"'{name}' is not supported by this server. Remove it from your request."
+                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
+        messages = self._messages()
+        # The answer goes on from what the last turn says, if it is the assistant's.
+        is_prefilled = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+        thinks = None if self.thinking is None else self.thinking.type != "disabled"
+        effort = None if self.output_config is None else self.output_config.effort
+        tools = self._tools()
+        return ChatRequest(
+            model=self.model,
+            messages=messages,
+            options=self._options(),
+            tools=tools,
+            tool_choice=self._tool_choice(tools),
+            add_generation_prompt=not is_prefilled,
+            continue_final_message=is_prefilled,
+            template_kwargs=thinking_kwargs(thinks, effort),
+            tool_path="tools[{}]",
+        )
+
+    def _messages(self) -> list[dict[str, Any]]:
+        messages: list[dict[str, Any]] = []
+        if self.system:
+            messages.append({"role": "system", "content": text_of(self.system, "system")})
+        for index, turn in enumerate(self.messages):
+            messages += turn.to_template(f"messages[{index}]")
+        return messages
+
+    def _tools(self) -> tuple[Tool, ...]:
+        tools = []
+        for index, tool in enumerate(self.tools or ()):
+            param = f"tools[{index}]"
+            if tool.type not in (None, "custom"):
+                message = f"Invalid '{param}.type': the tool '{tool.type[:64]}' is not supported by this server."
+                raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
+            if tool.input_schema is None:
+                missing = f"{param}.input_schema"
+                raise invalid(f"Missing required parameter: '{missing}'.", missing, "missing_required_parameter")
+            tools.append(Tool(tool.name, tool.description or "", tool.input_schema, bool(tool.strict)))
+        return tuple(tools)
+
+    def _tool_choice(self, tools: tuple[Tool, ...]) -> ToolChoice:
+        choice = self.tool_choice
+        if choice is None:
+            return AS_IT_LIKES
+        mode = _MODES[choice.type]
+        if mode is ToolMode.NAMED and choice.name not in {tool.name for tool in tools}:
+            raise invalid("Invalid 'tool_choice.name': none of 'tools' has this name.", "tool_choice.name")
+        if mode is ToolMode.REQUIRED and not tools:
+            raise invalid("Invalid 'tool_choice': there are no 'tools' to use.", "tool_choice")
+        name = choice.name or "" if mode is ToolMode.NAMED else ""
+        return ToolChoice(mode, name, parallel=not choice.disable_parallel_tool_use)
+
+    def _options(self) -> GenerationOptions:
+        return GenerationOptions(SamplingParams(), StopConditions())
+
+
+class MessagesBody(CountTokensBody):
+    max_tokens: int = Field(ge=1)
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: float | None = Field(None, ge=0, le=1)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
+
+    @property
+    def shows_thinking(self) -> bool:
+        return self.thinking is None or self.thinking.display != "omitted"
+
+    def to_chat(self) -> ChatRequest:
+        if self.thinking is not None and self.thinking.type == "enabled":
+            param = "thinking.budget_tokens"
+            if self.thinking.budget_tokens is None:
+                raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+            if self.thinking.budget_tokens >= self.max_tokens:
+                raise invalid(f"Invalid '{param}': it must be less than 'max_tokens'.", param)
+        return super().to_chat()
+
+    def _options(self) -> GenerationOptions:
+        stop_strings = tuple(self.stop_sequences or ())
+        check_stop_strings(stop_strings, "stop_sequences")
+        sampling = SamplingParams(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
+        form = None if self.output_config is None else self.output_config.format
+        return GenerationOptions(
+            sampling=check_ranges(sampling),
+            stop=StopConditions(self.max_tokens),
+            stop_strings=stop_strings,
+            structure=None if form is None else Structure(StructureKind.JSON_SCHEMA, json.dumps(form.schema_)),
+        )

@@ -1,0 +1,82 @@
+"""Anthropic's turns into the messages of chat templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from services.router.anthropic.blocks import (
+    Block,
+    OtherBlock,
+    StringOrBlocks,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    not_supported,
+    text_of,
+)
+from services.router.chat.thinking import thought
+from services.router.openai.body import Body
+
+
+class Turn(Body):
+    role: Literal["user", "assistant", "system"]
+    content: StringOrBlocks
+
+    def to_template(self, param: str) -> list[dict[str, Any]]:
+        """`param`: what the turn is called in errors. Raises ApiError."""
+        if isinstance(self.content, str):
+            return [{"role": self.role, "content": self.content}]
+        if self.role == "assistant":
+            return [_assistant(self.content, f"{param}.content")]
+        return _others(self.role, self.content, f"{param}.content")
+
+
+def _assistant(blocks: Sequence[Block], param: str) -> dict[str, Any]:
+    texts, thoughts, calls = [], [], []
+    for index, block in enumerate(blocks):
+        match block:
+            case TextBlock():
+                texts.append(block.text)
+            case ThinkingBlock():
+                thoughts.append(block.thinking)
+            case ToolUseBlock():
+                function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
+                calls.append({"id": block.id, "type": "function", "function": function})
+            case OtherBlock(type="redacted_thinking"):
+                # Somebody else's thoughts, which nobody here can read.
+                pass
+            case _:
+                raise not_supported(block.type, f"{param}[{index}]")
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
+    if thoughts:
+        thought(message, "\n".join(thoughts))
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _others(role: str, blocks: Sequence[Block], param: str) -> list[dict[str, Any]]:
+    """A tool's result is a message of its own, between the texts around it."""
+    messages: list[dict[str, Any]] = []
+    texts: list[str] = []
+
+    def end_texts() -> None:
+        if texts:
+            messages.append({"role": role, "content": "\n".join(texts)})
+            texts.clear()
+
+    for index, block in enumerate(blocks):
+        match block:
+            case TextBlock():
+                texts.append(block.text)
+            case ToolResultBlock() if role == "user":
+                end_texts()
+                content = text_of(block.content, f"{param}[{index}].content")
+                messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": content})
+            case _:
+                raise not_supported(block.type, f"{param}[{index}]")
+    end_texts()
+    return messages or [{"role": role, "content": ""}]

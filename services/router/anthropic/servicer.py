@@ -1,0 +1,48 @@
+"""quire.anthropic.v1.AnthropicService: Anthropic's Messages API, as Envoy's transcoder hands it over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from google.api.httpbody_pb2 import HttpBody
+
+from services.router.answers import JSON
+from services.router.anthropic.body import CountTokensBody, MessagesBody
+from services.router.anthropic.writer import AnthropicWriter
+from services.router.calls import Calls, rpc
+from services.router.chat.service import ChatService
+from services.router.metrics import RequestMetrics
+from services.router.model import ServedModel
+from services.router.openai.json import dump
+from services.router.openai.validation import parsing_work, read_body
+from services.router.tokenizer import TextThreads
+
+
+@dataclass(frozen=True, slots=True)
+class AnthropicServicer:
+    calls: Calls
+    chats: ChatService
+    metrics: RequestMetrics
+    threads: TextThreads
+
+    @rpc
+    async def CreateMessage(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await read_body(self.threads, request.data, MessagesBody)
+        self.metrics.ignored_fields["messages"] += body.num_ignored_fields
+
+        def writer(model: ServedModel) -> AnthropicWriter:
+            return AnthropicWriter(model.info.name, body.shows_thinking)
+
+        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        await self.chats.answer(chat, context, writer, stream=bool(body.stream))
+
+    @rpc
+    async def CountTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await read_body(self.threads, request.data, CountTokensBody)
+        self.metrics.ignored_fields["messages.count_tokens"] += body.num_ignored_fields
+        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        count = await self.chats.count_tokens(chat, context)
+        return HttpBody(content_type=JSON, data=dump({"input_tokens": count}))

@@ -1,0 +1,16 @@
+"""A tool call's arguments as a value, for APIs that carry objects where a model writes text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pydantic_core
+
+
+def parsed_arguments(text: str) -> dict[str, Any]:
+    """The object that the text is. Of one that was cut short, what can be told; empty where that is nothing."""
+    try:
+        value = pydantic_core.from_json(text, allow_inf_nan=False, allow_partial=True)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

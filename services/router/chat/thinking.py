@@ -1,0 +1,22 @@
+"""What chat templates are told of thinking: whether and how hard a model is to think, and what it thought before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def thought(message: dict[str, Any], reasoning: str) -> None:
+    """Has an assistant's message say what it had thought before it, under both names that templates ask for."""
+    message["reasoning_content"] = message["reasoning"] = message.get("reasoning", "") + reasoning
+
+
+def thinking_kwargs(enabled: bool | None, effort: str | None = None) -> dict[str, Any] | None:
+    """Arguments of a chat template; None where the client says nothing. Families name the switch differently: Qwen's
+    templates ask for `enable_thinking`, DeepSeek's and Granite's for `thinking`, gpt-oss' for `reasoning_effort`. A
+    template heeds those that it knows."""
+    kwargs: dict[str, Any] = {}
+    if enabled is not None:
+        kwargs = {"enable_thinking": enabled, "thinking": enabled}
+    if effort is not None:
+        kwargs["reasoning_effort"] = effort
+    return kwargs or None

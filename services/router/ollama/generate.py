@@ -1,0 +1,42 @@
+"""The body of /api/generate, whose prompt goes through the chat template unless it is raw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.router.chat.request import ChatRequest
+from services.router.ollama.options import OllamaBody, refuse
+
+MAX_TOKENS_PARAM = "options.num_predict"
+
+
+class GenerateBody(OllamaBody):
+    prompt: str | None = None
+    system: str | None = None
+    raw: bool | None = None
+    # What cannot be done: the text after a gap, a template in Go's language, tokens of earlier turns, pictures.
+    suffix: str | None = None
+    template: str | None = None
+    context: list[int] | None = None
+    images: list[Any] | None = None
+
+    def check(self) -> None:
+        """Raises ApiError where it asks for what cannot be done."""
+        refuse("suffix", self.suffix)
+        refuse("template", self.template)
+        refuse("context", self.context)
+        refuse("images", self.images)
+
+    def to_chat(self, model: str) -> ChatRequest:
+        """`model`: its name here. Raises ApiError."""
+        messages = [{"role": "user", "content": self.prompt or ""}]
+        if self.system:
+            messages.insert(0, {"role": "system", "content": self.system})
+        return ChatRequest(
+            model=model,
+            messages=messages,
+            options=self.generation_options(),
+            template_kwargs=self.template_kwargs,
+            messages_param="prompt",
+            max_tokens_param=MAX_TOKENS_PARAM,
+        )

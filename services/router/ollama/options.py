@@ -1,0 +1,163 @@
+"""Ollama's `options`, and what else its bodies say of a generation."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag
+
+from services.router.chat.thinking import thinking_kwargs
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.openai.body import Body, string_or_array, union
+from services.router.options import GenerationOptions
+from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.structure import Structure, StructureKind
+
+_UINT64 = 2**64 - 1
+# Samplers that are not built: the values that turn them off.
+_NOT_BUILT: dict[str, tuple[float, ...]] = {"mirostat": (0,), "tfs_z": (0, 1), "typical_p": (0, 1)}
+# How a model is loaded, which the server decided, and what has no effect here.
+_WITHOUT_EFFECT = frozenset(
+    {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "vocab_only"}
+    | {"use_mmap", "use_mlock", "logits_all", "embedding_only", "num_keep", "repeat_last_n", "penalize_newline"}
+    | {"mirostat_tau", "mirostat_eta"}
+)
+
+
+class Options(Body):
+    num_predict: int | None = Field(None, ge=-2)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_k: int | None = Field(None, le=2**31)
+    top_p: float | None = Field(None, gt=0, le=1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    seed: int | None = Field(None, ge=-(2**63), le=_UINT64)
+    stop: (
+        Annotated[
+            Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
+            union(string_or_array, "a string or an array of strings"),
+        ]
+        | None
+    ) = None
+    repeat_penalty: float | None = Field(None, gt=0, le=2)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+
+    @property
+    def num_ignored(self) -> int:
+        return sum(name not in _NOT_BUILT and name not in _WITHOUT_EFFECT for name in self.model_extra or ())
+
+    def check(self) -> None:
+        """Raises ApiError where it asks for what is not built."""
+        for name, values in _NOT_BUILT.items():
+            value = (self.model_extra or {}).get(name)
+            if value is not None and value not in values:
+                param = f"options.{name}"
+                raise ApiError(ErrorKind.UNSUPPORTED, f"'{param}' is not supported by this server.", param)
+
+    def sampling(self, logprobs: int | None) -> SamplingParams:
+        """Raises ApiError."""
+        given = SamplingParams(
+            temperature=self.temperature,
+            top_k=None if self.top_k is None else max(0, self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repeat_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=None if self.seed is None else self.seed & _UINT64,
+            logprobs=logprobs,
+        )
+        return check_ranges(given, "options.")
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def max_tokens(self) -> int | None:
+        """0 and less: as many as the context leaves."""
+        return self.num_predict if self.num_predict is not None and self.num_predict > 0 else None
+
+
+def _format_tag(value: object) -> str | None:
+    return "#string" if isinstance(value, str) else "#object" if isinstance(value, dict) else None
+
+
+def _think_tag(value: object) -> str | None:
+    return "#boolean" if isinstance(value, bool) else "#string" if isinstance(value, str) else None
+
+
+_NO_OPTIONS = Options.model_validate({})
+
+
+class OllamaBody(Body):
+    """What chat and generate share."""
+
+    model: str = Field(min_length=1)
+    stream: bool | None = None
+    options: Options | None = None
+    format: (
+        Annotated[
+            Annotated[Literal["", "json"], Tag("#string")] | Annotated[dict[str, Any], Tag("#object")],
+            union(_format_tag, "'json' or a JSON schema"),
+        ]
+        | None
+    ) = None
+    think: (
+        Annotated[
+            Annotated[bool, Tag("#boolean")] | Annotated[Literal["low", "medium", "high", "max"], Tag("#string")],
+            union(_think_tag, "a boolean, or how hard to think"),
+        ]
+        | None
+    ) = None
+    # Models stay loaded whatever it says, a number or a text.
+    keep_alive: Any = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @property
+    def num_ignored_fields(self) -> int:
+        return len(self.model_extra or ()) + (0 if self.options is None else self.options.num_ignored)
+
+    @property
+    def is_streamed(self) -> bool:
+        return self.stream is not False
+
+    @property
+    def template_kwargs(self) -> dict[str, Any] | None:
+        if isinstance(self.think, str):
+            return thinking_kwargs(True, self.think)
+        return thinking_kwargs(self.think)
+
+    def generation_options(self) -> GenerationOptions:
+        """Raises ApiError."""
+        if self.top_logprobs and not self.logprobs:
+            raise invalid("Invalid 'top_logprobs': it needs 'logprobs' to be true.", "top_logprobs")
+        options = self.options or _NO_OPTIONS
+        options.check()
+        check_stop_strings(options.stop_strings, "options.stop")
+        return GenerationOptions(
+            sampling=options.sampling((self.top_logprobs or 0) if self.logprobs else None),
+            stop=StopConditions(options.max_tokens),
+            stop_strings=options.stop_strings,
+            structure=self._structure(),
+            path="options.",
+        )
+
+    def _structure(self) -> Structure | None:
+        match self.format:
+            case None | "":
+                return None
+            case "json":
+                return Structure(StructureKind.JSON_OBJECT)
+            case schema:
+                return Structure(StructureKind.JSON_SCHEMA, json.dumps(schema))
+
+
+def refuse(name: str, value: object) -> None:
+    """Raises ApiError where a field asks for what no model here does."""
+    if value:
+        raise ApiError(ErrorKind.UNSUPPORTED, f"'{name}' is not supported by this server.", name)

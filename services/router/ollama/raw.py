@@ -1,0 +1,33 @@
+"""/api/generate with a raw prompt: text that goes to the model as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.router.answers import Answers
+from services.router.calls import caller_of
+from services.router.chat.message import PlainParser
+from services.router.chat.service import MessageWriter
+from services.router.model import ServedModel, output_budget
+from services.router.ollama.generate import MAX_TOKENS_PARAM, GenerateBody
+from services.router.ollama.options import refuse
+from services.router.ollama.writer import OllamaWriter
+from services.router.prompts import encode_text
+from services.router.tracing import Tracing
+
+
+async def answer_raw(
+    body: GenerateBody, model: ServedModel, answers: Answers, tracing: Tracing, context: Any, writer: OllamaWriter
+) -> None:
+    """Raises ApiError as long as nothing is written."""
+    # There is no template to put it into.
+    refuse("system", body.system)
+    caller, options = caller_of(context), body.generation_options()
+    with tracing.request("text_completion", model.info.name, caller.traceparent) as span:
+        prompt = await encode_text(model, body.prompt or "", "prompt")
+        params = ("prompt", MAX_TOKENS_PARAM)
+        max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
+        request = options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
+        await answers.send(
+            request, span, context, MessageWriter([PlainParser()], writer, prompt), stream=body.is_streamed
+        )

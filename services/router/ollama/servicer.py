@@ -1,0 +1,124 @@
+"""quire.ollama.v1.OllamaService: Ollama's API, as Envoy's transcoder hands it over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from google.api.httpbody_pb2 import HttpBody
+from pydantic import Field
+
+from quire.ollama.v1 import ollama_pb2
+from services.router.answers import JSON
+from services.router.calls import Calls, rpc
+from services.router.chat.service import ChatService
+from services.router.errors import invalid
+from services.router.metrics import RequestMetrics
+from services.router.model import ServedModel
+from services.router.ollama.chat import ChatBody
+from services.router.ollama.generate import GenerateBody
+from services.router.ollama.models import card, description, find, names, running_card
+from services.router.ollama.options import OllamaBody
+from services.router.ollama.raw import answer_raw
+from services.router.ollama.writer import NDJSON, OllamaWriter, loaded
+from services.router.openai.body import Body
+from services.router.openai.json import dump
+from services.router.openai.validation import parsing_work, read_body
+from services.router.placement import Placement
+from services.router.tokenizer import TextThreads
+
+# The release of Ollama whose API this is: clients ask before they use what came with one.
+API_VERSION = "0.12.11"
+
+
+class ShowBody(Body):
+    model: str | None = Field(None, min_length=1)
+    # The same, in older clients.
+    name: str | None = Field(None, min_length=1)
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaServicer:
+    calls: Calls
+    placement: Placement
+    chats: ChatService
+    metrics: RequestMetrics
+    threads: TextThreads
+
+    @rpc
+    async def Chat(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await read_body(self.threads, request.data, ChatBody)
+        self.metrics.ignored_fields["ollama.chat"] += body.num_ignored_fields
+        model = await find(self.placement, body.model)
+        if not body.messages:
+            await self._load(body, context, is_chat=True)
+            return
+
+        def writer(model: ServedModel) -> OllamaWriter:
+            return _writer(body, model, is_chat=True)
+
+        work = parsing_work(request.data)
+        chat = await self.threads.run(work, lambda: body.to_chat(model.info.name))
+        await self.chats.answer(chat, context, writer, stream=body.is_streamed)
+
+    @rpc
+    async def Generate(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await read_body(self.threads, request.data, GenerateBody)
+        body.check()
+        self.metrics.ignored_fields["ollama.generate"] += body.num_ignored_fields
+        model = await find(self.placement, body.model)
+        if not body.prompt:
+            await self._load(body, context, is_chat=False)
+            return
+
+        def writer(model: ServedModel) -> OllamaWriter:
+            return _writer(body, model, is_chat=False)
+
+        if body.raw or model.tokenizer.chat_template is None:
+            answers, tracing = self.chats.answers, self.chats.tracing
+            await answer_raw(body, model, answers, tracing, context, writer(model))
+        else:
+            await self.chats.answer(body.to_chat(model.info.name), context, writer, stream=body.is_streamed)
+
+    @rpc
+    async def ShowModel(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await read_body(self.threads, request.data, ShowBody)
+        name = body.model or body.name
+        if name is None:
+            raise invalid("Missing required parameter: 'model'.", "model", "missing_required_parameter")
+        return _json(description(await find(self.placement, name)))
+
+    @rpc
+    async def ListModels(self, request: ollama_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
+        self.calls.authenticate(context)
+        models = await self.placement.models()
+        return _json({"models": [card(model, name) for model in models for name in names(model)]})
+
+    @rpc
+    async def ListRunningModels(  # noqa: N802
+        self, request: ollama_pb2.ListRunningModelsRequest, context: Any
+    ) -> HttpBody:
+        self.calls.authenticate(context)
+        models = await self.placement.models()
+        return _json({"models": [running_card(model, name) for model in models for name in names(model)]})
+
+    @rpc
+    async def GetVersion(self, request: ollama_pb2.GetVersionRequest, context: Any) -> HttpBody:  # noqa: N802
+        return _json({"version": API_VERSION})
+
+    async def _load(self, body: OllamaBody, context: Any, *, is_chat: bool) -> None:
+        """Without a prompt a model is to be loaded, or unloaded where it is to be kept for no time."""
+        reason = "unload" if body.keep_alive in (0, "0", "0s") else "load"
+        data = loaded(body.model, is_chat=is_chat, done_reason=reason)
+        await self.calls.write(context, HttpBody(content_type=NDJSON if body.is_streamed else JSON, data=data))
+
+
+def _writer(body: OllamaBody, model: ServedModel, *, is_chat: bool) -> OllamaWriter:
+    return OllamaWriter(body.model, is_chat=is_chat, vocabulary=model.tokenizer.vocabulary if body.logprobs else None)
+
+
+def _json(value: object) -> HttpBody:
+    return HttpBody(content_type=JSON, data=dump(value))

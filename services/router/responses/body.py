@@ -1,0 +1,172 @@
+"""The body of /v1/responses. Unknown fields are ignored and counted; known ones that are not built are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag
+
+from services.router.chat.request import ChatRequest
+from services.router.chat.thinking import thinking_kwargs
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.openai.body import Body, string_or_array, union
+from services.router.options import GenerationOptions
+from services.router.prompts import MAX_MESSAGES
+from services.router.responses.items import Item, to_template
+from services.router.responses.tools import StringOrToolChoice, ToolParam, choose
+from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges
+from services.router.structure import Structure, StructureKind
+
+_UINT64 = 2**64 - 1
+_MAX_METADATA = 16
+LOGPROBS = "message.output_text.logprobs"
+# Fields that change the answer and are not built: the values that ask for nothing, besides null.
+_NOT_BUILT: dict[str, tuple[object, ...]] = {
+    "background": (False,),
+    "prompt": (),
+    "context_management": ([],),
+    "moderation": (),
+}
+_NEEDS_A_STORE = ("previous_response_id", "conversation")
+# Known, and without effect on the answer.
+_WITHOUT_EFFECT = frozenset(
+    {"store", "service_tier", "stream_options", "max_tool_calls", "prompt_cache_retention", "prompt_cache_options"}
+)
+
+
+class Format(Body):
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    schema_: dict[str, Any] | None = Field(None, alias="schema")
+    strict: bool | None = None
+
+
+class Text(Body):
+    format: Format | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+
+
+class Reasoning(Body):
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+
+
+class ResponseBody(Body):
+    model: str | None = None
+    input: Annotated[
+        Annotated[str, Tag("#string")]
+        | Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES), Tag("#array")],
+        union(string_or_array, "a string or an array of items"),
+    ]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(None, ge=1)
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    stream: bool | None = None
+    tools: list[ToolParam] | None = None
+    tool_choice: StringOrToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: Text | None = None
+    reasoning: Reasoning | None = None
+    metadata: dict[str, str] | None = Field(None, max_length=_MAX_METADATA)
+    include: list[str] | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    # vLLM's.
+    top_k: int | None = Field(None, ge=-1, le=2**31)
+    min_p: float | None = Field(None, ge=0, le=1)
+    presence_penalty: float | None = Field(None, ge=-2, le=2)
+    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    repetition_penalty: float | None = Field(None, gt=0, le=2)
+    seed: int | None = Field(None, ge=-(2**63), le=_UINT64)
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+
+    @property
+    def num_ignored_fields(self) -> int:
+        known = _WITHOUT_EFFECT.union(_NOT_BUILT, _NEEDS_A_STORE)
+        return sum(name not in known for name in self.model_extra or ())
+
+    @property
+    def logprobs(self) -> int | None:
+        wanted = self.top_logprobs is not None or LOGPROBS in (self.include or ())
+        return (self.top_logprobs or 0) if wanted else None
+
+    def check(self) -> None:
+        """What the schema cannot say. Raises ApiError."""
+        extra = self.model_extra or {}
+        for name in _NEEDS_A_STORE:
+            if extra.get(name) is not None:
+                message = (
+                    f"'{name}' needs a store of responses, and this server keeps none. "
+                    "Send the earlier items in 'input' instead."
+                )
+                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
+        for name, allowed in _NOT_BUILT.items():
+            value = extra.get(name)
+            if value is not None and value not in allowed:
+                message = f"'{name}' is not supported by this server. Remove it from your request."
+                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
+
+    def to_chat(self) -> ChatRequest:
+        """Raises ApiError."""
+        text = self.input
+        messages = [{"role": "user", "content": text}] if isinstance(text, str) else to_template(text)
+        if self.instructions is not None:
+            messages.insert(0, {"role": "system", "content": self.instructions})
+        all_tools = tuple(tool.to_tool(f"tools[{index}]") for index, tool in enumerate(self.tools or ()))
+        tools, tool_choice = choose(self.tool_choice, all_tools, self.parallel_tool_calls is not False)
+        return ChatRequest(
+            model=self.model,
+            messages=messages,
+            options=self._options(),
+            tools=tools,
+            tool_choice=tool_choice,
+            template_kwargs=self._template_kwargs(),
+            messages_param="input",
+            tool_path="tools[{}]",
+            max_tokens_param="max_output_tokens",
+        )
+
+    def _template_kwargs(self) -> dict[str, Any] | None:
+        effort = None if self.reasoning is None else self.reasoning.effort
+        if effort is None:
+            return None
+        return thinking_kwargs(False) if effort == "none" else thinking_kwargs(True, effort)
+
+    def _options(self) -> GenerationOptions:
+        sampling = SamplingParams(
+            temperature=self.temperature,
+            top_k=None if self.top_k is None else max(0, self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=None if self.seed is None else self.seed & _UINT64,
+            logprobs=self.logprobs,
+        )
+        return GenerationOptions(
+            sampling=check_ranges(sampling),
+            stop=StopConditions(self.max_output_tokens),
+            structure=self._structure(),
+            cache_salt=self.cache_salt or "",
+            priority=self.priority or 0,
+            prompt_cache_key=self.prompt_cache_key or "",
+        )
+
+    def _structure(self) -> Structure | None:
+        form = None if self.text is None else self.text.format
+        if form is None or form.type == "text":
+            return None
+        if form.type == "json_object":
+            return Structure(StructureKind.JSON_OBJECT)
+        for name, value in (("name", form.name), ("schema", form.schema_)):
+            if value is None:
+                param = f"text.format.{name}"
+                raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+        return Structure(StructureKind.JSON_SCHEMA, json.dumps(form.schema_))

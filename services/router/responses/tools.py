@@ -1,0 +1,93 @@
+"""The tools of a response: functions. Those that OpenAI runs itself are refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag
+
+from services.router.chat.tools import Tool, ToolChoice, ToolMode
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.openai.body import Body, union
+
+_MODES = {"none": ToolMode.NONE, "auto": ToolMode.AUTO, "required": ToolMode.REQUIRED}
+
+
+class ToolParam(Body):
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+    def to_tool(self, param: str) -> Tool:
+        """Raises ApiError."""
+        if self.type != "function":
+            message = f"Invalid '{param}.type': the tool '{self.type[:64]}' is not supported by this server."
+            raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
+        if not self.name:
+            raise invalid(f"Missing required parameter: '{param}.name'.", f"{param}.name", "missing_required_parameter")
+        return Tool(self.name, self.description or "", self.parameters, bool(self.strict))
+
+    def echo(self) -> dict[str, Any]:
+        """As the response repeats it."""
+        return {
+            "type": self.type,
+            "name": self.name,
+            "description": self.description,
+            "parameters": self.parameters,
+            "strict": bool(self.strict),
+        }
+
+
+class AllowedTool(Body):
+    type: str
+    name: str | None = None
+
+
+class ToolChoiceParam(Body):
+    type: str
+    # A function's.
+    name: str | None = None
+    # Of allowed_tools.
+    mode: Literal["auto", "required"] | None = None
+    tools: list[AllowedTool] | None = Field(None, min_length=1)
+
+
+def _tag(value: object) -> str | None:
+    return "#string" if isinstance(value, str) else "#object" if isinstance(value, dict) else None
+
+
+StringOrToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("#string")] | Annotated[ToolChoiceParam, Tag("#object")],
+    union(_tag, "a string or an object"),
+]
+
+
+def choose(
+    choice: str | ToolChoiceParam | None, tools: tuple[Tool, ...], parallel: bool
+) -> tuple[tuple[Tool, ...], ToolChoice]:
+    """The tools that may be used, and how. Raises ApiError."""
+    if choice is None or isinstance(choice, str):
+        mode = _MODES[choice or "auto"]
+        if mode is ToolMode.REQUIRED and not tools:
+            raise invalid("Invalid 'tool_choice': there are no 'tools' to use.", "tool_choice")
+        return tools, ToolChoice(mode, parallel=parallel)
+    known = {tool.name for tool in tools}
+    match choice.type:
+        case "function":
+            if choice.name not in known:
+                raise invalid("Invalid 'tool_choice.name': none of 'tools' has this name.", "tool_choice.name")
+            return tools, ToolChoice(ToolMode.NAMED, choice.name or "", parallel)
+        case "allowed_tools":
+            allowed = {tool.name for tool in choice.tools or ()}
+            if not allowed or not allowed <= known:
+                message = "Invalid 'tool_choice.tools': expected names of some of 'tools'."
+                raise invalid(message, "tool_choice.tools")
+            return (
+                tuple(tool for tool in tools if tool.name in allowed),
+                ToolChoice(_MODES[choice.mode or "auto"], parallel=parallel),
+            )
+        case other:
+            message = f"Invalid 'tool_choice.type': '{other[:64]}' is not supported by this server."
+            raise ApiError(ErrorKind.UNSUPPORTED, message, "tool_choice.type")

@@ -1,0 +1,202 @@
+"""Anthropic's, Ollama's and OpenAI's newer API over a real router: what they have in common with chat completions, and
+errors in each one's shape."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+import jsonschema
+import pytest
+from google.api.httpbody_pb2 import HttpBody
+
+from quire.anthropic.v1 import anthropic_pb2_grpc
+from quire.ollama.v1 import ollama_pb2, ollama_pb2_grpc
+from quire.openai.v1 import openai_pb2
+from quire.scheduler.v1 import scheduler_pb2
+from tests.integration.router.conftest import GREETING, MODEL, Api, StartRouter, answer_text, fake_scheduler
+from tests.integration.router.fake_scheduler import Answer, unpack
+from tests.integration.router.small_tokenizers import byte_level
+
+USER = {"role": "user", "content": "Hello"}
+MESSAGE = {"model": MODEL, "max_tokens": 100, "messages": [USER]}
+CHAT = {"model": MODEL, "messages": [USER], "stream": False}
+RESPONSE = {"model": MODEL, "input": "Hello"}
+
+
+async def post(api: Api, method: str, body: Any, *metadata: tuple[str, str]) -> list[bytes]:
+    """The answer's messages. `method`: CreateMessage and the like, of whichever service has it."""
+    stubs: list[Any] = [
+        anthropic_pb2_grpc.AnthropicServiceStub(api.channel), ollama_pb2_grpc.OllamaServiceStub(api.channel), api.stub,
+    ]  # fmt: skip
+    stub = next(stub for stub in stubs if hasattr(stub, method))
+    call = getattr(stub, method)(HttpBody(data=json.dumps(body).encode()), metadata=metadata)
+    return [reply.data async for reply in call]
+
+
+async def error_of(api: Api, method: str, body: Any, *metadata: tuple[str, str]) -> tuple[grpc.StatusCode, Any]:
+    """The call's status, and the body of its error."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await post(api, method, body, *metadata)
+    return caught.value.code(), json.loads(dict(caught.value.trailing_metadata() or ())["quire-error"])
+
+
+async def test_every_api_answers_the_same_conversation_alike(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    await api.chat()
+    (message,) = await post(api, "CreateMessage", MESSAGE)
+    (chat,) = await post(api, "Chat", CHAT)
+    (generated,) = await post(api, "Generate", {"model": MODEL, "prompt": "Hello", "stream": False})
+    (response,) = await post(api, "CreateResponse", RESPONSE)
+    assert json.loads(message)["content"][0]["text"] == GREETING
+    assert json.loads(chat)["message"]["content"] == GREETING
+    assert json.loads(generated)["response"] == GREETING
+    assert json.loads(response)["output"][0]["content"][0]["text"] == GREETING
+    assert len({tuple(unpack(submit.prompt_token_ids)) for submit in scheduler.submits}) == 1
+    usage = json.loads(message)["usage"]
+    assert (usage["cache_read_input_tokens"], usage["input_tokens"]) == (4, json.loads(chat)["prompt_eval_count"] - 4)
+
+
+async def test_the_stop_sequence_that_was_found_is_named(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(answer_text("one two three")))
+    body = MESSAGE | {"stop_sequences": ["three", "wo t"]}
+    (reply,) = await post(api, "CreateMessage", body)
+    message = json.loads(reply)
+    assert (message["stop_reason"], message["stop_sequence"]) == ("stop_sequence", "wo t")
+    assert message["content"][0]["text"] == "one t"
+    events = b"".join(await post(api, "CreateMessage", body | {"stream": True}))
+    assert b'"stop_sequence":"wo t"' in events
+    (reply,) = await post(api, "CreateMessage", MESSAGE | {"stop_sequences": ["four"]})
+    assert json.loads(reply)["stop_sequence"] is None
+
+
+async def test_a_raw_prompt_has_no_template_around_it(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    raw = {"model": MODEL, "prompt": "Once upon", "raw": True}
+    data = b"".join(await post(api, "Generate", raw))
+    assert unpack(scheduler.submits[0].prompt_token_ids) == byte_level().encode("Once upon").ids
+    assert "".join(json.loads(line)["response"] for line in data.splitlines()) == GREETING
+    _, error = await error_of(api, "Generate", raw | {"system": "Be brief."})
+    assert error == {"error": "'system' is not supported by this server."}
+
+
+async def test_generate_without_a_template_is_raw(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(without_chat_template=True)
+    api = await start_router(scheduler)
+    await post(api, "Generate", {"model": MODEL, "prompt": "Once upon"})
+    assert unpack(scheduler.submits[0].prompt_token_ids) == byte_level().encode("Once upon").ids
+
+
+async def test_ollama_s_logprobs(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    (whole,) = await post(api, "Chat", CHAT | {"logprobs": True})
+    entries = json.loads(whole)["logprobs"]
+    assert "".join(entry["token"] for entry in entries).startswith("Hello")
+    lines = b"".join(await post(api, "Chat", CHAT | {"logprobs": True, "stream": True})).splitlines()
+    assert [entry for line in lines for entry in json.loads(line).get("logprobs", [])] == entries
+
+
+async def test_unknown_fields_are_counted_by_method(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    await post(api, "CreateMessage", MESSAGE | {"foo": 1})
+    await post(api, "Chat", CHAT | {"foo": 1, "bar": 2})
+    await post(api, "CreateResponse", RESPONSE | {"foo": 1})
+    text = (await api.get("GetMetrics")).messages[0].decode()
+    for method, count in (("messages", 1), ("ollama.chat", 2), ("responses", 1)):
+        assert f'quire:ignored_fields_total{{method="{method}"}} {count}.0' in text
+
+
+async def test_errors_have_each_api_s_shape(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    message = "The model `none` does not exist."
+    missing = {"model": "none"}
+    assert await error_of(api, "CreateMessage", MESSAGE | missing) == (
+        grpc.StatusCode.NOT_FOUND, {"type": "error", "error": {"type": "not_found_error", "message": message}},
+    )  # fmt: skip
+    assert await error_of(api, "Chat", CHAT | missing) == (grpc.StatusCode.NOT_FOUND, {"error": message})
+    status, error = await error_of(api, "CreateResponse", RESPONSE | missing)
+    assert (status, error["error"]["code"]) == (grpc.StatusCode.NOT_FOUND, "model_not_found")
+    # A message too long for a header is cut in each shape alike.
+    _, error = await error_of(api, "Chat", CHAT | {"model": "m" * 10_000})
+    assert error["error"].startswith("The model `mmm")
+    _, error = await error_of(api, "Chat", CHAT | {"format": {"x" * 9_000: 1}, "think": "y" * 9_000})
+    assert error["error"].startswith("Invalid value for 'think'")
+
+
+async def test_a_prompt_that_does_not_fit_names_the_api_s_field(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    _, error = await error_of(api, "CreateResponse", RESPONSE | {"max_output_tokens": 1000})
+    assert error["error"]["param"] == "max_output_tokens"
+    _, error = await error_of(api, "CreateResponse", RESPONSE | {"input": "x " * 1000})
+    assert error["error"]["param"] == "input"
+    _, error = await error_of(api, "Chat", CHAT | {"options": {"num_predict": 1000}})
+    assert "'options.num_predict' is too large: 1000" in error["error"]
+    _, error = await error_of(api, "CreateMessage", MESSAGE | {"max_tokens": 1000})
+    assert "'max_tokens' is too large: 1000" in error["error"]["message"]
+
+
+async def test_an_error_in_a_stream_has_each_api_s_shape(start_router: StartRouter) -> None:
+    def script(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        ids = byte_level().encode("Hello, world!").ids[:3]
+        return Answer(ids, error=scheduler_pb2.Error(code=13, message="The worker failed."))
+
+    api = await start_router(fake_scheduler(script))
+    stream = {"stream": True}
+    lasts = {
+        method: b"".join(await post(api, method, body | stream)).decode().rstrip("\n").rpartition("\n")[2]
+        for method, body in (("CreateMessage", MESSAGE), ("Chat", CHAT), ("CreateResponse", RESPONSE))
+    }
+    error = json.loads(lasts["CreateMessage"].removeprefix("data: "))
+    assert (error["type"], error["error"]) == ("error", {"type": "api_error", "message": "The worker failed."})
+    assert json.loads(lasts["Chat"]) == {"error": "The worker failed."}
+    failed = json.loads(lasts["CreateResponse"].removeprefix("data: "))
+    assert failed["type"] == "response.failed"
+    assert failed["response"]["error"] == {"code": "server_error", "message": "The worker failed."}
+
+
+async def test_keys_are_taken_as_anthropic_s_clients_send_them(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(), api_key=("first", "second"))
+    for metadata in ((), (("x-api-key", "wrong"),), (("x-api-key", ""),), (("authorization", "Bearer wrong"),)):
+        for method, body in (("CreateMessage", MESSAGE), ("Chat", CHAT), ("CreateResponse", RESPONSE)):
+            assert (await error_of(api, method, body, *metadata))[0] is grpc.StatusCode.UNAUTHENTICATED
+    _, error = await error_of(api, "CreateMessage", MESSAGE)
+    assert error["error"]["type"] == "authentication_error"
+    await post(api, "CreateMessage", MESSAGE, ("x-api-key", "second"))
+    await post(api, "CreateMessage", MESSAGE, ("authorization", "Bearer first"))
+    # A bearer token is judged alone.
+    both = (("authorization", "Bearer wrong"), ("x-api-key", "first"))
+    assert (await error_of(api, "CreateMessage", MESSAGE, *both))[0] is grpc.StatusCode.UNAUTHENTICATED
+    ollama = ollama_pb2_grpc.OllamaServiceStub(api.channel)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await ollama.ListModels(ollama_pb2.ListModelsRequest())
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_no_response_is_kept(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await api.stub.GetResponse(openai_pb2.GetResponseRequest(response_id="resp_1"))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    body = json.loads(dict(caught.value.trailing_metadata() or ())["quire-error"])
+    assert body["error"]["param"] == "response_id"
+
+
+async def test_responses_match_openai_s_published_schema(start_router: StartRouter, openai_document: Any) -> None:
+    api = await start_router(fake_scheduler())
+    schemas = {
+        name: jsonschema.Draft202012Validator(
+            {"$ref": f"#/components/schemas/{name}", "components": openai_document["components"]}
+        )
+        for name in ("Response", "ResponseStreamEvent")
+    }
+    for extra in ({}, {"max_output_tokens": 3}, {"top_logprobs": 2, "include": ["message.output_text.logprobs"]}):
+        (reply,) = await post(api, "CreateResponse", RESPONSE | extra)
+        assert [error.message for error in schemas["Response"].iter_errors(json.loads(reply))] == []
+        data = b"".join(await post(api, "CreateResponse", RESPONSE | extra | {"stream": True})).decode()
+        events = [json.loads(line[6:]) for line in data.splitlines() if line.startswith("data: ")]
+        assert len(events) > 8
+        for event in events:
+            assert [error.message for error in schemas["ResponseStreamEvent"].iter_errors(event)] == [], event

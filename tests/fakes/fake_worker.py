@@ -69,6 +69,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 if request.HasField("heartbeat"):
                     self.heartbeat.set()
                     continue
+                if request.HasField("prepare"):
+                    yield worker_pb2.RunResponse(prepared=worker_pb2.GrammarPrepared(key=request.prepare.key))
+                    continue
                 yield worker_pb2.RunResponse(result=await self._step(model, request.plan, context))
         finally:
             self._owned = False

@@ -71,7 +71,7 @@ async def prepare(
     turns = ((message["role"], message["content"]) for message in request.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
     return (
-        options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity),
+        await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity),
         [PlainParser() for _ in range(options.n)],
     )
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-# Of a grammar as the library takes it. What the library does with fewer is bounded by LIMITS; with more, it is not tried.
+# Of a grammar as the library takes it. What becomes of so many is bounded by LIMITS.
 MAX_GRAMMAR_BYTES = 64 * 1024
 # The library follows chains of references by recursion: of the longest that fit into a grammar, 13,000, with some 10 KB
 # for each (measured). Pages that nothing reaches take no memory.
@@ -56,7 +56,7 @@ def grammar_threads(num_threads: int) -> ThreadPoolExecutor:
     executor = ThreadPoolExecutor(num_threads, thread_name_prefix="grammar")
     before = threading.stack_size(STACK_BYTES)
     try:
-        # A thread has the size that is set when it starts, and the executor starts one for each task that finds none idle.
+        # A thread has the size that is set when it starts; the executor starts one for each task that finds none idle.
         started = threading.Barrier(num_threads + 1)
         for _ in range(num_threads):
             executor.submit(started.wait)

@@ -1,7 +1,7 @@
 """Grammars are tried here before a request is taken: beside the event loop, and within a bound.
 
-What is hostile runs into the limits of shared/grammar.py when it is compiled, or in the first steps of a walk through it.
-The walk is over bytes instead of a model's tokens: it needs no table of them, and every token is some bytes.
+What is hostile runs into the limits of shared/grammar.py when it is compiled, or in the first steps of a walk through
+it. The walk is over bytes instead of a model's tokens: it needs no table of them, and every token is some bytes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from shared.grammar import GrammarError, check_matcher, compile_grammar, grammar
 
 _MAX_PENDING = 64
 _MAX_CHECKED = 256
+_NUM_WALKS = 4
 _WALK_BYTES = 24
 _EOS = 256
 
@@ -71,15 +72,16 @@ class GrammarChecks:
     def _try(self, structure: Structure) -> str | GrammarError:
         try:
             grammar = structure.to_grammar()
-            _walk(compile_grammar(grammar, self._tokenizer))
+            matcher = compile_grammar(grammar, self._tokenizer)
+            for seed in range(_NUM_WALKS):
+                _walk(matcher.deep_copy(), random.Random(seed))
         except GrammarError as error:
             return error
         return grammar
 
 
-def _walk(matcher: LLMatcher) -> None:
+def _walk(matcher: LLMatcher, chance: random.Random) -> None:
     """Raises GrammarError where the library gives up, or an output cannot go on and must not end."""
-    chance = random.Random(0)
     for _ in range(_WALK_BYTES):
         mask = int.from_bytes(matcher.compute_bitmask(), "little")
         check_matcher(matcher)

@@ -20,12 +20,15 @@ def checked_schema(source: str) -> dict[str, Any]:
     """The schema as it goes to the library. Raises GrammarError."""
     try:
         schema = json.loads(source, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise GrammarError(f"it is not JSON: {error}") from None
+    except RecursionError:
+        raise GrammarError(f"it is nested more than {_MAX_DEPTH} deep") from None
     if not isinstance(schema, dict | bool):
         raise GrammarError("it is neither an object nor a boolean")
-    for _ in _subschemas(schema, 0):
-        pass
+    for subschema in _subschemas(schema, 0):
+        if "x-guidance" in subschema:
+            raise GrammarError("'x-guidance' is not supported")  # it could have the library ignore keywords
     if schema is False:
         raise GrammarError("nothing matches it")
     return {} if schema is True else schema

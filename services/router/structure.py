@@ -74,5 +74,5 @@ def _literal(text: str) -> str:
 def _lark(grammar: str) -> str:
     try:
         return any_to_lark(grammar)  # type: ignore[no-any-return, no-untyped-call]
-    except (ValueError, RecursionError, IndexError) as error:
-        raise GrammarError(str(error)) from None
+    except Exception as error:  # the library raises plain Exception
+        raise GrammarError(str(error) or "it cannot be read") from None

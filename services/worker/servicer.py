@@ -157,8 +157,8 @@ class _Epoch:
         self.session = Session(self._deliver)
         self._steps = steps
         self._loop = asyncio.get_running_loop()
-        # Bounded by the semaphore: a step holds a permit from being read to its result being written; and by the grammars
-        # that may be pending.
+        # Bounded by the semaphore (a step holds a permit from being read to its result being written) and by the
+        # grammars that may be pending.
         self._outbox: asyncio.Queue[Outcome | worker_pb2.GrammarPrepared | None] = asyncio.Queue()
         self._permits = asyncio.Semaphore(MAX_QUEUED_STEPS)
 
@@ -174,9 +174,7 @@ class _Epoch:
                     self._prepare(request.prepare)
                     continue
                 if not request.HasField("plan"):
-                    raise PlanError(
-                        "after the claim, a message of a stream is a plan, a heartbeat or a grammar to prepare"
-                    )
+                    raise PlanError("after the claim, a message is a plan, a heartbeat or a grammar to prepare")
                 step_id += 1
                 plan = plan_from_proto(request.plan)
                 if plan.epoch != self.number:

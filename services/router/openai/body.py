@@ -5,7 +5,7 @@ are not built, and that would change the answer, are refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 

@@ -1,4 +1,4 @@
-"""What workers prepare for sequences before these are planned: asked for when their turn comes, and known for some time.
+"""What workers prepare for sequences before these are planned: asked for when their turn comes, then known a while.
 
 The worker works on it beside its steps, and the sequences that need it are set aside meanwhile, so that nobody else
 waits for it.

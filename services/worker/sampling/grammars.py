@@ -21,8 +21,7 @@ class Grammars:
     """Thread-safe: the event loop asks for grammars to be compiled, the step thread takes matchers."""
 
     def __init__(self, tokenizer_json: bytes, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        """The table of tokens is made with the first grammar, on a thread of its own, as it takes a second where the
-        vocabulary is large."""
+        """The table of tokens is made with the first grammar, on the grammars' thread, as it takes up to a second."""
         self._tokenizer_json = tokenizer_json
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids

@@ -7,13 +7,18 @@ JSON Schema Test Suite and validating every output (benchmarks/json_schema.py, d
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from shared.grammar import GrammarError
 
 # Deeper ones are some mistake; and recursion in Python, here and in the standard library, stays shallow.
 _MAX_DEPTH = 64
+_COUNTS = frozenset(
+    {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"}
+)
+_WITH_A_SCHEMA = frozenset({"additionalProperties", "items", "contains", "propertyNames", "not", "if", "then", "else"})
+_WITH_SCHEMAS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
+_WITH_NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 
 
 def checked_schema(source: str) -> dict[str, Any]:
@@ -26,25 +31,43 @@ def checked_schema(source: str) -> dict[str, Any]:
         raise GrammarError(f"it is nested more than {_MAX_DEPTH} deep") from None
     if not isinstance(schema, dict | bool):
         raise GrammarError("it is neither an object nor a boolean")
-    for subschema in _subschemas(schema, 0):
-        if "x-guidance" in subschema:
-            raise GrammarError("'x-guidance' is not supported")  # it could have the library ignore keywords
     if schema is False:
         raise GrammarError("nothing matches it")
-    return {} if schema is True else schema
+    if schema is True:
+        return {}
+    if "x-guidance" in schema:
+        raise GrammarError("'x-guidance' is not supported")  # it could have the library ignore keywords
+    simplified: dict[str, Any] = _simplified(schema, 0)
+    return simplified
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _subschemas(value: Any, depth: int) -> Iterator[dict[str, Any]]:
+def _simplified(schema: Any, depth: int) -> Any:
+    """A schema without what says nothing, which the library would refuse all the same."""
     if depth > _MAX_DEPTH:
         raise GrammarError(f"it is nested more than {_MAX_DEPTH} deep")
-    if isinstance(value, dict):
-        yield value
-        for inner in value.values():
-            yield from _subschemas(inner, depth + 1)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _subschemas(inner, depth + 1)
+    if not isinstance(schema, dict):
+        return schema
+    kept = {
+        keyword: int(value) if keyword in _COUNTS and isinstance(value, float) and value.is_integer() else value
+        for keyword, value in schema.items()
+    }
+    if "contains" not in kept or (kept.get("minContains") == 0 and "maxContains" not in kept):
+        for keyword in ("contains", "minContains", "maxContains"):
+            kept.pop(keyword, None)
+    if "if" not in kept or not kept.keys() & {"then", "else"}:
+        for keyword in ("if", "then", "else"):
+            kept.pop(keyword, None)
+    if kept.get("uniqueItems") is False:
+        del kept["uniqueItems"]
+    for keyword, value in kept.items():
+        if keyword in _WITH_A_SCHEMA:
+            kept[keyword] = _simplified(value, depth + 1)
+        elif keyword in _WITH_SCHEMAS and isinstance(value, list):
+            kept[keyword] = [_simplified(inner, depth + 1) for inner in value]
+        elif keyword in _WITH_NAMED_SCHEMAS and isinstance(value, dict):
+            kept[keyword] = {name: _simplified(inner, depth + 1) for name, inner in value.items()}
+    return kept

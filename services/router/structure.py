@@ -73,6 +73,6 @@ def _literal(text: str) -> str:
 
 def _lark(grammar: str) -> str:
     try:
-        return any_to_lark(grammar)  # type: ignore[no-any-return, no-untyped-call]
+        return any_to_lark(grammar)
     except Exception as error:  # the library raises plain Exception
         raise GrammarError(str(error) or "it cannot be read") from None

@@ -21,7 +21,7 @@ class Grammars:
     """Thread-safe: the event loop asks for grammars to be compiled, the step thread takes matchers."""
 
     def __init__(self, tokenizer_json: bytes, vocab_size: int, eos_token_ids: tuple[int, ...]) -> None:
-        """The table of tokens is made with the first grammar, on the grammars' thread, as it takes up to a second."""
+        """The table of tokens is made with the first grammar, on their thread: it takes up to a second."""
         self._tokenizer_json = tokenizer_json
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
@@ -32,8 +32,8 @@ class Grammars:
         self._compiled: OrderedDict[str, Future[LLMatcher]] = OrderedDict()
 
     def prepare(self, grammar: str) -> Future[LLMatcher]:
-        """Begins to compile a grammar that is not there. The result stands at the beginning of an output and must not be
-        moved. Fails with GrammarError."""
+        """Begins to compile a grammar that is not there. The result stands at the beginning of an output and must not
+        be moved. Fails with GrammarError."""
         with self._lock:
             future = self._compiled.get(grammar)
             if future is None:

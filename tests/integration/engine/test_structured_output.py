@@ -121,7 +121,7 @@ class Engine:
                 sampling=sampling_pb2.SamplingParams(**({"temperature": 1.0, "seed": 7} | sampling)),
                 constraints=message,
                 needs=Preparation(grammar.encode(), grammar) if grammar else None,
-            )  # fmt: skip
+            )
         )
 
     def run(self, num_steps: int | None = None) -> None:

@@ -155,7 +155,7 @@ class Engine:
 
 
 def make(directory: Path, grammars: Grammars, **limits: int) -> ModelRunner:
-    given = {"block_size": 8, "num_blocks": 96, "max_num_seqs": 8} | limits
+    given: dict[str, Any] = {"block_size": 8, "num_blocks": 96, "max_num_seqs": 8} | limits
     return make_runner(directory, grammars=grammars, **given)
 
 
@@ -211,7 +211,7 @@ def test_an_output_is_the_same_alone_in_a_crowd_and_resubmitted_from_its_middle(
 def test_no_end_before_min_tokens_no_bad_words_and_allowed_tokens_alone(directory: Path, grammars: Grammars) -> None:
     engine = Engine(make(directory, grammars))
     ends = (EOS_TOKEN_ID,)
-    likely = {"logit_bias": [sampling_pb2.LogitBias(token_id=EOS_TOKEN_ID, bias=100)]}
+    likely: dict[str, Any] = {"logit_bias": [sampling_pb2.LogitBias(token_id=EOS_TOKEN_ID, bias=100)]}
     allowed = (EOS_TOKEN_ID, 40, 41)
     engine.submit(0, [5], TokenConstraints(min_tokens=9, end_token_ids=ends), **likely)
     engine.submit(1, [5], TokenConstraints(allowed_token_ids=allowed), 50)
@@ -268,6 +268,17 @@ class LateDownload:
         return self._host
 
 
+def record(monkeypatch: pytest.MonkeyPatch, log: list[str], owner: Any, name: str, word: str) -> None:
+    """Calls of the owner's method go to the log."""
+    method = getattr(owner, name)
+
+    def recorded(*args: Any) -> Any:
+        log.append(word)
+        return method(*args)
+
+    monkeypatch.setattr(owner, name, recorded)
+
+
 @pytest.mark.usefixtures("one_thread")
 def test_the_tokens_before_are_waited_for_after_the_forward_pass_was_launched(
     directory: Path, grammars: Grammars, monkeypatch: pytest.MonkeyPatch
@@ -276,10 +287,9 @@ def test_the_tokens_before_are_waited_for_after_the_forward_pass_was_launched(
     log: list[str] = []
     monkeypatch.setattr(LateDownload, "log", log, raising=False)
     monkeypatch.setattr("services.worker.model_runner.Download", LateDownload)
-    forward, sample, mask = runner._forward.run, runner._sampler.sample, runner._constraints.mask
-    monkeypatch.setattr(runner._forward, "run", lambda *args: (log.append("forward"), forward(*args))[1])
-    monkeypatch.setattr(runner._sampler, "sample", lambda *args: (log.append("sample"), sample(*args))[1])
-    monkeypatch.setattr(runner._constraints, "mask", lambda *args: (log.append("mask"), mask(*args))[1])
+    record(monkeypatch, log, runner._forward, "run", "forward")
+    record(monkeypatch, log, runner._sampler, "sample", "sample")
+    record(monkeypatch, log, runner._constraints, "mask", "mask")
     engine = Engine(runner, run_ahead=2)
     engine.submit(0, [5, 6], TokenConstraints(STRUCTURES[1].to_grammar()))
     engine.run()

@@ -48,7 +48,7 @@ _FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
 
 SAMPLES = 5
 # Attempts at outputs that run to their end; and tokens of one attempt.
-_MAX_ATTEMPTS = 40
+_MAX_ATTEMPTS = 200
 _MAX_TOKENS = 600
 # Tokens after which what closes strings, arrays and objects becomes ever likelier, so that random text ends.
 _PATIENCE = 20

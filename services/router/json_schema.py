@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from services.router.schema_rewrites import rewrite
 from shared.grammar import GrammarError
 
 # Deeper ones are some mistake; and recursion in Python, here and in the standard library, stays shallow.
@@ -16,7 +17,10 @@ _MAX_DEPTH = 64
 _COUNTS = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"}
 )
-_WITH_A_SCHEMA = frozenset({"additionalProperties", "items", "contains", "propertyNames", "not", "if", "then", "else"})
+_WITH_A_SCHEMA = frozenset(
+    {"additionalProperties", "items", "contains", "propertyNames", "not", "if", "then", "else"}
+    | {"unevaluatedItems", "unevaluatedProperties"}
+)
 _WITH_SCHEMAS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _WITH_NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 
@@ -37,7 +41,10 @@ def checked_schema(source: str) -> dict[str, Any]:
         return {}
     if "x-guidance" in schema:
         raise GrammarError("'x-guidance' is not supported")  # it could have the library ignore keywords
-    simplified: dict[str, Any] = _simplified(schema, 0)
+    try:
+        simplified: dict[str, Any] = _simplified(schema, 0)
+    except (AttributeError, TypeError):
+        raise GrammarError("it is no schema: a keyword has a value of a wrong type") from None
     return simplified
 
 
@@ -46,7 +53,8 @@ def _no_constant(name: str) -> None:
 
 
 def _simplified(schema: Any, depth: int) -> Any:
-    """A schema without what says nothing, which the library would refuse all the same."""
+    """A schema without what says nothing, which the library would refuse all the same, and with the rest said as it
+    takes it."""
     if depth > _MAX_DEPTH:
         raise GrammarError(f"it is nested more than {_MAX_DEPTH} deep")
     if not isinstance(schema, dict):
@@ -63,6 +71,7 @@ def _simplified(schema: Any, depth: int) -> Any:
             kept.pop(keyword, None)
     if kept.get("uniqueItems") is False:
         del kept["uniqueItems"]
+    rewrite(kept)
     for keyword, value in kept.items():
         if keyword in _WITH_A_SCHEMA:
             kept[keyword] = _simplified(value, depth + 1)

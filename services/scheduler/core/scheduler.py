@@ -25,7 +25,7 @@ from .preparations import Preparations
 from .roster import Roster
 from .sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest, Status
 
-# Sequences found in one step to need what others are computing; more are left for the next one.
+# Sequences found in one step to need what others are computing, or what is not prepared; more are left for the next one.
 _MAX_SET_ASIDE = 64
 # Losses of a worker in a row, without a new token, after which a sequence runs alone until it brings one; and after
 # which it fails. So a sequence that kills its workers is found, and those beside it go on.
@@ -352,6 +352,8 @@ class Scheduler:
                 if not self.preparations.ask(needs):
                     return
                 roster.set_aside(sequence, needs)
+                if roster.num_set_aside - num_set_aside >= _MAX_SET_ASIDE:
+                    return
                 continue
             found = self._find_prefixes(sequence)
             owned = next((prefix for prefix in reversed(found) if prefix.owner is not None), None)

@@ -48,9 +48,6 @@ class Grammars:
         """One of its own, for a sequence. Waits where the grammar is not compiled yet. Raises GrammarError."""
         return self.prepare(grammar).result().deep_copy()
 
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
     def _compile(self, grammar: str) -> LLMatcher:
         if self._tokenizer is None:
             self._tokenizer = self._read_tokenizer()

@@ -137,6 +137,7 @@ KEYWORDS = (
 )  # fmt: skip
 
 
+BESIDE: tuple[dict[str, Any], ...] = ({}, {"unevaluatedProperties": False}, {"allOf": 3})
 WRONG_VALUES: tuple[Any, ...] = (
     3, -1, 1e300, "x", "(", None, True, [], [3], ["x"], {}, {"a": 3}, {"a": [3]}, [{"a": None}], [[]],
 )  # fmt: skip
@@ -145,7 +146,7 @@ WRONG_VALUES: tuple[Any, ...] = (
 @pytest.mark.parametrize("keyword", KEYWORDS)
 def test_a_keyword_with_a_wrong_value_is_refused_or_means_nothing(keyword: str) -> None:
     """And never an error of ours."""
-    for value, beside in itertools.product(WRONG_VALUES, ({}, {"unevaluatedProperties": False}, {"allOf": 3})):
+    for value, beside in itertools.product(WRONG_VALUES, BESIDE):
         with contextlib.suppress(GrammarError):
             source = json.dumps({**beside, keyword: value})
             compile_grammar(Structure(StructureKind.JSON_SCHEMA, source).to_grammar(), BYTES)

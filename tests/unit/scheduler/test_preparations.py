@@ -74,6 +74,16 @@ def test_what_cannot_be_prepared_fails_those_that_need_it() -> None:
     assert A in scheduler.preparations.take_wanted()
 
 
+def test_a_crowd_that_waits_for_one_preparation_lets_others_pass_in_time() -> None:
+    scheduler = core()
+    for key in range(150):
+        submit(scheduler, key, A)
+    submit(scheduler, 150)
+    assert [planned(scheduler) for _ in range(3)] == [[], [], [150]]
+    scheduler.prepared(b"a")
+    assert planned(scheduler) == [0, 1, 2, 3, 4, 5, 6]
+
+
 def test_another_worker_is_asked_again() -> None:
     scheduler = core()
     submit(scheduler, 0, A)

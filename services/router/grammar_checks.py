@@ -1,14 +1,19 @@
 """Grammars are tried here before a request is taken: beside the event loop, and within a bound.
 
 What is hostile runs into the limits of shared/grammar.py when it is compiled, or in the first steps of a walk through
-it. The walk is over bytes instead of a model's tokens: it needs no table of them, and every token is some bytes.
+it; or, as there are small grammars that none of the library's limits is about, into those of a process of its own. That
+takes a tenth of a second for each structure that is new. The walk is over bytes instead of a model's tokens: it needs no table of them, and every token is some bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import json
+import os
 import random
+import subprocess
+import sys
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -16,9 +21,11 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
 from services.router.errors import invalid, overloaded
 from services.router.structure import Structure
-from shared.grammar import GrammarError, check_matcher, compile_grammar, grammar_threads
+from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, check_matcher, compile_grammar, grammar_threads
 
 _MAX_PENDING = 64
+# The process has its own limit of computing time; this is for one that does not get to compute.
+_MAX_SECONDS_APART = 30.0
 _MAX_CHECKED = 256
 _NUM_WALKS = 4
 _WALK_BYTES = 24
@@ -50,12 +57,14 @@ class GrammarChecks:
     async def check(self, structure: Structure) -> str:
         """Its grammar in the library's form. Raises ApiError, naming the structure's field."""
         result = self._checked.get(structure)
-        if result is None:
+        if len(structure.source) > MAX_GRAMMAR_BYTES:  # nor is it kept
+            result = GrammarError(f"it has {len(structure.source)} characters; {MAX_GRAMMAR_BYTES} are allowed")
+        elif result is None:
             if self._num_pending >= _MAX_PENDING:
                 raise overloaded("Too many grammars are waiting to be checked.")
             self._num_pending += 1
             try:
-                result = await asyncio.get_running_loop().run_in_executor(self._thread, self._try, structure)
+                result = await asyncio.get_running_loop().run_in_executor(self._thread, _try_apart, structure)
             finally:
                 self._num_pending -= 1
             self._checked[structure] = result
@@ -69,7 +78,11 @@ class GrammarChecks:
             raise invalid(message, structure.param, "invalid_structure")
         return result
 
-    def _try(self, structure: Structure) -> str | GrammarError:
+    def try_here(self, structure: Structure) -> str | GrammarError:
+        """In this process, on a thread with room for deep ones."""
+        return self._thread.submit(self._compile, structure).result()
+
+    def _compile(self, structure: Structure) -> str | GrammarError:
         try:
             grammar = structure.to_grammar()
             matcher = compile_grammar(grammar, self._tokenizer)
@@ -78,6 +91,21 @@ class GrammarChecks:
         except GrammarError as error:
             return error
         return grammar
+
+
+def _try_apart(structure: Structure) -> str | GrammarError:
+    """In a process of its own, with limits."""
+    command = [sys.executable, "-m", "services.router.grammar_check_process"]
+    given = json.dumps({"kind": structure.kind.value, "source": structure.source})
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    try:
+        child = subprocess.run(
+            command, input=given.encode(), capture_output=True, timeout=_MAX_SECONDS_APART, env=environment, check=True
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+        return GrammarError("it takes too much time or memory to compile")
+    result = json.loads(child.stdout)
+    return GrammarError(result["error"]) if "error" in result else str(result["grammar"])
 
 
 def _walk(matcher: LLMatcher, chance: random.Random) -> None:

@@ -13,7 +13,7 @@ from llguidance import LLMatcher
 from llguidance.gbnf_to_lark import any_to_lark
 
 from services.router.json_schema import checked_schema
-from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError
+from shared.grammar import GrammarError
 
 # Between the tokens of JSON. Without a bound, a model that has lost its way writes spaces until its limit comes.
 _WHITESPACE = r"[ \t]{0,2}|\r?\n[ \t]{0,64}"
@@ -41,8 +41,6 @@ class Structure:
 
     def to_grammar(self) -> str:
         """In the library's form, not compiled yet. Raises GrammarError."""
-        if len(self.source) > MAX_GRAMMAR_BYTES:
-            raise GrammarError(f"it has {len(self.source)} characters; {MAX_GRAMMAR_BYTES} are allowed")
         match self.kind:
             case StructureKind.JSON_SCHEMA:
                 return _json_grammar(checked_schema(self.source))

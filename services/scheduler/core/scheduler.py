@@ -25,7 +25,7 @@ from .preparations import Preparations
 from .roster import Roster
 from .sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest, Status
 
-# Sequences found in one step to need what others are computing, or what is not prepared; more are left for the next one.
+# Sequences found in one step to need what others are computing, or what is not prepared; more are left for the next.
 _MAX_SET_ASIDE = 64
 # Losses of a worker in a row, without a new token, after which a sequence runs alone until it brings one; and after
 # which it fails. So a sequence that kills its workers is found, and those beside it go on.

@@ -145,6 +145,17 @@ HOSTILE = [
     (StructureKind.REGEX, "(((a{1000}){1000}){1000})", ""),
     (StructureKind.REGEX, "(" * 10_000 + "a" + ")" * 10_000, "nest"),
     (StructureKind.GRAMMAR, "start: " + "(" * 10_000 + '"a"' + ")" * 10_000, "nested"),
+    (
+        StructureKind.GRAMMAR,
+        "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(2600)),
+        "too much",
+    ),
+    (StructureKind.REGEX, "(.?)" * 9000, "too much"),
+    (
+        StructureKind.JSON_SCHEMA,
+        json.dumps({"type": "string", "allOf": [{"pattern": f"(a|b){{{i}}}"} for i in range(60)]}),
+        "too much",
+    ),
     (StructureKind.GRAMMAR, "root ::= " + "(" * 10_000 + '"a"' + ")" * 10_000, ""),
 ]
 
@@ -179,7 +190,7 @@ async def test_what_is_large_and_can_be_used_is(checks: GrammarChecks, kind: Str
 async def test_a_structure_is_checked_once(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
     structure = Structure(StructureKind.REGEX, "checked once")
     grammar = await checks.check(structure)
-    monkeypatch.setattr(checks, "_try", None)
+    monkeypatch.setattr("services.router.grammar_checks._try_apart", None)
     assert await checks.check(structure) == grammar
 
 
@@ -192,12 +203,11 @@ async def test_too_many_that_wait_to_be_checked_are_turned_away(monkeypatch: pyt
 
 async def test_the_event_loop_goes_on_meanwhile(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[str] = []
-    to_grammar = Structure.to_grammar
 
-    def recorded(self: Structure) -> str:
+    def recorded(structure: Structure) -> str:
         threads.append(threading.current_thread().name)
-        return to_grammar(self)
+        return ""
 
-    monkeypatch.setattr(Structure, "to_grammar", recorded)
+    monkeypatch.setattr("services.router.grammar_checks._try_apart", recorded)
     await checks.check(Structure(StructureKind.REGEX, "beside the loop"))
     assert [name.startswith("grammar") for name in threads] == [True]

@@ -1,8 +1,9 @@
 """Grammars are tried here before a request is taken: beside the event loop, and within a bound.
 
 What is hostile runs into the limits of shared/grammar.py when it is compiled, or in the first steps of a walk through
-it; or, as there are small grammars that none of the library's limits is about, into those of a process of its own. That
-takes a tenth of a second for each structure that is new. The walk is over bytes instead of a model's tokens: it needs no table of them, and every token is some bytes.
+it; or, as some small grammars are beyond all of them, into those of a process of its own, which takes a tenth of a
+second for each structure that is new. The walk is over bytes instead of a model's tokens: it needs no table of them,
+and every token is some bytes.
 """
 
 from __future__ import annotations

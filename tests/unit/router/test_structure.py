@@ -147,7 +147,7 @@ HOSTILE = [
     (StructureKind.GRAMMAR, "start: " + "(" * 10_000 + '"a"' + ")" * 10_000, "nested"),
     (
         StructureKind.GRAMMAR,
-        "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(2600)),
+        "root ::= r0\n" + "".join(f"r{i} ::= r{i + 1} r{i + 1}\n" for i in range(2600)) + 'r2600 ::= "a"',
         "too much",
     ),
     (StructureKind.REGEX, "(.?)" * 9000, "too much"),

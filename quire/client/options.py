@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from quire.client.tools import Tool, tool_choice_to_proto, tools_to_proto
-from quire.inference.v1 import inference_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
 
 
 class Options(TypedDict, total=False):
@@ -28,6 +29,18 @@ class Options(TypedDict, total=False):
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
+    min_tokens: int
+    # What the output must be, one of: a JSON schema, as an object or as JSON; True for any JSON object; a regular
+    # expression; strings of which it is one; a grammar in Lark's notation or in GBNF.
+    json_schema: Mapping[str, Any] | str
+    json_object: bool
+    regex: str
+    choices: Sequence[str]
+    grammar: str
+    # No other tokens are drawn.
+    allowed_token_ids: Sequence[int]
+    # Strings that must not stand in the output.
+    bad_words: Sequence[str]
     n: int
     cache_salt: str
     priority: int
@@ -120,6 +133,7 @@ def options_to_proto(options: Mapping[str, Any]) -> inference_pb2.GenerationOpti
         max_tokens=values.get("max_tokens"),
         stop_token_ids=values.get("stop_token_ids", ()),
         ignore_eos=values.get("ignore_eos", False),
+        min_tokens=values.get("min_tokens", 0),
     )
     strings = values.get("stop", ())
     return inference_pb2.GenerationOptions(
@@ -130,4 +144,26 @@ def options_to_proto(options: Mapping[str, Any]) -> inference_pb2.GenerationOpti
         cache_salt=values.get("cache_salt", ""),
         priority=values.get("priority", 0),
         tenant=values.get("tenant", ""),
+        structure=_structure_to_proto(values),
+        allowed_token_ids=values.get("allowed_token_ids", ()),
+        bad_words=values.get("bad_words", ()),
     )
+
+
+def _structure_to_proto(values: Mapping[str, Any]) -> constraints_pb2.Structure | None:
+    """Raises TypeError where an output is to have two structures."""
+    given = [name for name in ("json_schema", "json_object", "regex", "choices", "grammar") if values.get(name)]
+    if len(given) > 1:
+        raise TypeError(f"{given[0]!r} and {given[1]!r} exclude each other")
+    if not given:
+        return None
+    value = values[given[0]]
+    match given[0]:
+        case "json_schema":
+            return constraints_pb2.Structure(json_schema=value if isinstance(value, str) else json.dumps(value))
+        case "json_object":
+            return constraints_pb2.Structure(json_object=constraints_pb2.JsonObject())
+        case "choices":
+            return constraints_pb2.Structure(choices=constraints_pb2.Choices(texts=value))
+        case name:
+            return constraints_pb2.Structure(**{name: value})

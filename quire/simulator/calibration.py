@@ -133,8 +133,10 @@ async def measure(link: WorkerLink, kinds: Sequence[StepKind]) -> AsyncIterator[
         yield measured[-1]
 
 
-async def _gap(results: AsyncIterator[worker_pb2.StepResult], last: float) -> float:
-    result = result_from_proto(await anext(results))
+async def _gap(results: AsyncIterator[worker_pb2.StepResult | worker_pb2.GrammarPrepared], last: float) -> float:
+    message = await anext(results)
+    assert isinstance(message, worker_pb2.StepResult), "no grammar was asked for"
+    result = result_from_proto(message)
     if result.errors:
         raise WorkerLostError(f"the worker failed a step: {result.errors[0][1]}")
     return time.monotonic() - last

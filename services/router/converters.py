@@ -7,10 +7,12 @@ from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, fields
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
+from services.router.constraints import TokenConstraints
 from services.router.errors import ApiError, kind_of_code
 from services.router.load import Load
 from services.router.model import ModelInfo
@@ -49,6 +51,19 @@ def stop_from_proto(message: sampling_pb2.StopConditions) -> StopConditions:
         max_tokens=message.max_tokens if message.HasField("max_tokens") else None,
         stop_token_ids=tuple(message.stop_token_ids),
         ignore_eos=message.ignore_eos,
+        min_tokens=message.min_tokens,
+    )
+
+
+def constraints_to_proto(constraints: TokenConstraints) -> constraints_pb2.TokenConstraints:
+    offsets = accumulate((len(word) for word in constraints.bad_words), initial=0)
+    return constraints_pb2.TokenConstraints(
+        grammar=constraints.grammar,
+        min_tokens=constraints.min_tokens,
+        end_token_ids=ids_to_bytes(constraints.end_token_ids),
+        allowed_token_ids=ids_to_bytes(constraints.allowed_token_ids),
+        bad_word_token_ids=ids_to_bytes([token_id for word in constraints.bad_words for token_id in word]),
+        bad_word_offsets=ids_to_bytes(list(offsets)) if constraints.bad_words else b"",
     )
 
 
@@ -119,8 +134,12 @@ def _submit_to_proto(
         prompt_token_ids=ids_to_bytes(submission.prompt_token_ids),
         sampling=sampling_to_proto(submission.sampling),
         stop=sampling_pb2.StopConditions(
-            max_tokens=stop.max_tokens, stop_token_ids=stop.stop_token_ids, ignore_eos=stop.ignore_eos
+            max_tokens=stop.max_tokens,
+            stop_token_ids=stop.stop_token_ids,
+            ignore_eos=stop.ignore_eos,
+            min_tokens=stop.min_tokens,
         ),
+        constraints=None if submission.constraints is None else constraints_to_proto(submission.constraints),
         choices=[
             scheduler_pb2.Choice(
                 sequence_id=sequence.sequence_id,

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from services.router.constraints import TokenConstraints
 from services.router.converters import ids_to_bytes
 from services.router.errors import ApiError, overloaded
 from services.router.metrics import RequestMetrics
@@ -35,6 +36,8 @@ class GenerationRequest:
     sampling: SamplingParams
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
+    # None: any token may be drawn.
+    constraints: TokenConstraints | None = None
     n: int = 1
     skip_special_tokens: bool = True
     # Special tokens that the text shows all the same.
@@ -176,7 +179,8 @@ class Generation:
                 model=info,
                 prompt_token_ids=prompt,
                 sampling=sampling,
-                stop=StopConditions(max_tokens, request.stop.stop_token_ids, request.stop.ignore_eos),
+                stop=replace(request.stop, max_tokens=max_tokens),
+                constraints=request.constraints,
                 n=request.n,
                 deadline=deadline,
                 traceparent=request.traceparent,
@@ -192,7 +196,7 @@ class Generation:
                     prompt, request.skip_special_tokens, request.visible_token_ids
                 )
                 matcher = None if stops is None else StopMatcher(stops)
-                self._outputs.append(TextOutput(detokenizer, matcher, end_token_ids))
+                self._outputs.append(TextOutput(detokenizer, matcher, end_token_ids, request.stop.min_tokens))
                 self._num_taken.append(0)
                 self._finish_reasons.append(None)
             submissions.append(submission)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from services.router.calls import Caller
+from services.router.constraints import resolve_constraints
 from services.router.generation import GenerationRequest
 from services.router.model import ServedModel
 from services.router.sampling import SamplingParams, StopConditions, check_token_ids
@@ -20,6 +21,9 @@ class GenerationOptions:
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
     structure: Structure | None = None
+    # None: all of them.
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str, ...] = ()
     n: int = 1
     skip_special_tokens: bool = True
     cache_salt: str = ""
@@ -29,7 +33,7 @@ class GenerationOptions:
     # Before the names of these fields in errors.
     path: str = ""
 
-    def request(
+    async def request(
         self,
         model: ServedModel,
         caller: Caller,
@@ -39,15 +43,21 @@ class GenerationOptions:
         affinity: bytes = b"",
     ) -> GenerationRequest:
         """`max_tokens`: beside the prompts. `affinity`: as in GenerationRequest, where the sender names no key. Raises
-        ApiError where the model has no such token."""
+        ApiError where the model has no such token, or cannot be held to the structure."""
         check_token_ids(self.sampling, self.stop, model.info.vocab_size, self.path)
+        # Nothing can follow an output that is complete.
+        stop = self.stop if self.structure is None else replace(self.stop, ignore_eos=False)
+        constraints = await resolve_constraints(
+            model, self.structure, stop, self.allowed_token_ids, self.bad_words, self.path
+        )
         return GenerationRequest(
             request_id=caller.request_id,
             model=model,
             prompts=prompts,
             max_tokens=max_tokens,
             sampling=self.sampling,
-            stop=self.stop,
+            stop=stop,
+            constraints=constraints,
             stop_strings=self.stop_strings,
             n=self.n,
             skip_special_tokens=self.skip_special_tokens,

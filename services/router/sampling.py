@@ -71,6 +71,8 @@ class StopConditions:
     max_tokens: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    # Neither an end token nor a stop string ends the output before.
+    min_tokens: int = 0
 
     def end_token_ids(self, eos_token_ids: frozenset[int]) -> frozenset[int]:
         """Every token that ends the output; `eos_token_ids` are the model's own."""

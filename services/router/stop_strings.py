@@ -69,8 +69,9 @@ class StopMatcher:
         # The stop string that ended the text.
         self.found = ""
 
-    def push(self, text: str) -> str:
-        """The text that can be sent now. After a stop string `stopped` is True, and nothing more is to be pushed."""
+    def push(self, text: str, may_stop: bool = True) -> str:
+        """The text that can be sent now. After a stop string `stopped` is True, and nothing more is to be pushed.
+        `may_stop`: whether one that is complete in this text counts."""
         stops = self._stops
         children, fallback = stops.children, stops.fallback
         state = self._state
@@ -78,7 +79,7 @@ class StopMatcher:
             while state and character not in children[state]:
                 state = fallback[state]
             state = children[state].get(character, 0)
-            if stops.match_length[state]:
+            if may_stop and stops.match_length[state]:
                 self.stopped = True
                 whole = self._held + text[: position + 1]
                 self._held = ""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from services.router.constraints import TokenConstraints
 from services.router.errors import ApiError
 from services.router.sampling import SamplingParams, StopConditions
 
@@ -142,6 +143,7 @@ class Submission:
     __slots__ = (
         "affinity",
         "cache_salt",
+        "constraints",
         "deadline",
         "is_closed",
         "mailbox",
@@ -175,6 +177,7 @@ class Submission:
         priority: int = 0,
         tenant: str = "",
         affinity: bytes = b"",
+        constraints: TokenConstraints | None = None,
     ) -> None:
         """`sampling` resolved, `stop.max_tokens` set. `deadline`: on the event loop's clock, seconds. `affinity`: a key
         of shared/placement.py."""
@@ -183,6 +186,7 @@ class Submission:
         self.prompt_token_ids = prompt_token_ids
         self.sampling = sampling
         self.stop = stop
+        self.constraints = constraints
         self.deadline = deadline
         self.traceparent = traceparent
         self.mailbox = mailbox

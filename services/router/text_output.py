@@ -9,13 +9,21 @@ from services.router.stop_strings import StopMatcher
 
 
 class TextOutput:
-    __slots__ = ("_detokenizer", "_end_token_ids", "_matcher", "num_tokens", "stopped")
+    __slots__ = ("_detokenizer", "_end_token_ids", "_matcher", "_min_tokens", "num_tokens", "stopped")
 
-    def __init__(self, detokenizer: Detokenizer, matcher: StopMatcher | None, end_token_ids: frozenset[int]) -> None:
-        """`end_token_ids`: tokens that end the output and have no text in it."""
+    def __init__(
+        self,
+        detokenizer: Detokenizer,
+        matcher: StopMatcher | None,
+        end_token_ids: frozenset[int],
+        min_tokens: int = 0,
+    ) -> None:
+        """`end_token_ids`: tokens that end the output and have no text in it. `min_tokens`: a stop string that is
+        complete with so many tokens or fewer ends nothing."""
         self._detokenizer = detokenizer
         self._matcher = matcher
         self._end_token_ids = end_token_ids
+        self._min_tokens = min_tokens
         # Tokens taken so far; after a stop string, up to and including the one that completed it.
         self.num_tokens = 0
         # Whether a stop string was found.
@@ -30,7 +38,7 @@ class TextOutput:
                 continue
             text = push(token_id)
             if matcher is not None and text:
-                text = matcher.push(text)
+                text = matcher.push(text, may_stop=self.num_tokens + position >= self._min_tokens)
                 if matcher.stopped:
                     pieces.append(text)
                     self.stopped = True

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
 
@@ -107,6 +107,7 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
     for new in plan.new_sequences:
         request = new.sequence.request
         assert isinstance(request.sampling, sampling_pb2.SamplingParams)
+        assert request.constraints is None or isinstance(request.constraints, constraints_pb2.TokenConstraints)
         message.new_sequences.add(
             wire_id=new.wire_id,
             slot=new.slot,
@@ -117,6 +118,7 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
             sampling=request.sampling,
             choice_index=request.choice_index,
             traceparent=request.traceparent,
+            constraints=request.constraints,
         )
     return message
 

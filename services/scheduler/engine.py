@@ -157,8 +157,11 @@ class Engine:
         )
         self.ready.set()
         self._pump()
-        async for result in link.results():
-            self._apply(result)
+        async for message in link.results():
+            if isinstance(message, worker_pb2.GrammarPrepared):
+                self._prepared(message)
+            else:
+                self._apply(message)
 
     def _adopt_core(self, config: CoreConfig, hello: WorkerHello) -> None:
         """A core for the worker at hand, with the sequences of the last one."""
@@ -221,10 +224,21 @@ class Engine:
             if not self.core.num_in_flight:
                 self._last_progress = time.monotonic()
             plan = self.core.schedule()
+            for preparation in self.core.preparations.take_wanted():
+                self._link.prepare(preparation)
             if plan is None:
                 return
             self._sent_at.append(time.monotonic())
             self._link.send(plan)
+
+    def _prepared(self, message: worker_pb2.GrammarPrepared) -> None:
+        assert self.core is not None
+        try:
+            finished = self.core.prepared(message.key, message.error)
+        except ValueError as error:
+            raise WorkerLostError(f"worker {self.address} broke the contract: {error}") from error
+        self._finish(finished)
+        self._pump_soon()
 
     def _apply(self, message: worker_pb2.StepResult) -> None:
         assert self.core is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -10,14 +11,14 @@ from typing import Any
 
 import grpc
 
-from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.grpc_server import STALLED_PEER_S
 from shared.placement import LOAD_INTERVAL_S
 
 from .converters import u32
 from .core.scheduler import RefusedError
-from .core.sequence import ErrorKind, Failure, FinishReason, SequenceRequest
+from .core.sequence import ErrorKind, Failure, FinishReason, Preparation, SequenceRequest
 from .engine import Engine
 from .fleet import Fleet
 from .session import Owner, RouterSession, hello_message
@@ -204,7 +205,13 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             stop_token_ids.update(model.eos_token_ids)
         sampling = sampling_pb2.SamplingParams()
         sampling.CopyFrom(submit.sampling)
-        sampling_bytes = sampling.ByteSize()
+        constraints, needs = None, None
+        if submit.HasField("constraints"):
+            constraints = constraints_pb2.TokenConstraints()
+            constraints.CopyFrom(submit.constraints)
+            if grammar := constraints.grammar:
+                needs = Preparation(hashlib.sha256(grammar.encode()).digest(), grammar)
+        sampling_bytes = sampling.ByteSize() + submit.constraints.ByteSize()
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
         group = object() if len(submit.choices) > 1 else None
         requests = []
@@ -225,6 +232,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     tenant=submit.tenant,
                     priority=submit.priority if self._fleet.config.scheduling_policy == "priority" else 0,
                     sampling=sampling,
+                    constraints=constraints,
+                    needs=needs,
                     sampling_bytes=sampling_bytes,
                     deadline=deadline,
                     traceparent=submit.traceparent,

@@ -14,6 +14,7 @@ from shared.grpc_server import CHANNEL_OPTIONS, STALLED_PEER_S
 
 from .converters import WorkerHello, hello_from_proto, plan_to_proto
 from .core.plan import StepPlan
+from .core.sequence import Preparation
 
 # Well within the worker's patience with an owner that has nothing to plan.
 HEARTBEAT_S = 2.0
@@ -29,7 +30,7 @@ class WorkerLink:
     def __init__(self, address: str) -> None:
         self._address = address
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
-        # Bounded by the plans in flight.
+        # Bounded by the plans in flight, and by the grammars that may be pending.
         self._outbox: asyncio.Queue[worker_pb2.RunRequest] = asyncio.Queue()
         self._given_up = False
         self._writer: asyncio.Task[None] | None = None
@@ -64,11 +65,16 @@ class WorkerLink:
         """Hands a plan to the writer; does not wait."""
         self._outbox.put_nowait(worker_pb2.RunRequest(plan=plan_to_proto(plan, self.hello.epoch)))
 
-    async def results(self) -> AsyncIterator[worker_pb2.StepResult]:
+    def prepare(self, preparation: Preparation) -> None:
+        """Asks for a grammar to be compiled; does not wait."""
+        request = worker_pb2.PrepareGrammar(key=preparation.key, grammar=preparation.source)
+        self._outbox.put_nowait(worker_pb2.RunRequest(prepare=request))
+
+    async def results(self) -> AsyncIterator[worker_pb2.StepResult | worker_pb2.GrammarPrepared]:
         """Raises WorkerLostError when the stream ends, for whatever reason."""
         try:
             while isinstance(response := await self._call.read(), worker_pb2.RunResponse):
-                yield response.result
+                yield response.prepared if response.HasField("prepared") else response.result
         except grpc.aio.AioRpcError as error:
             raise WorkerLostError(f"worker {self._address}: {error.code().name}: {error.details()}") from error
         except asyncio.CancelledError:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
-from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
+from services.worker.constraints import TokenConstraints
 from services.worker.errors import PlanError
 from services.worker.models.config import GenerationDefaults
 from services.worker.plan import U32, Logprobs, NewSequence, Rows, StepPlan, StepResult
@@ -56,6 +59,20 @@ def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
         sampling=_sampling(message.sampling),
         choice_index=message.choice_index,
         traceparent=message.traceparent,
+        constraints=_constraints(message.constraints) if message.HasField("constraints") else None,
+    )
+
+
+def _constraints(message: constraints_pb2.TokenConstraints) -> TokenConstraints:
+    words, offsets = u32(message.bad_word_token_ids), u32(message.bad_word_offsets).astype(np.int64)
+    if len(offsets) and (offsets[0] != 0 or offsets[-1] != len(words) or (np.diff(offsets) < 0).any()):
+        raise PlanError("bad_word_offsets do not partition bad_word_token_ids")
+    return TokenConstraints(
+        grammar=message.grammar,
+        min_tokens=message.min_tokens,
+        end_token_ids=tuple(u32(message.end_token_ids).tolist()),
+        allowed_token_ids=tuple(u32(message.allowed_token_ids).tolist()),
+        bad_words=tuple(tuple(words[start:end].tolist()) for start, end in pairwise(offsets.tolist())),
     )
 
 

@@ -31,6 +31,7 @@ from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.page_copies import PageCopies, create_page_copies
 from services.worker.progress import Report, per_percent
 from services.worker.quantization.at_load import resolve_quantization
+from services.worker.sampling.grammars import Grammars
 from services.worker.served_model import ServedModel
 from services.worker.speed import Speed, measure_steps, measure_swap
 from services.worker.threads import physical_cores
@@ -42,6 +43,7 @@ logger = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class Engine:
     runner: ModelRunner
+    grammars: Grammars
     speed: Speed
     model: ServedModel
     fallback: str | None  # why it runs without the device's own kernels, and what that costs; None if it does not
@@ -78,7 +80,8 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
             ops.prepare_attention(shape, config.max_num_seqs, config.max_num_batched_tokens)
         except ValueError as error:
             raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
-    builder = _RunnerBuilder(config, model, decoder, ops, kv_dtype)
+    grammars = Grammars(tokenizer.tokenizer_json, model.vocab_size, model.eos_token_ids)
+    builder = _RunnerBuilder(config, model, decoder, ops, kv_dtype, grammars)
     measured = None
     if device.type == "cuda":
         measured = _measure_memory(builder, device, report)
@@ -100,6 +103,7 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
     )  # fmt: skip
     return Engine(
         runner,
+        grammars,
         speed,
         ServedModel(checkpoint.names, model, max_model_len, dtype_name, tokenizer),
         reason,
@@ -153,6 +157,7 @@ class _RunnerBuilder:
     decoder: Decoder
     ops: Ops
     kv_dtype: torch.dtype
+    grammars: Grammars
 
     def build(self, num_blocks: int, max_model_len: int, num_host_blocks: int) -> tuple[ModelRunner, PageCopies]:
         config, model, device = self.config, self.model, self.ops.device
@@ -168,7 +173,7 @@ class _RunnerBuilder:
         with torch.inference_mode():
             pages = allocate_pages(model, num_blocks, config.block_size, device, self.kv_dtype)
             copies = create_page_copies(self.ops, pages, num_host_blocks)
-            return ModelRunner(self.decoder, self.ops, pages, limits, copies), copies
+            return ModelRunner(self.decoder, self.ops, pages, limits, copies, self.grammars), copies
 
 
 def _measure_memory(builder: _RunnerBuilder, device: torch.device, report: Report) -> int:

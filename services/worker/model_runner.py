@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +27,11 @@ from services.worker.ops.download import Download
 from services.worker.ops.interface import KVPages, Ops
 from services.worker.page_copies import PageCopies, create_page_copies
 from services.worker.plan import U32, Logprobs, SequenceError, StepPlan, StepResult
+from services.worker.sampling.constraints import SlotConstraints
+from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.sampler import Sample, create_sampler
+from services.worker.sampling.token_mask import TokenMask
 from services.worker.tracing import SequenceSpans
 
 logger = logging.getLogger(__name__)
@@ -60,7 +64,9 @@ class ModelRunner:
         pages: Sequence[KVPages],
         limits: Limits,
         copies: PageCopies | None = None,
+        grammars: Grammars | None = None,
     ) -> None:
+        """`grammars`: of the model's tokenizer, for sequences that want one."""
         self.limits = limits
         self.ops = ops
         self._forward = create_forward_pass(decoder, ops, pages, limits)
@@ -68,6 +74,7 @@ class ModelRunner:
         # slot's next sequence finds nothing of the one before.
         self._sampler = create_sampler(ops, limits.max_num_seqs, limits.vocab_size)
         self._copies = copies or create_page_copies(ops, pages, limits.num_host_blocks)
+        self._grammars = grammars
         self._finished_at = 0.0  # the step collected last, monotonic
         self.reset()
 
@@ -80,6 +87,10 @@ class ModelRunner:
         """A new epoch: no sequences, all pages free. Weights stay."""
         self._state = BatchState(self.limits)
         self._forward.reset()
+        limits = self.limits
+        self._constraints = SlotConstraints(limits.max_num_seqs, limits.vocab_size, self._grammars)
+        # Steps whose tokens the constraints have not seen yet, oldest first.
+        self._unobserved: deque[tuple[Batch, Download]] = deque()
         self._spans = SequenceSpans()
 
     @property
@@ -111,6 +122,7 @@ class ModelRunner:
             self._copies.save(_indices(plan.swap_out_blocks), _indices(plan.swap_out_slots))
         for slot in self._state.release(plan):
             self._spans.end(slot)
+            self._constraints.release(slot)
         if len(plan.swap_in_slots):
             self._copies.load(_indices(plan.swap_in_slots), _indices(plan.swap_in_blocks))
         if len(plan.copy_sources):
@@ -118,6 +130,9 @@ class ModelRunner:
         for sequence in plan.new_sequences:
             if self._state.admit(sequence):
                 self._sampler.admit(sequence)
+                problem = self._constraints.admit(sequence)
+                if problem is not None:
+                    self._state.fail(sequence.wire_id, problem)
             self._spans.start(sequence)
         started_at = time.monotonic()
         batch = self._state.schedule(plan.rows)
@@ -125,6 +140,8 @@ class ModelRunner:
         try:
             batch, sample = self._run_what_fits(batch)
             download = Download(sample.tensors() if sample is not None else [], self.ops.device)
+            if sample is not None and self._constraints.active[batch.slots[batch.sampled_rows]].any():
+                self._unobserved.append((batch, download))
         except Exception as raised:
             error = raised
             for wire_id in batch.wire_ids.tolist():
@@ -149,9 +166,12 @@ class ModelRunner:
         if step.error is None and sample is not None:
             tokens, valid, *logprob_arrays = arrived
             drawn_by = batch.wire_ids[batch.sampled_rows]
-            for wire_id in drawn_by[~valid].tolist():
-                self._state.fail(wire_id, NO_NUMBERS)
-                errors.append((wire_id, NO_NUMBERS))
+            for slot, wire_id in zip(
+                batch.slots[batch.sampled_rows][~valid].tolist(), drawn_by[~valid].tolist(), strict=True
+            ):
+                reason = self._constraints.failure(slot, wire_id) or NO_NUMBERS
+                self._state.fail(wire_id, reason)
+                errors.append((wire_id, reason))
             wire_ids = drawn_by[valid].astype(np.uint32)
             token_ids = tokens[valid].astype(np.uint32)
             self._spans.count(batch.slots[batch.sampled_rows][valid])
@@ -188,7 +208,23 @@ class ModelRunner:
         logits = self._forward.run(batch, self._state.block_tables, self._sampler.last_tokens)
         if logits is None:
             return None
-        return self._sampler.sample(logits, batch.slots[batch.sampled_rows], batch.sampled_positions)
+        slots = batch.slots[batch.sampled_rows]
+        return self._sampler.sample(logits, slots, batch.sampled_positions, self._mask(slots))
+
+    def _mask(self, slots: I64) -> TokenMask | None:
+        """Of the rows that sample. The forward pass is under way meanwhile: what is waited for here are the tokens of
+        the step before it, and only where some row is constrained."""
+        if not self._constraints.active[slots].any():
+            return None
+        while self._unobserved:
+            batch, download = self._unobserved.popleft()
+            tokens, valid = (tensor.numpy() for tensor in download.wait()[:2])
+            drawn_by = batch.sampled_rows[valid]
+            for slot, wire_id, token_id in zip(
+                batch.slots[drawn_by].tolist(), batch.wire_ids[drawn_by].tolist(), tokens[valid].tolist(), strict=True
+            ):
+                self._constraints.observe(slot, wire_id, token_id)
+        return self._constraints.mask(slots, self.ops.device)
 
 
 def _collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]) -> Logprobs | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from services.worker.constraints import TokenConstraints
 from services.worker.sampling.params import SamplingParams
 
 U32 = NDArray[np.uint32]
@@ -28,6 +29,7 @@ class NewSequence:
     sampling: SamplingParams
     choice_index: int
     traceparent: str = ""
+    constraints: TokenConstraints | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,15 +6,18 @@ import asyncio
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from llguidance import LLMatcher
 
 from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker.converters import model_info_to_proto, plan_from_proto, result_to_proto
 from services.worker.errors import PlanError
-from services.worker.plan import StepResult
+from services.worker.plan import StepPlan, StepResult
+from services.worker.sampling.grammars import Grammars
 from services.worker.step_thread import MAX_QUEUED_STEPS, Outcome, Session, StepThread
 
 if TYPE_CHECKING:
@@ -27,6 +30,8 @@ CLAIM_TIMEOUT_S = 10.0
 WRITE_TIMEOUT_S = 2.0
 # One that sends none for this long, neither plan nor heartbeat, has hung: another may claim the worker.
 OWNER_SILENCE_S = 10.0
+# Grammars that an owner may be waiting for.
+MAX_PENDING_GRAMMARS = 128
 
 Requests = AsyncIterator[worker_pb2.RunRequest]
 
@@ -70,7 +75,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker is held by {self._owner}")
         self._owner = claim.scheduler_id or "a scheduler"
         self._epoch += 1
-        epoch = _Epoch(self._steps, self._epoch)
+        epoch = _Epoch(self._steps, self._epoch, engine.grammars)
         logger.info("epoch %d: claimed by %s", self._epoch, self._owner)
         end: Exception | None
         try:
@@ -145,13 +150,16 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 class _Epoch:
     """One owner's stream: plans are read and results written by two tasks with the step thread between them."""
 
-    def __init__(self, steps: StepThread, number: int) -> None:
+    def __init__(self, steps: StepThread, number: int, grammars: Grammars) -> None:
         self.number = number
+        self._grammars = grammars
+        self._num_pending_grammars = 0
         self.session = Session(self._deliver)
         self._steps = steps
         self._loop = asyncio.get_running_loop()
-        # Bounded by the semaphore: a step holds a permit from being read to its result being written.
-        self._outbox: asyncio.Queue[Outcome | None] = asyncio.Queue()
+        # Bounded by the semaphore (a step holds a permit from being read to its result being written) and by the
+        # grammars that may be pending.
+        self._outbox: asyncio.Queue[Outcome | worker_pb2.GrammarPrepared | None] = asyncio.Queue()
         self._permits = asyncio.Semaphore(MAX_QUEUED_STEPS)
 
     async def read(self, requests: Requests, closing: Callable[[], bool]) -> None:
@@ -162,14 +170,18 @@ class _Epoch:
             while (request := await _next(requests)) is not None:
                 if request.HasField("heartbeat"):
                     continue
+                if request.HasField("prepare"):
+                    self._prepare(request.prepare)
+                    continue
                 if not request.HasField("plan"):
-                    raise PlanError("after the claim, every message of a stream is a plan or a heartbeat")
+                    raise PlanError("after the claim, a message is a plan, a heartbeat or a grammar to prepare")
                 step_id += 1
                 plan = plan_from_proto(request.plan)
                 if plan.epoch != self.number:
                     raise PlanError(f"the plan is for epoch {plan.epoch}; this is {self.number}")
                 if plan.step_id != step_id:
                     raise PlanError(f"the plan has step_id {plan.step_id}; the next is {step_id}")
+                await self._compile_missing(plan)
                 await self._permits.acquire()
                 self._steps.submit(self.session, plan)
         except OwnerSilentError as error:
@@ -187,15 +199,45 @@ class _Epoch:
 
     async def write(self, context: Any) -> Exception | None:
         """Until the reader is through; returns what ended the epoch, None if its owner did. Raises TimeoutError."""
-        while isinstance(outcome := await self._outbox.get(), StepResult):
-            await _write(context, worker_pb2.RunResponse(result=result_to_proto(outcome)))
-            self._permits.release()
+        while isinstance(outcome := await self._outbox.get(), StepResult | worker_pb2.GrammarPrepared):
+            if isinstance(outcome, StepResult):
+                await _write(context, worker_pb2.RunResponse(result=result_to_proto(outcome)))
+                self._permits.release()
+            else:
+                await _write(context, worker_pb2.RunResponse(prepared=outcome))
+                self._num_pending_grammars -= 1
         return outcome
+
+    def _prepare(self, request: worker_pb2.PrepareGrammar) -> None:
+        """Has a grammar compiled beside the steps; the answer goes out when it is."""
+        if self._num_pending_grammars == MAX_PENDING_GRAMMARS:
+            raise PlanError(f"{MAX_PENDING_GRAMMARS} grammars are being prepared already")
+        self._num_pending_grammars += 1
+
+        def answer(future: Future[LLMatcher]) -> None:
+            problem = future.exception()
+            error = "" if problem is None else f"The grammar of this request cannot be used: {problem}."
+            self._put(worker_pb2.GrammarPrepared(key=request.key, error=error))
+
+        self._grammars.prepare(request.grammar).add_done_callback(answer)
+
+    async def _compile_missing(self, plan: StepPlan) -> None:
+        """Grammars that were not prepared, or have been given up since for others: the plan, and those behind it, wait
+        for them here and not on the step thread. One that fails does so again where its sequence is admitted."""
+        for sequence in plan.new_sequences:
+            if sequence.constraints is not None and sequence.constraints.grammar:
+                future = self._grammars.prepare(sequence.constraints.grammar)
+                if not future.done():
+                    await asyncio.wait((asyncio.wrap_future(future),))
 
     def _deliver(self, outcome: Outcome) -> None:
         """Called from the step thread."""
+        self._put(outcome)
+
+    def _put(self, news: Outcome | worker_pb2.GrammarPrepared) -> None:
+        """From any thread."""
         try:
-            self._loop.call_soon_threadsafe(self._outbox.put_nowait, outcome)
+            self._loop.call_soon_threadsafe(self._outbox.put_nowait, news)
         except RuntimeError:  # the loop has closed: nobody is there to tell
             self.session.closed = True
 

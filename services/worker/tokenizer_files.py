@@ -23,6 +23,10 @@ class TokenizerFiles:
     data: bytes
     sha256: str
 
+    @property
+    def tokenizer_json(self) -> bytes:
+        return model_pb2.TokenizerBundle.FromString(self.data).tokenizer_json
+
     def chunks(self) -> list[bytes]:
         return [self.data[start : start + CHUNK_BYTES] for start in range(0, len(self.data), CHUNK_BYTES)]
 

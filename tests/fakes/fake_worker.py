@@ -33,6 +33,8 @@ class Script:
     poison_token_id: int | None = None
     # The stream breaks at a step that brings a sequence whose prompt starts with this token.
     deadly_token_id: int | None = None
+    # Cannot be compiled.
+    bad_grammar: str | None = None
     # Awaited before each step's result leaves.
     gate: asyncio.Semaphore | None = None
 
@@ -47,6 +49,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     tokenizer_bundle: bytes = b""
     steps: int = 0
     epoch: int = 0
+    # Those that were to be prepared.
+    grammars: list[str] = field(default_factory=list)
     heartbeat: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
@@ -69,6 +73,14 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 if request.HasField("heartbeat"):
                     self.heartbeat.set()
                     continue
+                if request.HasField("prepare"):
+                    self.grammars.append(request.prepare.grammar)
+                    error = "" if request.prepare.grammar != self.script.bad_grammar else "This grammar is bad."
+                    prepared = worker_pb2.GrammarPrepared(key=request.prepare.key, error=error)
+                    yield worker_pb2.RunResponse(prepared=prepared)
+                    continue
+                for sequence in request.plan.new_sequences:
+                    assert sequence.constraints.grammar in ("", *self.grammars), "planned before it was prepared"
                 yield worker_pb2.RunResponse(result=await self._step(model, request.plan, context))
         finally:
             self._owned = False

@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from quire.inference.v1 import constraints_pb2 as _constraints_pb2
 from quire.inference.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
 import sys
@@ -76,6 +77,9 @@ class GenerationOptions(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    STRUCTURE_FIELD_NUMBER: _builtins.int
+    ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    BAD_WORDS_FIELD_NUMBER: _builtins.int
     n: _builtins.int
     """How many answers to generate. 1 to 128, default 1."""
     cache_salt: _builtins.str
@@ -92,6 +96,18 @@ class GenerationOptions(_message.Message):
     def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Strings that end the output, wherever token boundaries fall. The output ends before them."""
 
+    @_builtins.property
+    def structure(self) -> _constraints_pb2.Structure:
+        """What the output must be. It ends where nothing can follow, whatever `ignore_eos` says."""
+
+    @_builtins.property
+    def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Only these tokens are drawn; none listed: any. An end token that is not among them ends nothing."""
+
+    @_builtins.property
+    def bad_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Strings that the output must not contain, by their tokens: at the beginning of a word, and elsewhere."""
+
     def __init__(
         self,
         *,
@@ -102,10 +118,13 @@ class GenerationOptions(_message.Message):
         cache_salt: _builtins.str = ...,
         priority: _builtins.int = ...,
         tenant: _builtins.str = ...,
+        structure: _constraints_pb2.Structure | None = ...,
+        allowed_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        bad_words: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "n", b"n", "sampling", b"sampling", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "n", b"n", "sampling", b"sampling", "stop", b"stop", "structure", b"structure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "cache_salt", b"cache_salt", "n", b"n", "priority", b"priority", "sampling", b"sampling", "stop", b"stop", "stop_strings", b"stop_strings", "tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_n", b"_n", "allowed_token_ids", b"allowed_token_ids", "bad_words", b"bad_words", "cache_salt", b"cache_salt", "n", b"n", "priority", b"priority", "sampling", b"sampling", "stop", b"stop", "stop_strings", b"stop_strings", "structure", b"structure", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__n: _TypeAlias = _typing.Literal["n"]  # noqa: Y015
     _WhichOneofArgType__n: _TypeAlias = _typing.Literal["_n", b"_n"]  # noqa: Y015

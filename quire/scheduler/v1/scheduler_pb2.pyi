@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from quire.inference.v1 import constraints_pb2 as _constraints_pb2
 from quire.inference.v1 import model_pb2 as _model_pb2
 from quire.inference.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
@@ -141,6 +142,7 @@ class Submit(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """For logs and traces."""
     prompt_token_ids: _builtins.bytes
@@ -165,6 +167,10 @@ class Submit(_message.Message):
 
     @_builtins.property
     def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Choice]: ...
+    @_builtins.property
+    def constraints(self) -> _constraints_pb2.TokenConstraints:
+        """Unset: any token may be drawn."""
+
     def __init__(
         self,
         *,
@@ -178,10 +184,11 @@ class Submit(_message.Message):
         cache_salt: _builtins.str = ...,
         priority: _builtins.int = ...,
         tenant: _builtins.str = ...,
+        constraints: _constraints_pb2.TokenConstraints | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "sampling", b"sampling", "stop", b"stop", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "constraints", b"constraints", "sampling", b"sampling", "stop", b"stop", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "cache_salt", b"cache_salt", "choices", b"choices", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "cache_salt", b"cache_salt", "choices", b"choices", "constraints", b"constraints", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__timeout_ms: _TypeAlias = _typing.Literal["timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__timeout_ms: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms"]  # noqa: Y015

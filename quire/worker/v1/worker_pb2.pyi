@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from quire.inference.v1 import constraints_pb2 as _constraints_pb2
 from quire.inference.v1 import model_pb2 as _model_pb2
 from quire.inference.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
@@ -27,24 +28,28 @@ class RunRequest(_message.Message):
     CLAIM_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    PREPARE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def claim(self) -> Global___Claim: ...
     @_builtins.property
     def plan(self) -> Global___StepPlan: ...
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat: ...
+    @_builtins.property
+    def prepare(self) -> Global___PrepareGrammar: ...
     def __init__(
         self,
         *,
         claim: Global___Claim | None = ...,
         plan: Global___StepPlan | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
+        prepare: Global___PrepareGrammar | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "message", b"message", "plan", b"plan"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "message", b"message", "plan", b"plan", "prepare", b"prepare"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "message", b"message", "plan", b"plan"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "message", b"message", "plan", b"plan", "prepare", b"prepare"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["claim", "plan", "heartbeat"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["claim", "plan", "heartbeat", "prepare"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -56,21 +61,25 @@ class RunResponse(_message.Message):
 
     HELLO_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
+    PREPARED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
     def result(self) -> Global___StepResult: ...
+    @_builtins.property
+    def prepared(self) -> Global___GrammarPrepared: ...
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         result: Global___StepResult | None = ...,
+        prepared: Global___GrammarPrepared | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "result"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "result", "prepared"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -114,6 +123,56 @@ class Heartbeat(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
+
+@_typing.final
+class PrepareGrammar(_message.Message):
+    """Asks for a grammar to be compiled beside the steps, so that no step waits for it when its sequences are planned. One that is planned
+    unasked is compiled before its plan is run.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    """The scheduler's name for it."""
+    grammar: _builtins.str
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        grammar: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grammar", b"grammar", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PrepareGrammar: _TypeAlias = PrepareGrammar  # noqa: Y015
+
+@_typing.final
+class GrammarPrepared(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    key: _builtins.bytes
+    error: _builtins.str
+    """A sentence for the client where it cannot be compiled; sequences planned with it would fail."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.bytes = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GrammarPrepared: _TypeAlias = GrammarPrepared  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
@@ -250,6 +309,7 @@ class NewSequence(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    CONSTRAINTS_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
     """The sequence's name between scheduler and worker: never used twice in an epoch. Routers know it by another."""
     slot: _builtins.int
@@ -269,6 +329,10 @@ class NewSequence(_message.Message):
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """Every field set."""
 
+    @_builtins.property
+    def constraints(self) -> _constraints_pb2.TokenConstraints:
+        """Unset: any token may be drawn. What it needs to know of the output so far is in token_ids."""
+
     def __init__(
         self,
         *,
@@ -281,10 +345,11 @@ class NewSequence(_message.Message):
         sampling: _sampling_pb2.SamplingParams | None = ...,
         choice_index: _builtins.int = ...,
         traceparent: _builtins.str = ...,
+        constraints: _constraints_pb2.TokenConstraints | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["constraints", b"constraints", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "choice_index", b"choice_index", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "choice_index", b"choice_index", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -84,7 +84,7 @@ async def prepare(
     max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
     turns = ((message["role"], message["content"]) for message in turn.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
-    generation_request = options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
+    generation_request = await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
     text_plan = await turn.text_plan(model, prompt, options.skip_special_tokens)
     if text_plan.is_plain:
         return generation_request, [PlainParser() for _ in range(options.n)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
-from quire.inference.v1 import inference_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
 from services.router.chat.message import EndReason, MessageDelta
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import check_tool_messages
@@ -20,6 +21,7 @@ from services.router.inference.tools import (
 from services.router.options import GenerationOptions
 from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import check_ranges, check_stop_strings
+from services.router.structure import Structure, StructureKind
 from services.router.submission import FinishReason, TokenLogprob
 
 _FINISH_REASONS = {
@@ -45,15 +47,40 @@ def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> 
     n = options.n if options.HasField("n") else 1
     if not 1 <= n <= max_n:
         raise invalid(f"Invalid 'options.n': expected a value from 1 to {max_n}, but got {n}.", "options.n")
+    allowed = tuple(options.allowed_token_ids)
     return GenerationOptions(
         sampling=check_ranges(sampling_from_proto(options.sampling), f"{_OPTIONS}sampling."),
         stop=stop,
         stop_strings=stop_strings,
+        structure=_structure_from_proto(options.structure),
+        allowed_token_ids=allowed or None,
+        bad_words=tuple(options.bad_words),
         n=n,
         cache_salt=options.cache_salt,
         priority=options.priority,
         path=_OPTIONS,
     )
+
+
+def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | None:
+    """Raises ApiError where choices are listed, but none."""
+    kind = structure.WhichOneof("kind")
+    if kind is None:
+        return None
+    param = f"{_OPTIONS}structure.{kind}"
+    match kind:
+        case "json_schema":
+            return Structure(StructureKind.JSON_SCHEMA, structure.json_schema, param)
+        case "json_object":
+            return Structure(StructureKind.JSON_OBJECT, param=param)
+        case "regex":
+            return Structure(StructureKind.REGEX, structure.regex, param)
+        case "grammar":
+            return Structure(StructureKind.GRAMMAR, structure.grammar, param)
+        case "choices":
+            if not structure.choices.texts:
+                raise invalid(f"Invalid '{param}.texts': it must not be empty.", f"{param}.texts", "empty_array")
+            return Structure(StructureKind.CHOICE, json.dumps(list(structure.choices.texts)), param)
 
 
 def chat_from_proto(request: inference_pb2.ChatRequest, max_n: int) -> ChatRequest:

@@ -52,7 +52,7 @@ class InferenceServicer:
                     raise invalid("Missing required parameter: 'text' or 'token_ids'.", "text")
             params = (param, MAX_TOKENS_PARAM)
             max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
-            generation_request = options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
+            generation_request = await options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
             await self._generate(generation_request, span, context)
 
     @rpc

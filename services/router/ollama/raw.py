@@ -27,7 +27,7 @@ async def answer_raw(
         prompt = await encode_text(model, body.prompt or "", "prompt")
         params = ("prompt", MAX_TOKENS_PARAM)
         max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
-        request = options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
+        request = await options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
         await answers.send(
             request, span, context, MessageWriter([PlainParser()], writer, prompt), stream=body.is_streamed
         )

@@ -5,11 +5,13 @@ are not built, and that would change the answer, are refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Field, Tag
 
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.openai.structure import StructureFields
+from services.router.openai.union import union
 from services.router.options import GenerationOptions
 from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
 
@@ -17,43 +19,30 @@ _UINT64 = 2**64 - 1
 
 # Fields that change the answer and are not built: the values that ask for nothing, besides null.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
     "suffix": ("",),
-    "min_tokens": (0,),
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
     "include_stop_str_in_output": (False,),
     "prompt_logprobs": (),
     "prompt_embeds": (),
-    "allowed_token_ids": (),
-    "bad_words": ([],),
     "logits_processors": ([],),
     "truncate_prompt_tokens": (),
     "chat_template": (),
     "documents": ([],),
-    "structured_outputs": (),
-    "guided_json": (),
-    "guided_regex": (),
-    "guided_choice": (),
-    "guided_grammar": (),
 }
 # Known, and without effect on the answer.
 _WITHOUT_EFFECT = frozenset(
     {"user", "metadata", "store", "service_tier", "safety_identifier"}
+    | {"guided_decoding_backend", "guided_whitespace_pattern"}
     | {"prediction", "prompt_cache_retention", "verbosity", "functions", "function_call"}
 )
 
 
 def string_or_array(value: object) -> str | None:
     return "#string" if isinstance(value, str) else "#array" if isinstance(value, list) else None
-
-
-def union(choose: Any, expected: str) -> Discriminator:
-    """Picks a union's member by the value's shape, so that errors speak of that member alone."""
-    return Discriminator(choose, custom_error_type="wrong_type", custom_error_message=expected)
 
 
 class Body(BaseModel):
@@ -64,7 +53,7 @@ class StreamOptions(Body):
     include_usage: bool | None = None
 
 
-class GenerationBody(Body):
+class GenerationBody(Body, StructureFields):
     """What chat and completions share."""
 
     model: str | None = None
@@ -90,6 +79,9 @@ class GenerationBody(Body):
     seed: int | None = Field(None, ge=-(2**63), le=_UINT64)
     ignore_eos: bool | None = None
     stop_token_ids: list[int] | None = None
+    min_tokens: int | None = Field(None, ge=0, lt=2**31)
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
     skip_special_tokens: bool | None = None
     add_special_tokens: bool | None = None
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
@@ -132,8 +124,13 @@ class GenerationBody(Body):
         """Raises ApiError where a value is out of its range once it is as precise as the model takes it."""
         return GenerationOptions(
             sampling=self._sampling_params(logprobs),
-            stop=StopConditions(max_tokens, tuple(self.stop_token_ids or ()), bool(self.ignore_eos)),
+            stop=StopConditions(
+                max_tokens, tuple(self.stop_token_ids or ()), bool(self.ignore_eos), self.min_tokens or 0
+            ),
             stop_strings=self.stop_strings,
+            structure=self.structure(),
+            allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+            bad_words=tuple(self.bad_words or ()),
             n=self.n or 1,
             skip_special_tokens=self.skip_special_tokens is not False,
             cache_salt=self.cache_salt or "",

@@ -13,7 +13,7 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.tools import MAX_TOOLS, check_tool_messages
 from services.router.errors import ApiError, invalid
 from services.router.generation import Usage
-from services.router.openai.body import Body, GenerationBody, string_or_array, union
+from services.router.openai.body import Body, GenerationBody, string_or_array
 from services.router.openai.json import AnswerHead, chat_logprobs, dump, dumps, end_of_stream, error_event
 from services.router.openai.tools import (
     ToolCall,
@@ -22,6 +22,7 @@ from services.router.openai.tools import (
     refuse_functions,
     tools_and_choice,
 )
+from services.router.openai.union import union
 from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import MAX_LOGPROBS
 

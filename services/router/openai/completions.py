@@ -13,8 +13,9 @@ from services.router.calls import caller_of
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import ChoiceDelta, Generator, Usage
 from services.router.model import ServedModel, output_budget
-from services.router.openai.body import GenerationBody, union
+from services.router.openai.body import GenerationBody
 from services.router.openai.json import AnswerHead, completion_logprobs, dump, dumps, end_of_stream, error_event
+from services.router.openai.union import union
 from services.router.prompts import check_length, check_token_range
 from services.router.submission import FinishReason, TokenLogprob
 from services.router.tracing import Tracing
@@ -95,7 +96,7 @@ class CompletionService:
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
             prompts = await _encode(body, model)
             max_tokens = tuple(_budget(model, prompt, body.max_tokens) for prompt in prompts)
-            request = options.request(model, caller, span.traceparent, tuple(prompts), max_tokens)
+            request = await options.request(model, caller, span.traceparent, tuple(prompts), max_tokens)
             echoes = await _echoes(body, model) if body.echo else [""] * len(prompts)
             writer = CompletionWriter(
                 AnswerHead.new("cmpl", model), body.logprobs is not None, body.include_usage,

@@ -10,7 +10,8 @@ from pydantic import AfterValidator, Field, Tag
 
 from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.openai.body import Body, union
+from services.router.openai.body import Body
+from services.router.openai.union import union
 
 FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
 

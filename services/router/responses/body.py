@@ -10,7 +10,8 @@ from pydantic import Field, Tag
 from services.router.chat.request import ChatRequest
 from services.router.chat.thinking import thinking_kwargs
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.openai.body import Body, string_or_array, union
+from services.router.openai.body import Body, string_or_array
+from services.router.openai.union import union
 from services.router.options import GenerationOptions
 from services.router.prompts import MAX_MESSAGES
 from services.router.responses.items import Item, to_template

@@ -9,7 +9,8 @@ from pydantic import Field, Tag
 
 from services.router.chat.thinking import thought
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.openai.body import Body, string_or_array, union
+from services.router.openai.body import Body, string_or_array
+from services.router.openai.union import union
 
 
 class Part(Body):

@@ -1,4 +1,4 @@
-"""Every sequence, and where it is: waiting, set aside until another has computed what it needs, or running."""
+"""Every sequence, and where it is: waiting, set aside until what it needs is computed or prepared, or running."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .config import CoreConfig
 from .kv_memory import KVMemory
 from .plan import U32
 from .prefix_cache import Prefix
-from .sequence import Sequence, SequenceRequest, Status
+from .sequence import Preparation, Sequence, SequenceRequest, Status
 from .waiting import FairQueue, RankedQueue
 
 
@@ -25,8 +25,8 @@ class Roster:
         self.running: list[Sequence] = []  # by rank
         self.waiting: RankedQueue | FairQueue = FairQueue() if config.fair_queueing else RankedQueue()
         self.num_set_aside = 0
-        # By the last prefix of what they wait for.
-        self._set_aside: dict[Prefix, dict[int, Sequence]] = {}
+        # By the last prefix of what they wait for, or by what is being prepared.
+        self._set_aside: dict[Prefix | Preparation, dict[int, Sequence]] = {}
         self._memory = memory
         self._num_waiting_tokens = 0  # outstanding ones of all that wait
         self._num_slots = config.max_num_seqs
@@ -80,15 +80,18 @@ class Roster:
         insort(self.running, sequence)
         self._memory.enter(sequence, found)
 
-    def set_aside(self, sequence: Sequence, prefix: Prefix) -> None:
-        """A waiting one is out of the others' way until the prefix is computed or given up."""
+    def set_aside(self, sequence: Sequence, waits_for: Prefix | Preparation) -> None:
+        """A waiting one is out of the others' way until the prefix is computed or given up, or the worker prepared."""
         self.waiting.remove(sequence)
-        sequence.waits_for = prefix
-        self._set_aside.setdefault(prefix, {})[sequence.arrival] = sequence
+        sequence.waits_for = waits_for
+        self._set_aside.setdefault(waits_for, {})[sequence.arrival] = sequence
         self.num_set_aside += 1
 
-    def wake(self, prefix: Prefix) -> None:
-        for sequence in self._set_aside.pop(prefix, {}).values():
+    def waiting_for(self, preparation: Preparation) -> list[Sequence]:
+        return list(self._set_aside.get(preparation, {}).values())
+
+    def wake(self, waited_for: Prefix | Preparation) -> None:
+        for sequence in self._set_aside.pop(waited_for, {}).values():
             sequence.waits_for = None
             self.num_set_aside -= 1
             self.waiting.push(sequence)
@@ -145,10 +148,11 @@ class Roster:
             assert len(sequence.token_ids) <= sequence.num_planned_tokens <= sequence.max_num_tokens
         set_aside = [s for sequences in self._set_aside.values() for s in sequences.values()]
         assert len(set_aside) == self.num_set_aside
-        for prefix, sequences in self._set_aside.items():
+        for waits_for, sequences in self._set_aside.items():
             assert sequences
-            assert prefix.owner in self.running, "a sequence waits for what nobody computes"
-            assert all(s.waits_for is prefix for s in sequences.values())
+            if isinstance(waits_for, Prefix):
+                assert waits_for.owner in self.running, "a sequence waits for what nobody computes"
+            assert all(s.waits_for == waits_for for s in sequences.values())
         for sequence in [*self.waiting, *set_aside]:
             assert sequence.status is Status.WAITING
             assert not sequence.prefixes
@@ -171,12 +175,12 @@ class Roster:
         sequence.wire_id = 0
         sequence.num_planned_tokens = len(sequence.token_ids)
 
-    def _forget_set_aside(self, sequence: Sequence, prefix: Prefix) -> None:
-        others = self._set_aside[prefix]
+    def _forget_set_aside(self, sequence: Sequence, waits_for: Prefix | Preparation) -> None:
+        others = self._set_aside[waits_for]
         del others[sequence.arrival]
         self.num_set_aside -= 1
         if not others:
-            del self._set_aside[prefix]
+            del self._set_aside[waits_for]
 
     def _add_deadline(self, deadline: float, sequence: Sequence) -> None:
         heapq.heappush(self._deadlines, (deadline, sequence.arrival, sequence))

@@ -21,10 +21,11 @@ from .kv_memory import KVMemory, num_computed
 from .pacing import StepBudget, StepTimes, pairs
 from .plan import U32, NewSequence, Rows, StepPlan, StepResult
 from .prefix_cache import Prefix
+from .preparations import Preparations
 from .roster import Roster
 from .sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest, Status
 
-# Sequences found in one step to need what others are computing; more are left for the next one.
+# Sequences found in one step to need what others are computing, or what is not prepared; more are left for the next.
 _MAX_SET_ASIDE = 64
 # Losses of a worker in a row, without a new token, after which a sequence runs alone until it brings one; and after
 # which it fails. So a sequence that kills its workers is found, and those beside it go on.
@@ -85,6 +86,7 @@ class Scheduler:
         self.memory = KVMemory(config)
         self.counters = Counters()
         self.step_times = StepTimes()
+        self.preparations = Preparations()
         self._roster = Roster(config, self.memory)
         # Of the plan being made: rows that will sample, and the work of its attention.
         self._sampling: array[int] = array(U32)
@@ -131,6 +133,17 @@ class Scheduler:
             failure = Failure(ErrorKind.DEADLINE_EXCEEDED, f"the request's time ran out while {where}")
             expired.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
         return expired
+
+    def prepared(self, key: bytes, error: str = "") -> list[FinishedSequence]:
+        """The worker has prepared what this key is the name of, or cannot: then those that need it have failed."""
+        preparation = self.preparations.ended(key, not error)
+        finished = []
+        for sequence in self._roster.waiting_for(preparation) if error else []:
+            self._roster.remove(sequence)
+            failure = Failure(ErrorKind.INVALID_ARGUMENT, error)
+            finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
+        self._roster.wake(preparation)
+        return finished
 
     # -- Steps ---------------------------------------------------------------------------------------------------------
 
@@ -217,6 +230,8 @@ class Scheduler:
             finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
         self.memory.lose(self._roster.by_key.values(), [plan.moves for plan in self._in_flight])
         self._in_flight.clear()
+        for preparation in self.preparations.forget_worker():
+            self._roster.wake(preparation)
         self._roster.forget_worker()
         self._next_step_id = 1
         return finished
@@ -332,6 +347,14 @@ class Scheduler:
             sequence = roster.waiting.first()
             if sequence.num_losses >= _LOSSES_BEFORE_ALONE and roster.running:
                 return
+            needs = sequence.request.needs
+            if needs is not None and not self.preparations.is_ready(needs):
+                if not self.preparations.ask(needs):
+                    return
+                roster.set_aside(sequence, needs)
+                if roster.num_set_aside - num_set_aside >= _MAX_SET_ASIDE:
+                    return
+                continue
             found = self._find_prefixes(sequence)
             owned = next((prefix for prefix in reversed(found) if prefix.owner is not None), None)
             if owned is not None:

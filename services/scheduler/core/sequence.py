@@ -40,6 +40,14 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Preparation:
+    """What a worker has to have ready before a sequence may be planned there."""
+
+    key: bytes
+    source: str = field(default="", compare=False)  # passed on to the worker unread
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceRequest:
     """One choice of one request, as it reaches the core. `output_token_ids` is what earlier attempts generated."""
 
@@ -55,7 +63,9 @@ class SequenceRequest:
     priority: int = 0  # less is sooner
     tenant: str = ""  # among whom fair queueing is fair
     sampling: object = None  # passed on to the worker unread
-    sampling_bytes: int = 0  # its size on the wire
+    constraints: object = None  # likewise
+    sampling_bytes: int = 0  # the size of both on the wire
+    needs: Preparation | None = None
     deadline: float | None = None  # on the clock of `now` in Scheduler's calls
     traceparent: str = ""
 
@@ -113,7 +123,8 @@ class Sequence:
         # Swapped out: where its blocks are, and how many tokens' keys and values stand in them.
         self.host_slots: list[int] = []
         self.num_swapped_tokens = 0
-        self.waits_for: Prefix | None = None  # which another sequence is computing
+        # What another sequence is computing, or the worker is preparing.
+        self.waits_for: Prefix | Preparation | None = None
         self.slot = -1
         self.wire_id = 0  # 0: the worker does not know it
         self.status = Status.WAITING

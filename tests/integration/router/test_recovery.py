@@ -72,7 +72,7 @@ async def test_a_broken_stream_goes_on_at_another_scheduler(start_router: StartR
     api = await start_router(*schedulers)
     while not all(connection.is_ready for connection in api.router.placement.connections):
         await api.get("GetHealth")
-    call = await stream(api, stream_options={"include_usage": True})
+    call = await stream(api, stream_options={"include_usage": True}, guided_regex="(.|\n)*")
     first = await _whichever_got_it(schedulers)
     (other,) = [scheduler for scheduler in schedulers if scheduler is not first]
     messages = await read_until(call, len(byte_level().decode(IDS[:after]).rstrip("\ufffd")))
@@ -85,6 +85,8 @@ async def test_a_broken_stream_goes_on_at_another_scheduler(start_router: StartR
     (before,), (resubmitted,) = first.submits, other.submits
     assert resubmitted.prompt_token_ids == before.prompt_token_ids
     assert resubmitted.sampling == before.sampling
+    assert resubmitted.constraints == before.constraints
+    assert before.constraints.grammar
     (choice,) = resubmitted.choices
     assert choice.attempt == 1
     assert (before.choices[0].was_accepted, choice.was_accepted) == (False, True)

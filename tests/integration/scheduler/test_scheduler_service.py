@@ -13,7 +13,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from quire.inference.v1 import model_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from quire.worker.v1 import worker_pb2
 from services.scheduler import worker_link
@@ -56,6 +56,7 @@ class Router:
         timeout_ms: int | None = None,
         request_id: str = "",
         priority: int = 0,
+        grammar: str = "",
     ) -> None:
         self.outputs.setdefault(sequence_id, list(received or []))
         submit = scheduler_pb2.Submit(
@@ -72,6 +73,7 @@ class Router:
                 )
             ],
             timeout_ms=timeout_ms,
+            constraints=constraints_pb2.TokenConstraints(grammar=grammar) if grammar else None,
         )
         await self._call.write(scheduler_pb2.ConnectRequest(submit=submit))
 
@@ -415,6 +417,28 @@ async def test_a_full_queue_refuses_with_a_time_to_come_back(tmp_path: Path) -> 
         await router.read_until_finished(3)
         assert router.finished[3].error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
         assert router.finished[3].error.retry_after_ms > 0
+
+
+async def test_a_worker_prepares_each_grammar_before_a_sequence_is_planned_with_it(tmp_path: Path) -> None:
+    worker = FakeWorker(script=Script(bad_grammar="bad"))
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        for sequence_id, grammar in enumerate(("good", "bad", "", "good", "other"), start=1):
+            await router.submit(sequence_id, [sequence_id, 2, 3], 5, grammar=grammar)
+        await router.read_until_finished(1, 2, 3, 4, 5)
+        assert sorted(worker.grammars) == ["bad", "good", "other"]
+        assert router.finished[2].error.code == 3
+        assert router.finished[2].error.message == "This grammar is bad."
+        assert [len(router.outputs[sequence_id]) for sequence_id in (1, 2, 3, 4, 5)] == [5, 0, 5, 5, 5]
+
+
+async def test_another_worker_prepares_grammars_again(tmp_path: Path) -> None:
+    worker = FakeWorker(script=Script(die_at_step=4))
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        await router.submit(1, [1, 2, 3], 12, grammar="good")
+        await router.read_until_finished(1)
+        assert worker.grammars == ["good", "good"]
 
 
 async def test_a_deadline_ends_a_sequence_that_still_waits(tmp_path: Path) -> None:

@@ -155,8 +155,13 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
             "invalid_value",
             "no message before it",
         ),
-        ({"response_format": {"type": "json_object"}}, "response_format", None, "not supported"),
-        ({"guided_json": {}}, "guided_json", None, "not supported"),
+        ({"response_format": {"type": "xml"}}, "response_format.type", "invalid_value", "'json_schema'"),
+        ({"guided_json": 3}, "guided_json", "invalid_type", "a JSON schema"),
+        ({"guided_choice": []}, "guided_choice", "empty_array", "must not be empty"),
+        ({"guided_choice": ["a", 1]}, "guided_choice[1]", "invalid_type", "a string"),
+        ({"structured_outputs": {"regex": 1}}, "structured_outputs.regex", "invalid_type", "a string"),
+        ({"min_tokens": -1}, "min_tokens", "integer_below_min_value", ">= 0"),
+        ({"bad_words": "word"}, "bad_words", "invalid_type", "an array"),
     ],
 )
 def test_a_bad_field_of_a_chat_is_named(body: dict[str, Any], param: str, code: str | None, words: str) -> None:

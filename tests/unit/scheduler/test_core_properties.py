@@ -18,7 +18,7 @@ from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import FinishReason, Sequence, SequenceRequest
+from services.scheduler.core.sequence import FinishReason, Preparation, Sequence, SequenceRequest
 from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, FakeModel, expected_output
 from tests.fakes.fake_worker import fail
 
@@ -79,6 +79,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.core = Scheduler(self.config)
         self.worker = self._new_worker()
         self.results: deque[worker_pb2.StepResult] = deque()
+        # Of this worker.
+        self.asked: list[bytes] = []
+        self.prepared: set[bytes] = set()
         self.requests: dict[int, SequenceRequest] = {}
         self.outputs: dict[int, list[int]] = {}
         self.group_prompts: dict[int, list[int]] = {}
@@ -104,6 +107,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         cache_salt=st.sampled_from(["", "", "", "tenant"]),
         priority=st.integers(0, 2),
         tenant=st.sampled_from(["", "a", "b"]),
+        needs=st.none() | st.sampled_from([Preparation(b"x"), Preparation(b"y"), Preparation(b"z")]),
     )
     def submit(
         self,
@@ -116,6 +120,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         cache_salt: str,
         priority: int,
         tenant: str,
+        needs: Preparation | None,
     ) -> int:
         prompt = COMMON[:common] + prompt
         if group is not None:
@@ -139,6 +144,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             priority=priority,
             tenant=tenant,
             sampling=SAMPLING,
+            needs=needs,
             deadline=None if patience is None else self.now + patience,
         )
         self.core.submit(request)
@@ -155,9 +161,15 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def schedule(self) -> None:
         plan = self.core.schedule()
+        wanted = [preparation.key for preparation in self.core.preparations.take_wanted()]
+        assert not {*wanted} & {*self.asked}, "asked for twice"
+        self.asked += wanted
         if plan is None:
-            assert self.results or not self.requests, "nothing is planned although there is work"
+            assert self.results or self.asked or not self.requests, "nothing is planned although there is work"
             return
+        for new in plan.new_sequences:
+            needs = new.sequence.request.needs
+            assert needs is None or needs.key in self.prepared, "planned before it was prepared"
         assert plan.num_tokens <= self.config.max_num_batched_tokens
         self.results.append(self.worker.step(plan_to_proto(plan, epoch=1)))
 
@@ -183,6 +195,16 @@ class SchedulerMachine(RuleBasedStateMachine):
             stopped = self.outputs[key][-1] in request.stop_token_ids
             assert end.reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
 
+    @precondition(lambda self: self.asked)
+    @rule(which=st.integers(0, 2), fails=st.integers(0, 5))
+    def prepare(self, which: int = 0, fails: int = 1) -> None:
+        key = self.asked.pop(which % len(self.asked))
+        if fails:
+            self.prepared.add(key)
+        for end in self.core.prepared(key, "" if fails else "it cannot be prepared"):
+            request = self.requests.pop(name(end.sequence))
+            assert request.needs == Preparation(key)
+
     @rule(seconds=st.integers(1, 10))
     def time_passes(self, seconds: int) -> None:
         self.now += seconds
@@ -198,6 +220,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             del self.requests[name(end.sequence)]
         self.worker = self._new_worker()
         self.results.clear()
+        self.asked.clear()
+        self.prepared.clear()
 
     @invariant()
     def is_consistent(self) -> None:
@@ -212,6 +236,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             if not self.requests and not self.results:
                 break
             self.schedule()
+            if self.asked:
+                self.prepare()
             if self.results:
                 self.apply()
         assert not self.requests, "a sequence never finishes"

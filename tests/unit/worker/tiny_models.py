@@ -19,6 +19,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops
 from services.worker.ops.interface import AttentionShape, Ops
+from services.worker.sampling.grammars import Grammars
 
 VOCAB_SIZE = 199
 
@@ -90,6 +91,7 @@ def make_runner(
     max_num_batched_tokens: int = 256,
     ops: Ops | None = None,
     num_host_blocks: int = 0,
+    grammars: Grammars | None = None,
 ) -> ModelRunner:
     """On a CPU in float32, with the compiled operations where they are there."""
     ops = ops or create_ops(torch.device("cpu"), torch.float32)
@@ -105,7 +107,7 @@ def make_runner(
         num_blocks, block_size, max_num_seqs, max_num_batched_tokens, config.max_model_len, config.vocab_size,
         num_host_blocks,
     )  # fmt: skip
-    return ModelRunner(decoder, ops, pages, limits)
+    return ModelRunner(decoder, ops, pages, limits, grammars=grammars)
 
 
 @dataclass(slots=True)

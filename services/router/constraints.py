@@ -1,0 +1,93 @@
+"""Which tokens may be drawn: a request's wishes, made tokens and checked, for the worker that makes masks of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.grammar_checks import grammar_checks
+from services.router.model import ServedModel
+from services.router.sampling import StopConditions
+from services.router.structure import Structure
+
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_CHARS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class TokenConstraints:
+    """Meanings as in quire/inference/v1/constraints.proto."""
+
+    # As the library takes it, checked; empty: none.
+    grammar: str = ""
+    min_tokens: int = 0
+    # Those that min_tokens is about.
+    end_token_ids: tuple[int, ...] = ()
+    # Empty: all.
+    allowed_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+
+async def resolve_constraints(
+    model: ServedModel,
+    structure: Structure | None,
+    stop: StopConditions,
+    allowed_token_ids: tuple[int, ...] | None,
+    bad_words: tuple[str, ...],
+    path: str = "",
+) -> TokenConstraints | None:
+    """None where any token may be drawn. `path`: before the names of fields in errors. Raises ApiError."""
+    vocab_size = model.info.vocab_size
+    if allowed_token_ids is not None:
+        _check_allowed(allowed_token_ids, vocab_size, f"{path}allowed_token_ids")
+    if stop.max_tokens is not None and stop.min_tokens > stop.max_tokens:
+        param = f"{path}min_tokens"
+        raise invalid(f"Invalid '{param}': it is {stop.min_tokens}, more than {stop.max_tokens} at most.", param)
+    grammar = "" if structure is None else await _grammar(model, structure)
+    if not (grammar or stop.min_tokens or allowed_token_ids or bad_words):
+        return None
+    return TokenConstraints(
+        grammar,
+        stop.min_tokens,
+        tuple(sorted(stop.end_token_ids(model.info.eos_token_ids))) if stop.min_tokens else (),
+        tuple(sorted(set(allowed_token_ids or ()))),
+        await _bad_word_token_ids(model, bad_words, f"{path}bad_words"),
+    )
+
+
+def _check_allowed(token_ids: tuple[int, ...], vocab_size: int, param: str) -> None:
+    if not token_ids:
+        raise invalid(f"Invalid '{param}': it must not be empty.", param, "empty_array")
+    if len(token_ids) > vocab_size:
+        raise invalid(f"Invalid '{param}': {len(token_ids)} tokens are listed; the model has {vocab_size}.", param)
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            message = f"Invalid '{param}': token id {token_id} is out of range; the model has {vocab_size} tokens."
+            raise invalid(message, param)
+
+
+async def _grammar(model: ServedModel, structure: Structure) -> str:
+    if not model.info.eos_token_ids:
+        message = f"The model `{model.info.name}` has no end token, so that no structure could end its output."
+        raise ApiError(ErrorKind.UNSUPPORTED, message, structure.param)
+    return await grammar_checks().check(structure)
+
+
+async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param: str) -> tuple[tuple[int, ...], ...]:
+    """As vLLM has it: each word as it is, and as it stands at a word's beginning, where that is another first token."""
+    if not words:
+        return ()
+    if len(words) > MAX_BAD_WORDS:
+        raise invalid(f"Invalid '{param}': at most {MAX_BAD_WORDS} words, but got {len(words)}.", param)
+    for word in words:
+        if not word.strip() or len(word) > MAX_BAD_WORD_CHARS:
+            message = f"Invalid '{param}': a word has from 1 to {MAX_BAD_WORD_CHARS} characters, and is not all spaces."
+            raise invalid(message, param)
+    plain = await model.tokenizer.encode([word.lstrip() for word in words], add_special_tokens=False)
+    spaced = await model.tokenizer.encode([f" {word.lstrip()}" for word in words], add_special_tokens=False)
+    runs = []
+    for alone, after_space in zip(plain, spaced, strict=True):
+        runs.append(tuple(alone))
+        if after_space and alone and after_space[0] != alone[0] and len(after_space) == len(alone):
+            runs.append(tuple(after_space))
+    return tuple(run for run in runs if run)

@@ -1,0 +1,64 @@
+"""What workers prepare for sequences before these are planned: asked for when their turn comes, then known a while.
+
+The worker works on it beside its steps, and the sequences that need it are set aside meanwhile, so that nobody else
+waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from .sequence import Preparation
+
+# Asked for at once. A worker takes 128.
+MAX_PENDING = 64
+# Remembered as ready; half of what a worker keeps, so that it does not give up what is taken for ready here.
+MAX_READY = 256
+
+
+class Preparations:
+    def __init__(self) -> None:
+        self._wanted: list[Preparation] = []
+        self._pending: dict[bytes, Preparation] = {}
+        self._ready: OrderedDict[bytes, None] = OrderedDict()
+
+    def is_ready(self, preparation: Preparation) -> bool:
+        """Whether a sequence that needs it may be planned."""
+        if preparation.key not in self._ready:
+            return False
+        self._ready.move_to_end(preparation.key)
+        return True
+
+    def ask(self, preparation: Preparation) -> bool:
+        """Whether it is asked for, now or before; not where too much is pending."""
+        if preparation.key in self._pending:
+            return True
+        if len(self._pending) >= MAX_PENDING:
+            return False
+        self._pending[preparation.key] = preparation
+        self._wanted.append(preparation)
+        return True
+
+    def take_wanted(self) -> list[Preparation]:
+        """What the worker is to be asked for, each once."""
+        wanted, self._wanted = self._wanted, []
+        return wanted
+
+    def ended(self, key: bytes, is_ready: bool) -> Preparation:
+        """The worker's answer. Raises ValueError where nothing was asked."""
+        preparation = self._pending.pop(key, None)
+        if preparation is None:
+            raise ValueError("the worker prepared what it was not asked for")
+        if is_ready:
+            self._ready[key] = None
+            if len(self._ready) > MAX_READY:
+                self._ready.popitem(last=False)
+        return preparation
+
+    def forget_worker(self) -> list[Preparation]:
+        """Another knows of nothing. Returns what was pending."""
+        pending = list(self._pending.values())
+        self._wanted.clear()
+        self._pending.clear()
+        self._ready.clear()
+        return pending

@@ -1,0 +1,163 @@
+"""The masks of a step: what grammars, bad words, allowed tokens and least lengths leave of the vocabulary, in one.
+
+State lives on the host, slot by slot, and moves with the tokens that were drawn, in the order of steps. It is rebuilt
+from a sequence's tokens when it is admitted, so preemption and failover need nothing more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from llguidance import LLMatcher
+from numpy.typing import NDArray
+
+from services.worker.constraints import TokenConstraints
+from services.worker.ops.upload import upload
+from services.worker.plan import NewSequence
+from services.worker.sampling.grammars import Grammars
+from services.worker.sampling.stage import I64
+from services.worker.sampling.token_mask import TokenMask
+from shared.grammar import GrammarError, check_matcher
+
+NO_GRAMMARS = "This worker has no tokenizer to apply a grammar with."
+NOTHING_LEFT = "No token is left to draw: the constraints of this request contradict each other."
+
+Bits = NDArray[np.uint32]  # token t is bit t % 32 of word t // 32
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A slot whose sequence is constrained."""
+
+    wire_id: int
+    constraints: TokenConstraints
+    output: list[int]
+    matcher: LLMatcher | None
+    # What is allowed whatever the output: [words]; None: all.
+    always: Bits | None
+    # Bad words of several tokens, by their last one.
+    runs: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    # Why nothing can be drawn any more; stays.
+    failure: str = ""
+
+
+class SlotConstraints:
+    """Not thread-safe: the step thread owns it."""
+
+    def __init__(self, max_num_seqs: int, vocab_size: int, grammars: Grammars | None) -> None:
+        """`grammars`: None where the model has no tokenizer; sequences with a grammar fail then."""
+        self.active = np.zeros(max_num_seqs, bool)
+        self._vocab_size = vocab_size
+        self._num_words = -(-vocab_size // 32)
+        self._grammars = grammars
+        self._slots: dict[int, _Sequence] = {}
+
+    def admit(self, sequence: NewSequence) -> str | None:
+        """The slot is the sequence's. Returns why it cannot run, a sentence for the client, or None."""
+        self.release(sequence.slot)
+        constraints = sequence.constraints
+        if constraints is None:
+            return None
+        problem = constraints.check(self._vocab_size)
+        if problem is not None:
+            return problem
+        output = sequence.token_ids[sequence.num_prompt_tokens :].tolist()
+        matcher = None
+        if constraints.grammar:
+            if self._grammars is None:
+                return NO_GRAMMARS
+            try:
+                matcher = self._grammars.matcher(constraints.grammar)
+                matcher.consume_tokens(output)
+                check_matcher(matcher)
+            except GrammarError as error:
+                return f"The grammar of this request failed: {error}."
+        runs: dict[int, list[tuple[int, ...]]] = {}
+        for word in constraints.bad_words:
+            if len(word) > 1:
+                runs.setdefault(word[-1], []).append(word[:-1])
+        always = self._always(constraints)
+        self._slots[sequence.slot] = _Sequence(sequence.wire_id, constraints, output, matcher, always, runs)
+        self.active[sequence.slot] = True
+        return None
+
+    def release(self, slot: int) -> None:
+        self._slots.pop(slot, None)
+        self.active[slot] = False
+
+    def failure(self, slot: int, wire_id: int) -> str:
+        """Why the masks of the slot's sequence allow nothing any more; empty if they do."""
+        sequence = self._slots.get(slot)
+        return "" if sequence is None or sequence.wire_id != wire_id else sequence.failure
+
+    def observe(self, slot: int, wire_id: int, token_id: int) -> None:
+        """The slot's sequence drew a token, if it is still there."""
+        sequence = self._slots.get(slot)
+        if sequence is None or sequence.wire_id != wire_id:
+            return
+        sequence.output.append(token_id)
+        # After the end, what comes is of steps that were launched before it was known, and wanted by nobody.
+        if sequence.matcher is not None and not sequence.matcher.is_stopped():
+            sequence.matcher.consume_token(token_id)
+
+    def mask(self, slots: I64, device: torch.device) -> TokenMask | None:
+        """For those of the rows' slots that are constrained. A row for which nothing is left allows nothing, and
+        `failure` says why. To be called once every token drawn before was observed; changes no state but failures."""
+        rows = np.flatnonzero(self.active[slots])
+        if not len(rows):
+            return None
+        bits = np.zeros((len(rows), self._num_words), np.uint32)
+        for row, slot in enumerate(slots[rows].tolist()):
+            sequence = self._slots[slot]
+            sequence.failure = sequence.failure or self._fill(sequence, bits[row])
+        packed = bits.view(np.int32)
+        return TokenMask(rows, torch.from_numpy(packed) if device.type == "cpu" else upload(packed, device))
+
+    def _fill(self, sequence: _Sequence, bits: Bits) -> str:
+        """Writes what the sequence may draw; returns why that is nothing."""
+        matcher, constraints = sequence.matcher, sequence.constraints
+        if matcher is None:
+            bits.fill(0xFFFFFFFF)
+        else:
+            matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+            try:
+                check_matcher(matcher)
+            except GrammarError as error:
+                bits.fill(0)
+                return f"The grammar of this request failed: {error}."
+        if sequence.always is not None:
+            bits &= sequence.always
+        for last, beginnings in sequence.runs.items():
+            if any(tuple(sequence.output[-len(beginning) :]) == beginning for beginning in beginnings):
+                bits[last // 32] &= np.uint32(~(1 << last % 32) & 0xFFFFFFFF)
+        if len(sequence.output) < constraints.min_tokens:
+            longer = bits & ~_bits(constraints.end_token_ids, self._num_words)
+            # A complete output, as far as the grammar goes, cannot go on.
+            if matcher is None or longer.any():
+                bits[:] = longer
+        self._clear_tail(bits)
+        return "" if bits.any() else NOTHING_LEFT
+
+    def _always(self, constraints: TokenConstraints) -> Bits | None:
+        single = [word[0] for word in constraints.bad_words if len(word) == 1]
+        if not constraints.allowed_token_ids and not single:
+            return None
+        allowed = _bits(constraints.allowed_token_ids, self._num_words)
+        if not constraints.allowed_token_ids:
+            allowed.fill(0xFFFFFFFF)
+        return allowed & ~_bits(single, self._num_words)
+
+    def _clear_tail(self, bits: Bits) -> None:
+        """Bits past the vocabulary stand for nothing."""
+        if self._vocab_size % 32:
+            bits[-1] &= np.uint32((1 << self._vocab_size % 32) - 1)
+
+
+def _bits(token_ids: tuple[int, ...] | list[int], num_words: int) -> Bits:
+    """Ones for these tokens."""
+    bits = np.zeros(num_words, np.uint32)
+    ids = np.asarray(token_ids, np.int64)
+    np.bitwise_or.at(bits, ids // 32, np.left_shift(np.uint32(1), (ids % 32).astype(np.uint32)))
+    return bits

@@ -1,0 +1,96 @@
+"""Grammars over the step stream: compiled beside the steps, and answered for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+import pytest
+from llguidance import LLMatcher
+
+from quire.inference.v1 import constraints_pb2
+from quire.worker.v1 import worker_pb2
+from services.worker import servicer as servicer_module
+from services.worker.engine import Engine
+from shared.grammar import GrammarError
+from tests.integration.worker.client import Stream, claimed, new_sequence, rows, values
+
+GRAMMAR = 'start: "a"'
+
+
+@pytest.fixture
+def gate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """No grammar is compiled before it is set; then none can be."""
+    gate = threading.Event()
+
+    def compile_late(grammar: str) -> LLMatcher:
+        gate.wait(20)
+        raise GrammarError("it is the test's")
+
+    monkeypatch.setattr(engine.grammars, "_compile", compile_late)
+    engine.grammars._compiled.clear()
+    yield gate
+    gate.set()
+    engine.grammars._compiled.clear()
+
+
+async def prepare(stream: Stream, key: bytes, grammar: str) -> None:
+    request = worker_pb2.PrepareGrammar(key=key, grammar=grammar)
+    await stream.call.write(worker_pb2.RunRequest(prepare=request))
+
+
+def constrained(wire_id: int, slot: int, block_id: int) -> worker_pb2.NewSequence:
+    sequence = new_sequence(wire_id, slot, [3, 4], [block_id])
+    sequence.constraints.CopyFrom(constraints_pb2.TokenConstraints(grammar=GRAMMAR))
+    return sequence
+
+
+async def test_steps_go_on_while_a_grammar_is_compiled(channel: grpc.aio.Channel, gate: threading.Event) -> None:
+    stream = await claimed(channel)
+    await prepare(stream, b"key", GRAMMAR)
+    result = await stream.step(new_sequences=[new_sequence(1, 0, [3, 4], [0])], rows=rows((1, 0, 2, 0)))
+    assert values(result.wire_ids) == [1]
+    for position in range(2, 6):
+        result = await stream.step(rows=rows((1, 0, 1, position)))
+        assert values(result.wire_ids) == [1]
+    gate.set()
+    prepared = (await stream._read()).prepared
+    assert prepared.key == b"key"
+    assert prepared.error == "The grammar of this request cannot be used: it is the test's."
+    await stream.close()
+
+
+async def test_a_sequence_whose_grammar_fails_fails_alone(channel: grpc.aio.Channel, gate: threading.Event) -> None:
+    """Also one that was planned before its grammar was prepared."""
+    stream = await claimed(channel)
+    await stream.plan(
+        new_sequences=[new_sequence(1, 0, [3, 4], [0]), constrained(2, 1, 1)], rows=rows((1, 0, 2, 0), (2, 1, 2, 0))
+    )
+    gate.set()
+    result = await stream.result()
+    assert values(result.wire_ids) == [1]
+    (error,) = result.errors
+    assert (error.wire_id, error.message) == (2, "The grammar of this request failed: it is the test's.")
+    await stream.close()
+
+
+async def test_a_tokenizer_without_bytes_takes_no_grammar(channel: grpc.aio.Channel, engine: Engine) -> None:
+    stream = await claimed(channel)
+    await prepare(stream, b"key", GRAMMAR)
+    prepared = (await stream._read()).prepared
+    assert "this model's tokenizer is of a kind that no grammar can be applied to" in prepared.error
+    engine.grammars._compiled.clear()
+    await stream.close()
+
+
+async def test_an_owner_may_wait_for_so_many_grammars(
+    channel: grpc.aio.Channel, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer_module, "MAX_PENDING_GRAMMARS", 2)
+    stream = await claimed(channel)
+    for key in (b"a", b"b", b"c"):
+        await prepare(stream, key, GRAMMAR)
+    with pytest.raises(grpc.aio.AioRpcError, match="2 grammars are being prepared already") as ended:
+        await stream._read()
+    assert ended.value.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,128 @@
+"""A sequence that needs something of its worker first waits for it alone: everybody else is planned meanwhile."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.plan import StepResult
+from services.scheduler.core.preparations import MAX_PENDING, MAX_READY, Preparations
+from services.scheduler.core.scheduler import Scheduler
+from services.scheduler.core.sequence import ErrorKind, Preparation, SequenceRequest
+
+A, B = Preparation(b"a", "grammar a"), Preparation(b"b", "grammar b")
+
+
+def core() -> Scheduler:
+    return Scheduler(
+        CoreConfig(num_blocks=64, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=64)
+    )
+
+
+def submit(core: Scheduler, key: int, needs: Preparation | None = None) -> None:
+    core.submit(SequenceRequest(key, array("I", [key + 1, 2, 3]), 8, needs=needs))
+
+
+def planned(core: Scheduler) -> list[object]:
+    """Keys of the sequences that the next step begins; the step is run."""
+    plan = core.schedule()
+    core.check_integrity()
+    if plan is None:
+        return []
+    keys = [new.sequence.request.key for new in plan.new_sequences]
+    core.apply(StepResult(plan.step_id, plan.sampling_wire_ids, array("I", [9] * len(plan.sampling_wire_ids))))
+    core.check_integrity()
+    return keys
+
+
+def test_others_are_planned_until_it_is_prepared() -> None:
+    scheduler = core()
+    submit(scheduler, 0, A)
+    submit(scheduler, 1)
+    submit(scheduler, 2, B)
+    submit(scheduler, 3, A)
+    assert planned(scheduler) == [1]
+    assert scheduler.preparations.take_wanted() == [A, B]
+    assert planned(scheduler) == []
+    assert scheduler.preparations.take_wanted() == []
+    assert scheduler.num_waiting == 3
+    assert scheduler.prepared(b"a") == []
+    assert planned(scheduler) == [0, 3]
+    scheduler.prepared(b"b")
+    assert planned(scheduler) == [2]
+    submit(scheduler, 4, A)
+    assert planned(scheduler) == [4]
+    assert scheduler.preparations.take_wanted() == []
+
+
+def test_what_cannot_be_prepared_fails_those_that_need_it() -> None:
+    scheduler = core()
+    submit(scheduler, 0, A)
+    submit(scheduler, 1, B)
+    planned(scheduler)
+    (finished,) = scheduler.prepared(b"a", "no such grammar")
+    assert finished.sequence.request.key == 0
+    assert finished.failure is not None
+    assert (finished.failure.kind, finished.failure.message) == (ErrorKind.INVALID_ARGUMENT, "no such grammar")
+    scheduler.prepared(b"b")
+    assert planned(scheduler) == [1]
+    # It is not known as ready, so the next one asks again.
+    submit(scheduler, 2, A)
+    assert planned(scheduler) == []
+    assert A in scheduler.preparations.take_wanted()
+
+
+def test_a_crowd_that_waits_for_one_preparation_lets_others_pass_in_time() -> None:
+    scheduler = core()
+    for key in range(150):
+        submit(scheduler, key, A)
+    submit(scheduler, 150)
+    assert [planned(scheduler) for _ in range(3)] == [[], [], [150]]
+    scheduler.prepared(b"a")
+    assert planned(scheduler) == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_another_worker_is_asked_again() -> None:
+    scheduler = core()
+    submit(scheduler, 0, A)
+    submit(scheduler, 1, B)
+    planned(scheduler)
+    scheduler.prepared(b"a")
+    assert planned(scheduler) == [0]
+    scheduler.preparations.take_wanted()
+    scheduler.reset()
+    assert planned(scheduler) == []
+    assert scheduler.preparations.take_wanted() == [A, B]
+    scheduler.prepared(b"a")
+    scheduler.prepared(b"b")
+    assert planned(scheduler) == [0, 1]
+
+
+def test_one_that_is_aborted_or_drained_meanwhile_is_gone() -> None:
+    scheduler = core()
+    submit(scheduler, 0, A)
+    submit(scheduler, 1, A)
+    planned(scheduler)
+    assert scheduler.abort(0)
+    assert [sequence.request.key for sequence in scheduler.drain()] == [1]
+    scheduler.prepared(b"a")
+    assert planned(scheduler) == []
+
+
+def test_an_answer_that_nobody_asked_for_breaks_the_contract() -> None:
+    with pytest.raises(ValueError, match="not asked for"):
+        core().prepared(b"a")
+
+
+def test_what_is_pending_and_what_is_remembered_is_bounded() -> None:
+    preparations = Preparations()
+    many = [Preparation(bytes([index // 256, index % 256])) for index in range(MAX_READY + 1)]
+    assert [preparations.ask(one) for one in many[: MAX_PENDING + 1]] == [True] * MAX_PENDING + [False]
+    for one in many:
+        preparations.ask(one)
+        preparations.take_wanted()
+        preparations.ended(one.key, is_ready=True)
+    assert not preparations.is_ready(many[0])
+    assert all(preparations.is_ready(one) for one in many[1:])

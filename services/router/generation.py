@@ -18,7 +18,7 @@ from services.router.model import ServedModel
 from services.router.placement import Placement
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.stop_strings import StopMatcher, StopStrings
-from services.router.submission import FinishReason, Mailbox, Sequence, Submission, TokenLogprob
+from services.router.submission import FinishReason, Mailbox, PromptLogprob, Sequence, Submission, TokenLogprob
 from services.router.text_output import TextOutput
 from shared.placement import prompt_key
 
@@ -60,6 +60,8 @@ class ChoiceDelta:
     token_ids: list[int]
     logprobs: list[TokenLogprob]
     finish_reason: FinishReason | None
+    # With each choice's first delta, where they are wanted: of its prompt's tokens, from the second on.
+    prompt_logprobs: list[PromptLogprob] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,8 @@ class Generation:
         """What is new, whenever the caller asks and there is some; ends when every choice is over. Raises ApiError."""
         try:
             while self._num_open:
-                deltas = [delta for sequence in await self._mailbox.take() if (delta := self._advance(sequence))]
+                news = self._with_prompts(await self._mailbox.take())
+                deltas = [delta for sequence in news if (delta := self._advance(sequence))]
                 if deltas:
                     yield deltas
         except ApiError:
@@ -187,6 +190,19 @@ class Generation:
             self._placement.submit(submission)
         return submissions
 
+    @staticmethod
+    def _with_prompts(news: list[Sequence]) -> list[Sequence]:
+        """Sequences with something to say. None of a prompt's has before its log probabilities are there, which come
+        with the first one: then all have."""
+        found: dict[Sequence, None] = {}
+        for sequence in news:
+            submission = sequence.submission
+            if submission.sampling.prompt_logprobs is None:
+                found[sequence] = None
+            elif not submission.lacks_prompt_logprobs:
+                found |= dict.fromkeys(submission.sequences)
+        return list(found)
+
     def _advance(self, sequence: Sequence) -> ChoiceDelta | None:
         index = self._indices[sequence]
         if self._finish_reasons[index] is not None:
@@ -215,4 +231,7 @@ class Generation:
             self._timer.finished(reason.name.lower())
         elif not token_ids:
             return None
-        return ChoiceDelta(index, text, token_ids, logprobs, reason)
+        delta = ChoiceDelta(index, text, token_ids, logprobs, reason)
+        if num_taken == 0 and sequence.submission.sampling.prompt_logprobs is not None:
+            delta.prompt_logprobs = sequence.submission.prompt_logprobs
+        return delta

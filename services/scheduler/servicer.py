@@ -204,6 +204,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             stop_token_ids.update(model.eos_token_ids)
         sampling = sampling_pb2.SamplingParams()
         sampling.CopyFrom(submit.sampling)
+        wants = sampling.HasField("prompt_logprobs")
         sampling_bytes = sampling.ByteSize()
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
         group = object() if len(submit.choices) > 1 else None
@@ -220,6 +221,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     output_token_ids=u32(choice.output_token_ids),
                     was_accepted=choice.was_accepted,
                     choice_index=choice.choice_index,
+                    num_prompt_logprobs=choice.num_prompt_logprobs if wants and choice.choice_index == 0 else None,
                     group=group,
                     cache_salt=submit.cache_salt,
                     tenant=submit.tenant,

@@ -134,7 +134,7 @@ def test_a_call_s_arguments_are_text_to_templates_that_want_text() -> None:
 
 
 def test_missing_content_is_none_or_empty_as_the_template_can_take_it() -> None:
-    message = {"role": "assistant", "content": None, "tool_calls": []}
+    message: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": []}
     assert ChatTemplate("{{ messages[0].content is none }}", {}).render([message]) == "True"
     assert ChatTemplate("{{ '<' + messages[0].content.strip() }}", {}).render([message]) == "<"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -34,6 +35,8 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...]
     # With the choice's last delta.
     finish_reason: FinishReason | None
+    # With the choice's first delta, where they were asked for: of the prompt's tokens, from the second on.
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Choice:
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
     finish_reason: FinishReason
+    # Of the prompt's tokens, from the second on.
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +80,16 @@ def delta_from_proto(message: inference_pb2.Delta) -> Delta:
         choice_index=message.choice_index,
         text=message.text,
         token_ids=tuple(message.token_ids),
-        logprobs=tuple(
-            TokenLogprob(entry.token_id, entry.logprob, tuple((top.token_id, top.logprob) for top in entry.top))
-            for entry in message.logprobs
-        ),
+        logprobs=_logprobs(message.logprobs),
         finish_reason=_FINISH_REASONS.get(message.finish_reason),
+        prompt_logprobs=_logprobs(message.prompt_logprobs),
+    )
+
+
+def _logprobs(entries: Iterable[inference_pb2.TokenLogprob]) -> tuple[TokenLogprob, ...]:
+    return tuple(
+        TokenLogprob(entry.token_id, entry.logprob, tuple((top.token_id, top.logprob) for top in entry.top))
+        for entry in entries
     )
 
 
@@ -93,6 +103,7 @@ class _Gathered:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class Gatherer:
@@ -107,6 +118,7 @@ class Gatherer:
         choice.token_ids += delta.token_ids
         choice.logprobs += delta.logprobs
         choice.finish_reason = delta.finish_reason
+        choice.prompt_logprobs = choice.prompt_logprobs or delta.prompt_logprobs
 
     def result(self, usage: Usage | None) -> Result:
         """Raises StreamCutError where some choice, or the usage, is missing."""
@@ -115,7 +127,13 @@ class Gatherer:
             if choice.finish_reason is None:
                 raise StreamCutError
             choices.append(
-                Choice("".join(choice.pieces), tuple(choice.token_ids), tuple(choice.logprobs), choice.finish_reason)
+                Choice(
+                    "".join(choice.pieces),
+                    tuple(choice.token_ids),
+                    tuple(choice.logprobs),
+                    choice.finish_reason,
+                    choice.prompt_logprobs,
+                )
             )
         if usage is None or not choices:
             raise StreamCutError

@@ -91,6 +91,12 @@ class ChatTemplate:
         return prepared
 
 
+def text_of(message: Mapping[str, Any]) -> str:
+    """A message's content as one text."""
+    content = message.get("content")
+    return join_parts(content) if isinstance(content, list) else content or ""
+
+
 def join_parts(parts: Sequence[Mapping[str, Any]]) -> str:
     """The parts of a message's content as one text, as vLLM joins them."""
     return "\n".join(part["text"] for part in parts if part["type"] == "text")
@@ -125,8 +131,11 @@ def from_tokenizer_config(config: Mapping[str, Any]) -> ChatTemplate | None:
     if isinstance(source, list):
         named = {entry["name"]: entry["template"] for entry in source}
         source = named.get("default")
-    if not isinstance(source, str):
-        return None
+    return ChatTemplate(source, special_tokens(config)) if isinstance(source, str) else None
+
+
+def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of a tokenizer_config.json's special tokens, by the names that templates know them by."""
     tokens = {}
     for name in _SPECIAL_TOKENS:
         token = config.get(name)
@@ -134,7 +143,7 @@ def from_tokenizer_config(config: Mapping[str, Any]) -> ChatTemplate | None:
             token = token.get("content")
         if isinstance(token, str):
             tokens[name] = token
-    return ChatTemplate(source, tokens)
+    return tokens
 
 
 def no_chat_template(model: str) -> ApiError:

@@ -30,13 +30,17 @@ class GenerationRequest:
     request_id: str
     model: ServedModel
     prompts: tuple[list[int], ...]
-    # Beside the prompts: the most tokens to generate for each.
+    # Beside the prompts: the most tokens to generate for each. With 0 one is generated, and nobody learns of it.
     max_tokens: tuple[int, ...]
     sampling: SamplingParams
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
+    # Whether the text has what ended it: the stop string, or the stop token's own text.
+    includes_stop: bool = False
     n: int = 1
     skip_special_tokens: bool = True
+    # Whether every delta tells the usage so far.
+    continuous_usage: bool = False
     # Seconds until the client gives up; None: no limit.
     timeout: float | None = None
     traceparent: str = ""
@@ -62,6 +66,10 @@ class ChoiceDelta:
     finish_reason: FinishReason | None
     # With each choice's first delta, where they are wanted: of its prompt's tokens, from the second on.
     prompt_logprobs: list[PromptLogprob] | None = None
+    # What ended it, where that was a stop string or one of the request's stop tokens.
+    stop_reason: str | int | None = None
+    # Of the whole request so far, where every delta tells it.
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +167,7 @@ class Generation:
         info = request.model.info
         sampling = request.sampling.resolve(info.default_sampling)
         stops = StopStrings(request.stop_strings) if request.stop_strings else None
-        end_token_ids = request.stop.end_token_ids(info.eos_token_ids)
+        ends = frozenset[int]() if request.includes_stop else request.stop.end_token_ids(info.eos_token_ids)
         deadline = None if request.timeout is None else asyncio.get_running_loop().time() + request.timeout
         submissions = []
         for prompt, max_tokens in zip(request.prompts, request.max_tokens, strict=True):
@@ -168,7 +176,7 @@ class Generation:
                 model=info,
                 prompt_token_ids=prompt,
                 sampling=sampling,
-                stop=StopConditions(max_tokens, request.stop.stop_token_ids, request.stop.ignore_eos),
+                stop=StopConditions(max(1, max_tokens), request.stop.stop_token_ids, request.stop.ignore_eos),
                 n=request.n,
                 deadline=deadline,
                 traceparent=request.traceparent,
@@ -181,8 +189,8 @@ class Generation:
             for sequence in submission.sequences:
                 self._indices[sequence] = len(self._outputs)
                 detokenizer = request.model.tokenizer.vocabulary.detokenizer(prompt, request.skip_special_tokens)
-                matcher = None if stops is None else StopMatcher(stops)
-                self._outputs.append(TextOutput(detokenizer, matcher, end_token_ids))
+                matcher = None if stops is None else StopMatcher(stops, request.includes_stop)
+                self._outputs.append(TextOutput(detokenizer, matcher, ends))
                 self._num_taken.append(0)
                 self._finish_reasons.append(None)
             submissions.append(submission)
@@ -210,11 +218,15 @@ class Generation:
         output, num_taken = self._outputs[index], self._num_taken[index]
         token_ids = sequence.output_token_ids[num_taken:]
         logprobs = sequence.logprobs[num_taken:]
+        reason = sequence.finish_reason
+        if not self._request.max_tokens[index // self._request.n]:
+            # The one token is nobody's business.
+            token_ids, logprobs, num_taken = [], [], 0
+            reason = reason and FinishReason.LENGTH
         text, num_counted = output.push(token_ids)
         if token_ids:
             self._num_taken[index] = num_taken + len(token_ids)
             self._timer.tokens(index, num_counted, time.monotonic())
-        reason = sequence.finish_reason
         if output.stopped:
             reason = FinishReason.STOP
             token_ids, logprobs = token_ids[:num_counted], logprobs[:num_counted]
@@ -232,6 +244,15 @@ class Generation:
         elif not token_ids:
             return None
         delta = ChoiceDelta(index, text, token_ids, logprobs, reason)
+        if reason is FinishReason.STOP:
+            delta.stop_reason = output.stop_string or self._stop_token(token_ids)
+        if self._request.continuous_usage:
+            delta.usage = self.usage
         if num_taken == 0 and sequence.submission.sampling.prompt_logprobs is not None:
             delta.prompt_logprobs = sequence.submission.prompt_logprobs
         return delta
+
+    def _stop_token(self, token_ids: list[int]) -> int | None:
+        """The last token, where it is one that the request named."""
+        last = token_ids[-1] if token_ids else None
+        return last if last in self._request.stop.stop_token_ids else None

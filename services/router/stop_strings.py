@@ -59,13 +59,17 @@ class StopStrings:
 class StopMatcher:
     """Follows one choice's text."""
 
-    __slots__ = ("_held", "_state", "_stops", "stopped")
+    __slots__ = ("_held", "_includes_stop", "_state", "_stops", "found", "stopped")
 
-    def __init__(self, stops: StopStrings) -> None:
+    def __init__(self, stops: StopStrings, includes_stop: bool = False) -> None:
+        """`includes_stop`: whether the text ends after the stop string instead of before it."""
         self._stops = stops
+        self._includes_stop = includes_stop
         self._state = 0
         self._held = ""
         self.stopped = False
+        # The stop string that ended the text.
+        self.found = ""
 
     def push(self, text: str) -> str:
         """The text that can be sent now. After a stop string `stopped` is True, and nothing more is to be pushed."""
@@ -80,7 +84,9 @@ class StopMatcher:
                 self.stopped = True
                 whole = self._held + text[: position + 1]
                 self._held = ""
-                return whole[: len(whole) - stops.match_length[state]]
+                end = len(whole) - stops.match_length[state]
+                self.found = whole[end:]
+                return whole if self._includes_stop else whole[:end]
         self._state = state
         whole = self._held + text
         sendable = len(whole) - stops.depth[state]

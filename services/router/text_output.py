@@ -40,6 +40,11 @@ class TextOutput:
         self.num_tokens += len(token_ids)
         return "".join(pieces), len(token_ids)
 
+    @property
+    def stop_string(self) -> str | None:
+        """The stop string that was found."""
+        return self._matcher.found if self._matcher is not None and self.stopped else None
+
     def finish(self) -> str:
         """What was held back and can be sent now that no more tokens come. An incomplete character is not."""
         return self._matcher.flush() if self._matcher is not None else ""

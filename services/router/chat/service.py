@@ -10,6 +10,7 @@ from services.router.answers import Answers
 from services.router.calls import Caller, caller_of
 from services.router.chat.message import Message, MessageDelta, MessageParser, PlainParser
 from services.router.chat.request import ChatRequest
+from services.router.chat_template import text_of
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, GenerationRequest, Generator, Usage
 from services.router.model import ServedModel, output_budget
@@ -48,7 +49,7 @@ class ChatService:
         model = await self.generator.placement.model(request.model)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             generation_request, parsers = await prepare(request, model, caller, span.traceparent)
-            writer = _MessageWriter(parsers, writer_for(model))
+            writer = _MessageWriter(parsers, writer_for(model), generation_request.prompts[0])
             await self.answers.send(generation_request, span, context, writer, stream=stream)
 
 
@@ -63,12 +64,16 @@ async def prepare(
         add_special_tokens=request.add_special_tokens,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
+        chat_template=request.chat_template,
         template_kwargs=request.template_kwargs,
+        documents=request.documents,
+        truncation=options.truncation,
+        max_tokens=options.stop.max_tokens,
         param=request.messages_param,
     )
     params = (request.messages_param, request.max_tokens_param)
     max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
-    turns = ((message["role"], message["content"]) for message in request.messages)
+    turns = ((message["role"], text_of(message)) for message in request.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
     return (
         options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity),
@@ -79,18 +84,26 @@ async def prepare(
 class _MessageWriter:
     """An AnswerWriter that has a ChatWriter write what its choices' parsers make of their text."""
 
-    def __init__(self, parsers: list[MessageParser], writer: ChatWriter) -> None:
+    def __init__(self, parsers: list[MessageParser], writer: ChatWriter, prompt_token_ids: list[int]) -> None:
         self.stream_type = writer.stream_type
         self.end, self.error = writer.end, writer.error
         self._parsers = parsers
+        self._prompt_token_ids = prompt_token_ids
         self._writer = writer
         self._messages = [Message() for _ in parsers]
 
     def events(self, delta: ChoiceDelta) -> bytes:
-        return self._writer.events(self._parsers[delta.index].parse(delta))
+        return self._writer.events(self._parse(delta))
 
     def add(self, delta: ChoiceDelta) -> None:
-        self._messages[delta.index].add(self._parsers[delta.index].parse(delta))
+        self._messages[delta.index].add(self._parse(delta))
 
     def whole(self, usage: Usage) -> bytes:
         return self._writer.whole(self._messages, usage)
+
+    def _parse(self, delta: ChoiceDelta) -> MessageDelta:
+        parsed = self._parsers[delta.index].parse(delta)
+        # What no parser changes.
+        parsed.stop_reason, parsed.token_ids, parsed.usage = delta.stop_reason, delta.token_ids, delta.usage
+        parsed.prompt_logprobs, parsed.prompt_token_ids = delta.prompt_logprobs, self._prompt_token_ids
+        return parsed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from quire.inference.v1 import inference_pb2, sampling_pb2
@@ -65,10 +66,14 @@ def messages_from_proto(messages: Any) -> list[dict[str, Any]]:
     return [{"role": message.role, "content": message.content} for message in messages]
 
 
-def delta_to_proto(delta: ChoiceDelta) -> inference_pb2.Delta:
+def delta_to_proto(delta: ChoiceDelta, prompt_token_ids: Sequence[int]) -> inference_pb2.Delta:
     message = inference_pb2.Delta(choice_index=delta.index, text=delta.text, token_ids=delta.token_ids)
     if delta.logprobs:
         message.logprobs.extend(_logprob_to_proto(entry) for entry in delta.logprobs)
+    if delta.prompt_logprobs:
+        following = zip(prompt_token_ids[1:], delta.prompt_logprobs, strict=True)
+        entries = (TokenLogprob(token_id, entry.logprob, entry.top) for token_id, entry in following)
+        message.prompt_logprobs.extend(map(_logprob_to_proto, entries))
     if delta.finish_reason is not None:
         message.finish_reason = _FINISH_REASONS[delta.finish_reason]
     return message

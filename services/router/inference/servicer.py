@@ -117,7 +117,7 @@ class InferenceServicer:
             span.started(request)
             async for deltas in generation.deltas():
                 for delta in deltas:
-                    await self.calls.write(context, response(delta=delta_to_proto(delta)))
+                    await self.calls.write(context, response(delta=delta_to_proto(delta, request.prompts[0])))
             span.ended(generation)
             await self.calls.write(context, response(final=final_to_proto(generation.usage)))
 

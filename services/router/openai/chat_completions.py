@@ -1,26 +1,52 @@
-"""/v1/chat/completions: its body, and its answers, streamed and whole."""
+"""/v1/chat/completions: its body, and what it asks for."""
 
 from __future__ import annotations
 
-from json.encoder import encode_basestring
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, Tag
 
-from services.router.answers import EVENT_STREAM
-from services.router.chat.message import Message, MessageDelta
 from services.router.chat.request import ChatRequest
-from services.router.errors import ApiError, invalid
-from services.router.generation import Usage
+from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, GenerationBody, string_or_array, union
-from services.router.openai.json import AnswerHead, chat_logprobs, dump, dumps, end_of_stream, error_event
+from services.router.openai.chat_writer import ChatStyle
 from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import MAX_LOGPROBS
 
+MAX_DOCUMENTS = 1024
+
 
 class TextPart(Body):
-    type: Literal["text"]
+    type: Literal["text", "input_text", "output_text"]
     text: str
+
+
+class RefusalPart(Body):
+    """What an assistant refused with, in a conversation that goes on."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+class OtherPart(Body):
+    """Parts that no text model takes; refused by name."""
+
+    type: Literal["image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "image_embeds"]
+
+
+def _part_kind(value: object) -> str | None:
+    """A part's member of the union, by its `type`; those without one are told that it is missing."""
+    if not isinstance(value, dict):
+        return None
+    kind = value.get("type")
+    return "#refusal" if kind == "refusal" else "#other" if kind in get_args(_OTHER_TYPES) else "#text"
+
+
+_OTHER_TYPES = OtherPart.model_fields["type"].annotation
+Part = Annotated[
+    Annotated[TextPart, Tag("#text")] | Annotated[RefusalPart, Tag("#refusal")] | Annotated[OtherPart, Tag("#other")],
+    union(_part_kind, "an object with a type"),
+]
 
 
 class FunctionCall(Body):
@@ -38,24 +64,24 @@ class ChatMessage(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: (
         Annotated[
-            Annotated[str, Tag("#string")] | Annotated[list[TextPart], Tag("#array")],
+            Annotated[str, Tag("#string")] | Annotated[list[Part], Tag("#array")],
             union(string_or_array, "a string or an array of text parts"),
         ]
         | None
     ) = None
+    refusal: str | None = None
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: list[ToolCall] | None = None
 
-    @property
-    def text(self) -> str:
-        if isinstance(self.content, list):
-            return "\n".join(part.text for part in self.content)
-        return self.content or ""
-
     def to_template(self) -> dict[str, Any]:
-        """As chat templates expect it: text parts joined, absent fields absent."""
-        message: dict[str, Any] = {"role": self.role, "content": self.text}
+        """As chat templates expect it: a refusal is text like any other, absent fields are absent."""
+        content: Any = self.content
+        if isinstance(content, list):
+            content = [{"type": "text", "text": _text_of(part)} for part in content]
+        elif content is None:
+            content = self.refusal
+        message: dict[str, Any] = {"role": self.role, "content": content}
         if self.name is not None:
             message["name"] = self.name
         if self.tool_call_id is not None:
@@ -65,18 +91,30 @@ class ChatMessage(Body):
         return message
 
 
+def _text_of(part: Any) -> str:
+    text: str = part.refusal if isinstance(part, RefusalPart) else part.text
+    return text
+
+
 class ChatCompletionRequest(GenerationBody):
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
+    echo: bool | None = None
 
     def check(self, max_n: int) -> None:
         super().check(max_n)
         check_messages(self.messages)
+        if self.echo:
+            message = "'echo' is not supported for chats by this server. Remove it from your request."
+            raise ApiError(ErrorKind.UNSUPPORTED, message, "echo")
         if self.top_logprobs and not self.logprobs:
             raise invalid("Invalid 'top_logprobs': it needs 'logprobs' to be true.", "top_logprobs")
         if (
@@ -86,6 +124,15 @@ class ChatCompletionRequest(GenerationBody):
         ):
             message = "'continue_final_message' and 'add_generation_prompt' exclude each other."
             raise invalid(message, "continue_final_message")
+
+    @property
+    def style(self) -> ChatStyle:
+        return ChatStyle(
+            with_logprobs=bool(self.logprobs),
+            with_usage=self.include_usage,
+            with_token_ids=bool(self.return_token_ids),
+            names_tokens_by_id=bool(self.return_tokens_as_token_ids),
+        )
 
     def to_chat(self) -> ChatRequest:
         """Raises ApiError."""
@@ -99,69 +146,25 @@ class ChatCompletionRequest(GenerationBody):
             add_special_tokens=bool(self.add_special_tokens),
             add_generation_prompt=self.add_generation_prompt and not self.continue_final_message,
             continue_final_message=self.continue_final_message,
+            chat_template=self.chat_template,
             template_kwargs=self.chat_template_kwargs,
+            documents=self.documents,
             max_tokens_param=limit_param,
         )
 
 
 def check_messages(messages: list[ChatMessage]) -> None:
-    """Raises ApiError where a message has neither content nor tool calls."""
+    """Raises ApiError where a message has neither content nor tool calls, or parts that are no text."""
     for index, message in enumerate(messages):
-        if message.content is None and not message.tool_calls:
+        parts = message.content if isinstance(message.content, list) else []
+        for position, part in enumerate(parts):
+            param = f"messages[{index}].content[{position}].type"
+            if isinstance(part, OtherPart):
+                text = f"Invalid value for '{param}': '{part.type}'. This model takes text alone."
+                raise invalid(text, param, "invalid_value")
+            if isinstance(part, RefusalPart) and message.role != "assistant":
+                text = f"Invalid value for '{param}': 'refusal'. Only an assistant's message has such parts."
+                raise invalid(text, param, "invalid_value")
+        if message.content is None and message.refusal is None and not message.tool_calls:
             param = f"messages[{index}].content"
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-
-
-class ChatCompletionWriter:
-    """A ChatWriter."""
-
-    stream_type = EVENT_STREAM
-
-    def __init__(self, head: AnswerHead, with_logprobs: bool, with_usage: bool) -> None:
-        """`with_usage`: whether a stream ends with it."""
-        self._head = head
-        self._start = head.of_chunk("chat.completion.chunk")
-        self._vocabulary = head.vocabulary if with_logprobs else None
-        self._with_usage = with_usage
-        self._tail = ',"usage":null}\n\n' if with_usage else "}\n\n"
-        self._begun: set[int] = set()
-
-    def events(self, delta: MessageDelta) -> bytes:
-        start, tail, index = self._start, self._tail, delta.choice_index
-        parts = []
-        if index not in self._begun:
-            self._begun.add(index)
-            parts.append(
-                f'{start}{{"index":{index},"delta":{{"role":"assistant","content":""}},'
-                f'"logprobs":null,"finish_reason":null}}]{tail}'
-            )
-        if delta.content or (delta.logprobs and self._vocabulary is not None):
-            logprobs = "null" if self._vocabulary is None else dumps(chat_logprobs(delta.logprobs, self._vocabulary))
-            parts.append(
-                f'{start}{{"index":{index},"delta":{{"content":{encode_basestring(delta.content)}}},'
-                f'"logprobs":{logprobs},"finish_reason":null}}]{tail}'
-            )
-        if delta.end_reason is not None:
-            parts.append(
-                f'{start}{{"index":{index},"delta":{{}},"logprobs":null,'
-                f'"finish_reason":"{delta.end_reason.value}"}}]{tail}'
-            )
-        return "".join(parts).encode()
-
-    def end(self, usage: Usage) -> bytes:
-        return end_of_stream(self._start, usage if self._with_usage else None)
-
-    def error(self, error: ApiError) -> bytes:
-        return error_event(error)
-
-    def whole(self, messages: list[Message], usage: Usage) -> bytes:
-        choices = [self._choice(index, message) for index, message in enumerate(messages)]
-        return dump(self._head.whole("chat.completion", choices, usage))
-
-    def _choice(self, index: int, message: Message) -> dict[str, Any]:
-        return {
-            "index": index,
-            "message": {"role": "assistant", "content": message.content, "refusal": None},
-            "logprobs": None if self._vocabulary is None else chat_logprobs(message.logprobs, self._vocabulary),
-            "finish_reason": None if message.end_reason is None else message.end_reason.value,
-        }

@@ -10,12 +10,15 @@ Between the two: a line of JSON each way. {"source", "special_tokens", "argument
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import resource
 import signal
 import sys
-from asyncio.subprocess import PIPE, Process
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from subprocess import PIPE, Popen
 from typing import Any
 
 from services.router.errors import ApiError, invalid, overloaded
@@ -31,9 +34,10 @@ _MAX_WAITING = 64
 
 class ForeignTemplates:
     def __init__(self) -> None:
-        self._lock = asyncio.Lock()
+        # Its one thread alone talks to the process.
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="templates")
         self._num_waiting = 0
-        self._process: Process | None = None
+        self._process: Popen[bytes] | None = None
 
     async def render(self, source: str, special_tokens: Mapping[str, str], arguments: Mapping[str, Any]) -> str:
         """`arguments`: of ChatTemplate.render. Raises ApiError: the template is too large, is no template, refuses the
@@ -43,11 +47,10 @@ class ForeignTemplates:
             raise invalid(message, "chat_template", "string_above_max_length")
         if self._num_waiting >= _MAX_WAITING:
             raise overloaded("Too many requests with chat templates of their own are waiting.")
-        line = json.dumps({"source": source, "special_tokens": special_tokens, "arguments": arguments}) + "\n"
+        task = {"source": source, "special_tokens": special_tokens, "arguments": arguments}
         self._num_waiting += 1
         try:
-            async with self._lock:
-                answer = await self._ask(line.encode())
+            answer = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask, task)
         finally:
             self._num_waiting -= 1
         if "error" in answer:
@@ -56,37 +59,40 @@ class ForeignTemplates:
         return text
 
     def close(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-        self._process = None
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        if self._process is not None:
+            self._end(self._process)
 
-    async def _ask(self, line: bytes) -> dict[str, Any]:
+    def _ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
         process = self._process
-        if process is None or process.returncode is not None:
-            process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", __name__, stdin=PIPE, stdout=PIPE, limit=_MAX_LINE_BYTES
-            )
+        if process is None:
+            process = self._process = Popen([sys.executable, "-m", __name__], stdin=PIPE, stdout=PIPE)
         assert process.stdin is not None
         assert process.stdout is not None
+        alarm = threading.Timer(_WALL_SECONDS, process.kill)
+        alarm.start()
         answer = b""
         try:
-            async with asyncio.timeout(_WALL_SECONDS):
-                process.stdin.write(line)
-                await process.stdin.drain()
-                answer = await process.stdout.readline()
-        except (TimeoutError, ValueError, ConnectionError):
-            pass  # too slow, too much, or dead: all the same to the client
+            process.stdin.write(json.dumps(task).encode() + b"\n")
+            process.stdin.flush()
+            answer = process.stdout.readline(_MAX_LINE_BYTES)
+        except OSError:
+            pass  # it is dead, as it is when it says nothing
         finally:
-            # Also where the client left in the middle: the next one's answer must not be this one's.
-            if not answer.endswith(b"\n"):
-                self._process = None
-                if process.returncode is None:
-                    process.kill()
+            alarm.cancel()
         if not answer.endswith(b"\n"):
+            self._end(process)
             message = "Invalid 'chat_template': rendering it took too much time or memory."
             raise invalid(message, "chat_template", "invalid_value")
         parsed: dict[str, Any] = json.loads(answer)
         return parsed
+
+    def _end(self, process: Popen[bytes]) -> None:
+        self._process = None
+        process.kill()
+        # Leaving it waits for the process and closes its pipes.
+        with contextlib.suppress(OSError), process:
+            pass
 
 
 def _render(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,7 +35,8 @@ def prompts(scheduler: FakeScheduler) -> list[list[int]]:
 async def test_echo_with_logprobs_tells_the_prompt_s_first(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler(answer_text(" one")))
     body = {"prompt": "Hello, world!", "echo": True, "logprobs": 2, "max_tokens": 9}
-    (choice,) = Completion.model_validate((await api.complete(**body)).json, strict=True).choices
+    # Not by validation: the SDK's types know no null, which OpenAI's servers send as the first token's.
+    (choice,) = Completion.construct(**(await api.complete(**body)).json).choices
     logprobs = choice.logprobs
     assert logprobs is not None
     assert choice.text == "Hello, world! one"

@@ -148,8 +148,10 @@ async def _encode(body: CompletionRequest, model: ServedModel) -> list[list[int]
     for index, token_ids in enumerate(token_prompts):
         check_token_range(model, token_ids, body.param(index))
     if truncation is None:
-        for index, prompt in enumerate([*texts, *token_prompts]):
-            check_length(model, prompt, body.param(index))
+        for index, text in enumerate(texts):
+            check_length(model, text, body.param(index))
+        for index, token_ids in enumerate(token_prompts):
+            check_length(model, token_ids, body.param(index))
     encoded = token_prompts or await model.tokenizer.encode(texts, body.add_special_tokens is not False)
     if truncation is None:
         return encoded

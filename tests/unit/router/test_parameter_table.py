@@ -23,7 +23,7 @@ REQUESTS: dict[str, tuple[type[GenerationBody], dict[str, Any]]] = {
     "completions": (CompletionRequest, {"prompt": "x"}),
 }
 # vLLM 0.32's, of chats and completions, besides OpenAI's.
-VLLM = {  # fmt: skip
+VLLM = {
     "use_beam_search",
     "top_k",
     "min_p",

@@ -164,7 +164,7 @@ def test_null_means_absent_and_fields_asking_for_nothing_pass() -> None:
 
 def test_parts_of_text_and_tool_calls_reach_the_template() -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "2", "tool_call_id": "call_1"},

@@ -123,7 +123,7 @@ def logits(directory: Path, quantize: Quantizer, texts: Sequence[Text]) -> list[
             positions = torch.arange(len(ids), dtype=torch.int32)
             batch = AttentionBatch(positions, torch.tensor([0, len(ids)], dtype=torch.int32), blocks)
             judged = torch.arange(text.first_predicted - 1, len(ids))
-            predicted.append(decoder.forward(ids, batch, pages, judged))
+            predicted.append(decoder.logits(decoder.hidden_states(ids, batch, pages, judged)))
         return predicted
 
 

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shared.version import version
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -76,16 +78,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def usage() -> str:
     lines = [f"  {name:<10} {command.help}" for name, command in COMMANDS.items()]
     return USAGE.format(commands="\n".join(lines))
-
-
-def version() -> str:
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("quire")
-    except PackageNotFoundError:
-        return "unknown (not installed)"
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ class Options(TypedDict, total=False):
     logit_bias: Mapping[int, float]
     seed: int
     logprobs: int
+    prompt_logprobs: int
     # Strings that end the output.
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]

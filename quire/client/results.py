@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -57,6 +58,8 @@ class Delta:
     # Of chats: no part of the text.
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
+    # With the choice's first delta, where they were asked for: of the prompt's tokens, from the second on.
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class Choice:
     finish_reason: FinishReason
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
+    # Of the prompt's tokens, from the second on.
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,13 +112,18 @@ def delta_from_proto(message: inference_pb2.Delta) -> Delta:
         choice_index=message.choice_index,
         text=message.text,
         token_ids=tuple(message.token_ids),
-        logprobs=tuple(
-            TokenLogprob(entry.token_id, entry.logprob, tuple((top.token_id, top.logprob) for top in entry.top))
-            for entry in message.logprobs
-        ),
+        logprobs=_logprobs(message.logprobs),
         finish_reason=_FINISH_REASONS.get(message.finish_reason),
         reasoning=message.reasoning,
         tool_calls=tuple(ToolCallDelta(call.index, call.id, call.name, call.arguments) for call in message.tool_calls),
+        prompt_logprobs=_logprobs(message.prompt_logprobs),
+    )
+
+
+def _logprobs(entries: Iterable[inference_pb2.TokenLogprob]) -> tuple[TokenLogprob, ...]:
+    return tuple(
+        TokenLogprob(entry.token_id, entry.logprob, tuple((top.token_id, top.logprob) for top in entry.top))
+        for entry in entries
     )
 
 
@@ -127,6 +137,7 @@ class _Gathered:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
+    prompt_logprobs: tuple[TokenLogprob, ...] = ()
     reasoning: list[str] = field(default_factory=list)
     # The first delta of each call, and the pieces of its arguments.
     calls: list[tuple[ToolCallDelta, list[str]]] = field(default_factory=list)
@@ -156,6 +167,7 @@ class Gatherer:
         for call in delta.tool_calls:
             choice.add_call(call)
         choice.finish_reason = delta.finish_reason
+        choice.prompt_logprobs = choice.prompt_logprobs or delta.prompt_logprobs
 
     def result(self, usage: Usage | None) -> Result:
         """Raises StreamCutError where some choice, or the usage, is missing."""
@@ -171,6 +183,7 @@ class Gatherer:
                     choice.finish_reason,
                     "".join(choice.reasoning),
                     choice.tool_calls,
+                    choice.prompt_logprobs,
                 )
             )
         if usage is None or not choices:

@@ -202,4 +202,4 @@ class _Planner:
     def _sequence(self, slot: int, num_tokens: int, num_computed: int, block_ids: range) -> NewSequence:
         self._wire_id += 1
         request = SequenceRequest(self._wire_id, array(U32, [1]) * num_tokens, 1, sampling=_GREEDY)
-        return NewSequence(CoreSequence(request, 0), self._wire_id, slot, num_computed, list(block_ids))
+        return NewSequence(CoreSequence(request, 0), self._wire_id, slot, num_computed, list(block_ids), None)

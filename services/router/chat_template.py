@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.template_content import ContentForm, content_form
 
 # What a request's chat_template_kwargs must not replace.
 _RESERVED = frozenset(
     {"messages", "conversations", "tools", "documents", "chat_template", "add_generation_prompt"}
     | {"continue_final_message", "return_assistant_tokens_mask"}
 )
+# What a template raises that cannot do with its input, beside Jinja's own errors.
+_STUMBLES = (TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -25,6 +28,7 @@ class ChatTemplate:
         self.source = source
         self._special_tokens = dict(special_tokens)
         self._knows_developer = "developer" in source
+        self._content_form = content_form(source)
 
     def render(
         self,
@@ -36,30 +40,36 @@ class ChatTemplate:
         continue_final_message: bool = False,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt's text. `tools`: in OpenAI's form. Raises ApiError where the template refuses the messages."""
-        from jinja2.exceptions import TemplateError
+        """The prompt's text. `messages`, `tools`: as in OpenAI's JSON. `documents`: most templates want `title`
+        and `text`. Raises ApiError where the template refuses the messages."""
+        from jinja2.exceptions import TemplateError, UndefinedError
         from transformers.utils.chat_template_utils import render_jinja_template
 
         kwargs = self._special_tokens | dict(template_kwargs or {})
         if reserved := _RESERVED & kwargs.keys():
             param = f"chat_template_kwargs.{min(reserved)}"
             raise invalid(f"Invalid '{param}': a template's argument of this name cannot be set.", param)
-        try:
-            rendered = render_jinja_template(
-                [[self._prepare(message) for message in messages]],
-                chat_template=self.source,
-                tools=None if not tools else [dict(tool) for tool in tools],
-                documents=None if not documents else [dict(document) for document in documents],
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                **kwargs,
-            )
-        except TemplateError as error:
-            raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
-        except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError) as error:
-            # A template that trips over what it was given; its text is the model's, its input the client's.
-            raise invalid(f"The model's chat template fails on these messages: {error}", "messages") from None
-        return str(rendered[0][0])
+        prepared = [self._prepare(message) for message in messages]
+        failure: Exception | None = None
+        for form in _forms(prepared):
+            try:
+                rendered = render_jinja_template(
+                    [form],
+                    tools=None if not tools else [dict(tool) for tool in tools],
+                    documents=None if not documents else [dict(document) for document in documents],
+                    chat_template=self.source,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    **kwargs,
+                )
+                return str(rendered[0][0])
+            except (*_STUMBLES, UndefinedError) as error:
+                # It trips over what it was given; another form may suit it.
+                failure = failure or error
+            except TemplateError as error:
+                raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
+        # Its text is the model's, its input the client's.
+        raise invalid(f"The model's chat template fails on these messages: {failure}", "messages") from None
 
     def warm(self) -> None:
         """Compiles the template, so that the first request does not wait for it."""
@@ -73,9 +83,41 @@ class ChatTemplate:
         # OpenAI's newer name for the system role, which few templates know.
         if prepared["role"] == "developer" and not self._knows_developer:
             prepared["role"] = "system"
-        if prepared.get("tool_calls"):
-            prepared["tool_calls"] = [_with_parsed_arguments(call) for call in prepared["tool_calls"]]
+        content = prepared.get("content")
+        if isinstance(content, list) and self._content_form is ContentForm.STRING:
+            prepared["content"] = join_parts(content)
+        elif isinstance(content, str) and self._content_form is ContentForm.PARTS:
+            prepared["content"] = [{"type": "text", "text": content}]
         return prepared
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """A message's content as one text."""
+    content = message.get("content")
+    return join_parts(content) if isinstance(content, list) else content or ""
+
+
+def join_parts(parts: Sequence[Mapping[str, Any]]) -> str:
+    """The parts of a message's content as one text, as vLLM joins them."""
+    return "\n".join(part["text"] for part in parts if part["type"] == "text")
+
+
+def _forms(messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """Messages as templates may expect them, the usual form first: a call's arguments as an object or as JSON text,
+    content that is missing as null or as an empty text."""
+    parsed = [_with_parsed_arguments(message) for message in messages]
+    yield parsed
+    lacks_content = any(message.get("content") is None for message in messages)
+    if lacks_content:
+        yield [_with_content(message) for message in parsed]
+    if any(message.get("tool_calls") for message in messages):
+        yield messages
+        if lacks_content:
+            yield [_with_content(message) for message in messages]
+
+
+def _with_content(message: dict[str, Any]) -> dict[str, Any]:
+    return message if message.get("content") is not None else message | {"content": ""}
 
 
 def import_renderer() -> None:
@@ -89,8 +131,11 @@ def from_tokenizer_config(config: Mapping[str, Any]) -> ChatTemplate | None:
     if isinstance(source, list):
         named = {entry["name"]: entry["template"] for entry in source}
         source = named.get("default")
-    if not isinstance(source, str):
-        return None
+    return ChatTemplate(source, special_tokens(config)) if isinstance(source, str) else None
+
+
+def special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """The texts of a tokenizer_config.json's special tokens, by the names that templates know them by."""
     tokens = {}
     for name in _SPECIAL_TOKENS:
         token = config.get(name)
@@ -98,7 +143,7 @@ def from_tokenizer_config(config: Mapping[str, Any]) -> ChatTemplate | None:
             token = token.get("content")
         if isinstance(token, str):
             tokens[name] = token
-    return ChatTemplate(source, tokens)
+    return tokens
 
 
 def no_chat_template(model: str) -> ApiError:
@@ -110,13 +155,16 @@ def no_chat_template(model: str) -> ApiError:
     )
 
 
-def _with_parsed_arguments(call: Mapping[str, Any]) -> dict[str, Any]:
+def _with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
     """Templates expect a call's arguments as an object; OpenAI's API carries them as JSON text."""
-    parsed = copy.deepcopy(dict(call))
-    function = parsed.get("function")
-    if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-        try:
-            function["arguments"] = json.loads(function["arguments"])
-        except ValueError:
-            raise invalid("Invalid tool call in 'messages': its arguments are not JSON.", "messages") from None
-    return parsed
+    if not message.get("tool_calls"):
+        return message
+    calls = copy.deepcopy(message["tool_calls"])
+    for call in calls:
+        function = call.get("function")
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+            try:
+                function["arguments"] = json.loads(function["arguments"] or "{}")
+            except (ValueError, RecursionError):
+                raise invalid("Invalid tool call in 'messages': its arguments are not JSON.", "messages") from None
+    return message | {"tool_calls": calls}

@@ -17,7 +17,7 @@ from services.router.errors import ApiError, kind_of_code
 from services.router.load import Load
 from services.router.model import ModelInfo
 from services.router.sampling import SamplingParams, StopConditions
-from services.router.submission import FinishReason, Sequence, Submission, TokenLogprob
+from services.router.submission import FinishReason, PromptLogprob, Sequence, Submission, TokenLogprob
 
 _MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000  # four megabytes; more travels in several messages
 # Ours and the proto's have the same names.
@@ -146,6 +146,7 @@ def _submit_to_proto(
                 choice_index=sequence.choice_index,
                 attempt=sequence.attempt,
                 output_token_ids=ids_to_bytes(sequence.output_token_ids),
+                num_prompt_logprobs=len(submission.prompt_logprobs),
                 was_accepted=sequence.num_losses > 0 or bool(sequence.output_token_ids),
             )
             for sequence in sequences
@@ -227,6 +228,37 @@ def logprobs_by_index(columns: sampling_pb2.TokenLogprobs, token_ids: SequenceOf
         )
         start = end
     return entries
+
+
+class PromptRow(NamedTuple):
+    sequence_id: int
+    attempt: int
+    # Of the entries of its prompt, from the second token on.
+    first_index: int
+    entries: list[PromptLogprob]
+
+
+def prompt_rows(frame: scheduler_pb2.Frame) -> Iterator[PromptRow]:
+    """The log probabilities of prompts in a frame. Raises ValueError where the columns disagree."""
+    columns = frame.prompt_logprobs
+    sequence_ids, firsts = ids_from_bytes(columns.sequence_ids), ids_from_bytes(columns.first_positions)
+    attempts, counts = ids_from_bytes(frame.prompt_logprobs_attempts), ids_from_bytes(columns.top_counts)
+    offsets = ids_from_bytes(columns.offsets)
+    if not len(sequence_ids) == len(firsts) == len(attempts) == len(counts) == len(offsets) - 1:
+        raise ValueError("the columns of a frame's prompt logprobs have different lengths")
+    own, ranks = _floats_from_bytes(columns.logprobs), ids_from_bytes(columns.ranks)
+    top_ids, top = ids_from_bytes(columns.top_token_ids), _floats_from_bytes(columns.top_logprobs)
+    num_top = sum(count * (offsets[row + 1] - offsets[row]) for row, count in enumerate(counts))
+    if not (len(own) == len(ranks) == offsets[-1] and len(top_ids) == len(top) == num_top and min(firsts, default=1)):
+        raise ValueError("the columns of a frame's prompt logprobs have different lengths")
+    start = 0
+    for row, count in enumerate(counts):
+        entries = []
+        for index in range(offsets[row], offsets[row + 1]):
+            likeliest = zip(top_ids[start : start + count], top[start : start + count], strict=True)
+            entries.append(PromptLogprob(own[index], ranks[index], tuple(likeliest)))
+            start += count
+        yield PromptRow(sequence_ids[row], attempts[row], firsts[row] - 1, entries)
 
 
 def finish_from_proto(finished: scheduler_pb2.Finished) -> FrameFinish:

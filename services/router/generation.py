@@ -19,7 +19,7 @@ from services.router.model import ServedModel
 from services.router.placement import Placement
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.stop_strings import StopMatcher, StopStrings
-from services.router.submission import FinishReason, Mailbox, Sequence, Submission, TokenLogprob
+from services.router.submission import FinishReason, Mailbox, PromptLogprob, Sequence, Submission, TokenLogprob
 from services.router.text_output import TextOutput
 from shared.placement import prompt_key
 
@@ -31,17 +31,21 @@ class GenerationRequest:
     request_id: str
     model: ServedModel
     prompts: tuple[list[int], ...]
-    # Beside the prompts: the most tokens to generate for each.
+    # Beside the prompts: the most tokens to generate for each. With 0 one is generated, and nobody learns of it.
     max_tokens: tuple[int, ...]
     sampling: SamplingParams
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
     # None: any token may be drawn.
     constraints: TokenConstraints | None = None
+    # Whether the text has what ended it: the stop string, or the stop token's own text.
+    includes_stop: bool = False
     n: int = 1
     skip_special_tokens: bool = True
     # Special tokens that the text shows all the same.
     visible_token_ids: frozenset[int] = frozenset()
+    # Whether every delta tells the usage so far.
+    continuous_usage: bool = False
     # Seconds until the client gives up; None: no limit.
     timeout: float | None = None
     traceparent: str = ""
@@ -65,8 +69,12 @@ class ChoiceDelta:
     token_ids: list[int]
     logprobs: list[TokenLogprob]
     finish_reason: FinishReason | None
-    # What ended it, where that was a stop string.
+    # With each choice's first delta, where they are wanted: of its prompt's tokens, from the second on.
+    prompt_logprobs: list[PromptLogprob] | None = None
+    # What ended it, where that was a stop string or one of the request's stop tokens.
     stop_reason: str | int | None = None
+    # Of the whole request so far, where every delta tells it.
+    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +154,8 @@ class Generation:
         """What is new, whenever the caller asks and there is some; ends when every choice is over. Raises ApiError."""
         try:
             while self._num_open:
-                deltas = [delta for sequence in await self._mailbox.take() if (delta := self._advance(sequence))]
+                news = self._with_prompts(await self._mailbox.take())
+                deltas = [delta for sequence in news if (delta := self._advance(sequence))]
                 if deltas:
                     yield deltas
                     # The caller has written them by the time it asks for more.
@@ -170,7 +179,7 @@ class Generation:
         info = request.model.info
         sampling = request.sampling.resolve(info.default_sampling)
         stops = StopStrings(request.stop_strings) if request.stop_strings else None
-        end_token_ids = request.stop.end_token_ids(info.eos_token_ids)
+        ends = frozenset[int]() if request.includes_stop else request.stop.end_token_ids(info.eos_token_ids)
         deadline = None if request.timeout is None else asyncio.get_running_loop().time() + request.timeout
         submissions = []
         for prompt, max_tokens in zip(request.prompts, request.max_tokens, strict=True):
@@ -179,7 +188,7 @@ class Generation:
                 model=info,
                 prompt_token_ids=prompt,
                 sampling=sampling,
-                stop=replace(request.stop, max_tokens=max_tokens),
+                stop=replace(request.stop, max_tokens=max(1, max_tokens)),
                 constraints=request.constraints,
                 n=request.n,
                 deadline=deadline,
@@ -195,14 +204,27 @@ class Generation:
                 detokenizer = request.model.tokenizer.vocabulary.detokenizer(
                     prompt, request.skip_special_tokens, request.visible_token_ids
                 )
-                matcher = None if stops is None else StopMatcher(stops)
-                self._outputs.append(TextOutput(detokenizer, matcher, end_token_ids, request.stop.min_tokens))
+                matcher = None if stops is None else StopMatcher(stops, request.includes_stop)
+                self._outputs.append(TextOutput(detokenizer, matcher, ends, request.stop.min_tokens))
                 self._num_taken.append(0)
                 self._finish_reasons.append(None)
             submissions.append(submission)
         for submission in submissions:
             self._placement.submit(submission)
         return submissions
+
+    @staticmethod
+    def _with_prompts(news: list[Sequence]) -> list[Sequence]:
+        """Sequences with something to say. None of a prompt's has before its log probabilities are there, which come
+        with the first one: then all have."""
+        found: dict[Sequence, None] = {}
+        for sequence in news:
+            submission = sequence.submission
+            if submission.sampling.prompt_logprobs is None:
+                found[sequence] = None
+            elif not submission.lacks_prompt_logprobs:
+                found |= dict.fromkeys(submission.sequences)
+        return list(found)
 
     def _advance(self, sequence: Sequence) -> ChoiceDelta | None:
         index = self._indices[sequence]
@@ -211,11 +233,15 @@ class Generation:
         output, num_taken = self._outputs[index], self._num_taken[index]
         token_ids = sequence.output_token_ids[num_taken:]
         logprobs = sequence.logprobs[num_taken:]
+        reason = sequence.finish_reason
+        if not self._request.max_tokens[index // self._request.n]:
+            # The one token is nobody's business.
+            token_ids, logprobs, num_taken = [], [], 0
+            reason = reason and FinishReason.LENGTH
         text, num_counted = output.push(token_ids)
         if token_ids:
             self._num_taken[index] = num_taken + len(token_ids)
             self._timer.tokens(index, num_counted, time.monotonic())
-        reason = sequence.finish_reason
         if output.stopped:
             reason = FinishReason.STOP
             token_ids, logprobs = token_ids[:num_counted], logprobs[:num_counted]
@@ -232,4 +258,16 @@ class Generation:
             self._timer.finished(reason.name.lower())
         elif not token_ids:
             return None
-        return ChoiceDelta(index, text, token_ids, logprobs, reason, output.stop_string)
+        delta = ChoiceDelta(index, text, token_ids, logprobs, reason)
+        if reason is FinishReason.STOP:
+            delta.stop_reason = output.stop_string or self._stop_token(token_ids)
+        if self._request.continuous_usage:
+            delta.usage = self.usage
+        if num_taken == 0 and sequence.submission.sampling.prompt_logprobs is not None:
+            delta.prompt_logprobs = sequence.submission.prompt_logprobs
+        return delta
+
+    def _stop_token(self, token_ids: list[int]) -> int | None:
+        """The last token, where it is one that the request named."""
+        last = token_ids[-1] if token_ids else None
+        return last if last in self._request.stop.stop_token_ids else None

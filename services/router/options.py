@@ -10,6 +10,7 @@ from services.router.generation import GenerationRequest
 from services.router.model import ServedModel
 from services.router.sampling import SamplingParams, StopConditions, check_token_ids
 from services.router.structure import Structure
+from services.router.truncation import Truncation
 from shared.placement import named_key
 
 
@@ -26,6 +27,10 @@ class GenerationOptions:
     bad_words: tuple[str, ...] = ()
     n: int = 1
     skip_special_tokens: bool = True
+    # As in GenerationRequest.
+    includes_stop: bool = False
+    continuous_usage: bool = False
+    truncation: Truncation | None = None
     cache_salt: str = ""
     priority: int = 0
     # What the sender calls requests whose prompts begin alike; empty: they are told by their beginnings.
@@ -61,6 +66,8 @@ class GenerationOptions:
             stop_strings=self.stop_strings,
             n=self.n,
             skip_special_tokens=self.skip_special_tokens,
+            includes_stop=self.includes_stop,
+            continuous_usage=self.continuous_usage,
             timeout=caller.timeout,
             traceparent=traceparent,
             cache_salt=self.cache_salt,

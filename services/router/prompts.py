@@ -6,9 +6,10 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.router.chat_template import no_chat_template
+from services.router.chat_template import no_chat_template, text_of
 from services.router.errors import invalid
 from services.router.model import ServedModel, context_length_exceeded
+from services.router.truncation import Truncation
 
 # Longer chats are some mistake, and would be rendered for seconds.
 MAX_MESSAGES = 10_000
@@ -40,32 +41,45 @@ async def encode_chat(
     add_special_tokens: bool = False,
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
+    chat_template: str | None = None,
     template_kwargs: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    documents: Sequence[Mapping[str, Any]] | None = None,
+    truncation: Truncation | None = None,
+    max_tokens: int | None = None,
     param: str = "messages",
 ) -> list[int]:
-    """Templates write the special tokens themselves, so none are added. `param`: what the messages are called in
-    errors. Raises ApiError."""
-    template = model.tokenizer.chat_template
-    if template is None:
+    """Templates write the special tokens themselves, so none are added. `chat_template`: instead of the model's own.
+    `tools`, `documents`: as in ChatTemplate.render. `max_tokens`: what a truncation leaves room for. `param`: what the
+    messages are called in errors. Raises ApiError."""
+    size = sum(map(_message_chars, messages))
+    arguments: dict[str, Any] = {
+        "messages": messages,
+        "tools": tools,
+        "documents": documents,
+        "add_generation_prompt": add_generation_prompt,
+        "continue_final_message": continue_final_message,
+        "template_kwargs": template_kwargs,
+    }
+    if chat_template is not None:
+        foreign = model.tokenizer.threads.foreign_templates
+        text = await foreign.render(chat_template, model.tokenizer.special_tokens, arguments)
+    elif model.tokenizer.chat_template is not None:
+        size += _TOOL_CHARS * len(tools or ()) + sum(len(str(document)) for document in documents or ())
+        render = functools.partial(model.tokenizer.chat_template.render, **arguments)
+        text = await model.tokenizer.threads.run(size, render)
+    else:
         raise no_chat_template(model.info.name)
-    render = functools.partial(
-        template.render,
-        messages,
-        add_generation_prompt=add_generation_prompt,
-        continue_final_message=continue_final_message,
-        template_kwargs=template_kwargs,
-        tools=tools,
-    )
-    size = sum(map(_message_chars, messages)) + _TOOL_CHARS * len(tools or ())
-    text = await model.tokenizer.threads.run(size, render)
-    return await encode_text(model, text, param, add_special_tokens=add_special_tokens)
+    if truncation is None:
+        return await encode_text(model, text, param, add_special_tokens=add_special_tokens)
+    (token_ids,) = await model.tokenizer.encode([text], add_special_tokens)
+    return truncation.apply(token_ids, model.info.max_model_len, max_tokens)
 
 
 def _message_chars(message: Mapping[str, Any]) -> int:
     calls = message.get("tool_calls") or ()
     arguments = sum(len(call["function"]["arguments"]) for call in calls)
-    return _MESSAGE_CHARS + len(message["content"] or "") + len(message.get("reasoning", "")) + arguments
+    return _MESSAGE_CHARS + len(text_of(message)) + len(message.get("reasoning") or "") + arguments
 
 
 def check_token_range(model: ServedModel, token_ids: Sequence[int], param: str) -> None:

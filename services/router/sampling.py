@@ -30,9 +30,11 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def resolve(self, model_defaults: SamplingParams) -> SamplingParams:
-        """Every field but `logprobs` set: the client's, else the model's, else the API's default; and a seed drawn."""
+        """Every field but those of log probabilities set: the client's, else the model's, else the API's default; and a
+        seed drawn."""
         values = {name: getattr(self, name) for name in _DEFAULTS}
         for name, default in _DEFAULTS.items():
             if values[name] is None:
@@ -61,6 +63,7 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "presence_penalty": (-2.0, True, 2.0),
     "frequency_penalty": (-2.0, True, 2.0),
     "logprobs": (0, True, MAX_LOGPROBS),
+    "prompt_logprobs": (0, True, MAX_LOGPROBS),
 }
 
 

@@ -269,6 +269,8 @@ class SchedulerConnection:
             sequence = sequences.get(started.sequence_id)
             if sequence is not None and sequence.attempt == started.attempt:
                 sequence.num_cached_tokens = started.num_cached_tokens
+        if frame.HasField("prompt_logprobs"):
+            self._apply_prompt_logprobs(frame)
         for row in converters.frame_rows(frame):
             sequence = sequences.get(row.sequence_id)
             if sequence is None or sequence.attempt != row.attempt:
@@ -292,6 +294,20 @@ class SchedulerConnection:
                 self._owner.on_refused(self, sequence, finish.error)
             elif finish.reason is not None:
                 sequence.finish(finish.reason)
+
+    def _apply_prompt_logprobs(self, frame: scheduler_pb2.Frame) -> None:
+        for row in converters.prompt_rows(frame):
+            sequence = self._sequences.get(row.sequence_id)
+            if sequence is None or sequence.attempt != row.attempt:
+                continue
+            received = sequence.submission.prompt_logprobs
+            if row.first_index < len(received):
+                continue
+            if row.first_index > len(received):
+                self._owner.on_gap(sequence)
+                continue
+            received += row.entries
+            sequence.submission.mailbox.put(sequence)
 
     def _close(self) -> None:
         """Hands over what ran here; idempotent."""

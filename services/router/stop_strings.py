@@ -59,10 +59,12 @@ class StopStrings:
 class StopMatcher:
     """Follows one choice's text."""
 
-    __slots__ = ("_held", "_state", "_stops", "found", "stopped")
+    __slots__ = ("_held", "_includes_stop", "_state", "_stops", "found", "stopped")
 
-    def __init__(self, stops: StopStrings) -> None:
+    def __init__(self, stops: StopStrings, includes_stop: bool = False) -> None:
+        """`includes_stop`: whether the text ends after the stop string instead of before it."""
         self._stops = stops
+        self._includes_stop = includes_stop
         self._state = 0
         self._held = ""
         self.stopped = False
@@ -85,7 +87,7 @@ class StopMatcher:
                 self._held = ""
                 end = len(whole) - stops.match_length[state]
                 self.found = whole[end:]
-                return whole[:end]
+                return whole if self._includes_stop else whole[:end]
         self._state = state
         whole = self._held + text
         sendable = len(whole) - stops.depth[state]

@@ -37,6 +37,17 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PromptLogprob:
+    """Of one prompt token: what the model thought of it, given those before."""
+
+    logprob: float
+    # How many tokens are likelier, plus 1.
+    rank: int
+    # (token id, log probability) of the likeliest, likeliest first.
+    top: tuple[tuple[int, float], ...]
+
+
 class Mailbox:
     """Wakes the one task that serves a request when any of its sequences has news."""
 
@@ -150,6 +161,7 @@ class Submission:
         "model",
         "num_tokens_at_wait",
         "priority",
+        "prompt_logprobs",
         "prompt_token_ids",
         "refused_by",
         "request_id",
@@ -194,6 +206,8 @@ class Submission:
         self.priority = priority
         self.tenant = tenant
         self.affinity = affinity
+        # Of the prompt's tokens from the second on, as they come with the first choice.
+        self.prompt_logprobs: list[PromptLogprob] = []
         self.sequences = [Sequence(self, index) for index in range(n)]
         # Schedulers that turned it away, and why; it is not offered to them again until something has changed there.
         self.refused_by: dict[SchedulerConnection, ApiError] = {}
@@ -209,6 +223,12 @@ class Submission:
         if output and output[-1] in stop.end_token_ids(self.model.eos_token_ids):
             return FinishReason.STOP
         return FinishReason.LENGTH if len(output) == stop.max_tokens else None
+
+    @property
+    def lacks_prompt_logprobs(self) -> bool:
+        """Whether some are still to come."""
+        wanted = self.sampling.prompt_logprobs is not None
+        return wanted and len(self.prompt_logprobs) < len(self.prompt_token_ids) - 1
 
     @property
     def num_output_tokens(self) -> int:

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 
 from tokenizers import Tokenizer as Library
 
-from services.router.chat_template import ChatTemplate, from_tokenizer_config
+from services.router.chat_template import ChatTemplate, from_tokenizer_config, special_tokens
 from services.router.detokenizer import Vocabulary
 from services.router.errors import overloaded
+from services.router.foreign_templates import ForeignTemplates
 
 # Below this, working on a text takes less than handing it to a thread would cost the event loop.
 _INLINE_CHARS = 2048
@@ -23,11 +24,14 @@ R = TypeVar("R")
 
 
 class TextThreads:
-    """A few threads for work on long texts, so that it does not hold up the event loop."""
+    """A few threads for work on long texts, so that it does not hold up the event loop; and a process for strangers'
+    templates."""
 
     def __init__(self, num_threads: int) -> None:
         self._executor = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
         self._num_pending = 0
+        # Renders the templates that requests bring.
+        self.foreign_templates = ForeignTemplates()
 
     async def run(self, size: int, work: Callable[[], R]) -> R:
         """`work()`; beside the event loop if `size` (characters, tokens) is large. Raises ApiError when overloaded."""
@@ -51,6 +55,7 @@ class TextThreads:
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+        self.foreign_templates.close()
 
 
 class Tokenizer:
@@ -68,6 +73,7 @@ class Tokenizer:
         self._library.no_padding()
         self.threads = threads
         self.chat_template: ChatTemplate | None = from_tokenizer_config(config)
+        self.special_tokens = special_tokens(config)
         self.vocabulary = Vocabulary(self._library)
         # No token of the vocabulary has more characters, so a text has at least len(text) / this many tokens.
         self.max_token_chars = max((len(token) for token in self._library.get_vocab()), default=1)

@@ -12,7 +12,7 @@ from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
 
-from .core.plan import U32, StepPlan, StepResult
+from .core.plan import U32, PromptLogprobs, StepPlan, StepResult
 from .core.sequence import ErrorKind, Failure, FinishReason
 
 if sys.byteorder != "little":
@@ -119,6 +119,7 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
             choice_index=request.choice_index,
             traceparent=request.traceparent,
             constraints=request.constraints,
+            prompt_logprobs_from=new.prompt_logprobs_from,
         )
     return message
 
@@ -136,7 +137,8 @@ def result_from_proto(result: worker_pb2.StepResult) -> StepResult:
             f"{len(wire_ids)} sequences with {len(token_ids)} tokens in the result of step {result.step_id}"
         )
     errors = [(error.wire_id, error.message) for error in result.errors]
-    return StepResult(result.step_id, wire_ids, token_ids, errors, result.timings.run_us / 1e6)
+    of_prompts = list(_split_prompt_logprobs(result.prompt_logprobs))
+    return StepResult(result.step_id, wire_ids, token_ids, errors, result.timings.run_us / 1e6, of_prompts)
 
 
 def logprobs_from_proto(logprobs: sampling_pb2.TokenLogprobs) -> dict[int, TokenLogprob]:
@@ -158,6 +160,41 @@ def _split_logprobs(logprobs: sampling_pb2.TokenLogprobs) -> Iterator[tuple[int,
             ),
         )
         start = end
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobColumns:
+    """Entries of one sequence's prompt tokens. Columns as on the wire: u32 and f32 bytes."""
+
+    top_count: int
+    logprobs: bytes
+    ranks: bytes
+    top_token_ids: bytes
+    top_logprobs: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.logprobs) + len(self.ranks) + len(self.top_token_ids) + len(self.top_logprobs)
+
+
+def _split_prompt_logprobs(columns: sampling_pb2.PromptLogprobs) -> Iterator[PromptLogprobs]:
+    """Raises ValueError or IndexError where the columns disagree."""
+    offsets, counts = u32(columns.offsets), u32(columns.top_counts)
+    firsts, top = u32(columns.first_positions), 0
+    for index, wire_id in enumerate(u32(columns.sequence_ids)):
+        num_tokens = offsets[index + 1] - offsets[index]
+        own, top_end = slice(4 * offsets[index], 4 * offsets[index + 1]), top + 4 * num_tokens * counts[index]
+        entries = PromptLogprobColumns(
+            counts[index],
+            columns.logprobs[own],
+            columns.ranks[own],
+            columns.top_token_ids[top:top_end],
+            columns.top_logprobs[top:top_end],
+        )
+        if num_tokens < 1 or entries.num_bytes != 8 * num_tokens * (1 + counts[index]):
+            raise ValueError("the columns of the prompts' log probabilities have different lengths")
+        yield PromptLogprobs(wire_id, firsts[index], num_tokens, entries)
+        top = top_end
 
 
 def error_to_proto(failure: Failure) -> scheduler_pb2.Error:

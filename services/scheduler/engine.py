@@ -257,6 +257,10 @@ class Engine:
         self._deliver(outcome, logprobs)
 
     def _deliver(self, outcome: StepOutcome, logprobs: dict[int, TokenLogprob]) -> None:
+        for sequence, entries in outcome.prompt_logprobs:
+            owner = sequence.request.key
+            assert isinstance(owner, Owner)
+            owner.session.add_prompt_logprobs(owner, entries)
         for sequence, output_index, token_id, result_index in outcome.tokens:
             owner = sequence.request.key
             assert isinstance(owner, Owner)

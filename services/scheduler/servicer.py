@@ -211,6 +211,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             constraints.CopyFrom(submit.constraints)
             if grammar := constraints.grammar:
                 needs = Preparation(hashlib.sha256(grammar.encode()).digest(), grammar)
+        wants = sampling.HasField("prompt_logprobs")
         sampling_bytes = sampling.ByteSize() + submit.constraints.ByteSize()
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
         group = object() if len(submit.choices) > 1 else None
@@ -227,6 +228,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     output_token_ids=u32(choice.output_token_ids),
                     was_accepted=choice.was_accepted,
                     choice_index=choice.choice_index,
+                    num_prompt_logprobs=choice.num_prompt_logprobs if wants and choice.choice_index == 0 else None,
                     group=group,
                     cache_salt=submit.cache_salt,
                     tenant=submit.tenant,

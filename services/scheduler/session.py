@@ -9,8 +9,10 @@ from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2
 
 from .converters import TokenLogprob
+from .core.plan import PromptLogprobs
 from .core.sequence import Failure, FinishReason
 from .frame import FrameBuilder
+from .prompt_frames import PromptFrames
 
 
 class Owner(NamedTuple):
@@ -30,6 +32,7 @@ class RouterSession:
         # Unfinished sequences by the router's name for them.
         self.owners: dict[int, Owner] = {}
         self._frame = FrameBuilder()
+        self._prompt_frames = PromptFrames()
         self._load: scheduler_pb2.Load | None = None
         self._news = asyncio.Event()
 
@@ -47,6 +50,10 @@ class RouterSession:
 
     def add_token(self, owner: Owner, output_index: int, token_id: int, logprob: TokenLogprob | None) -> None:
         self._frame.add_token(owner.sequence_id, owner.attempt, output_index, token_id, logprob)
+        self._news.set()
+
+    def add_prompt_logprobs(self, owner: Owner, entries: PromptLogprobs) -> None:
+        self._prompt_frames.add(owner.sequence_id, owner.attempt, entries)
         self._news.set()
 
     def add_started(self, owner: Owner, num_cached_tokens: int) -> None:
@@ -67,7 +74,8 @@ class RouterSession:
         """All news since the last call; waits for some."""
         await self._news.wait()
         self._news.clear()
-        messages = []
+        # Before the tokens that follow those prompts.
+        messages = [scheduler_pb2.ConnectResponse(frame=frame) for frame in self._prompt_frames.take()]
         if self._frame:
             frame, self._frame = self._frame, FrameBuilder()
             messages.append(scheduler_pb2.ConnectResponse(frame=frame.build()))

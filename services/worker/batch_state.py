@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from services.worker.errors import PlanError
 from services.worker.plan import NewSequence, Rows, StepPlan
+from services.worker.sampling.prompt_logprobs import PromptTokens
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
@@ -51,7 +52,13 @@ class Batch:
     sampled_rows: I64  # [m], rows that reach their sequence's last token
     sampled_tokens: I64  # [m], index of that token in token_ids
     sampled_positions: I32  # [m], position of the token to be drawn
+    prompt: PromptTokens | None  # None: no log probability of a prompt token is wanted
     failed: tuple[tuple[int, str], ...]  # wire id and reason of the rows left out
+
+    @property
+    def wanted_tokens(self) -> I64:
+        """Indices into token_ids of those whose hidden states are wanted: sampled_tokens, then the prompt's."""
+        return self.sampled_tokens if self.prompt is None else np.concatenate((self.sampled_tokens, self.prompt.tokens))
 
 
 class BatchState:
@@ -68,6 +75,10 @@ class BatchState:
         self._num_blocks = np.zeros(slots, np.int64)
         self.block_tables: I32 = np.zeros((slots, limits.max_blocks_per_sequence), np.int32)
         self._known: list[I64 | None] = [None] * slots
+        # Positions of the prompt tokens whose log probabilities are wanted, from one to before the other; and of how
+        # many of the likeliest tokens besides.
+        self._prompt_logprobs = np.zeros((slots, 2), np.int64)
+        self._prompt_top_count = np.zeros(slots, np.int64)
         self._admission = np.zeros(slots, np.int64)  # how many sequences had been admitted before
         self._num_admitted = 0
         self._failed: dict[int, str] = {}  # by wire id, until released
@@ -115,6 +126,7 @@ class BatchState:
         self._num_blocks[slot] = num_blocks
         self.block_tables[slot, :num_blocks] = sequence.block_ids
         self._known[slot] = sequence.token_ids.astype(np.int64)
+        self._admit_prompt_logprobs(sequence)
         self._admission[slot] = self._num_admitted
         self._num_admitted += 1
         problem = sequence.sampling.check(self.limits.vocab_size)
@@ -192,7 +204,39 @@ class BatchState:
             sampled_rows=sampled_rows,
             sampled_tokens=query_starts[1:][sampled_rows] - 1,
             sampled_positions=(start + scheduled)[sampled_rows].astype(np.int32),
+            prompt=self._prompt_tokens(slots, scheduled, start, first),
             failed=failed,
+        )
+
+    def _admit_prompt_logprobs(self, sequence: NewSequence) -> None:
+        count, position = sequence.sampling.prompt_logprobs, sequence.prompt_logprobs_from
+        wanted = (0, 0) if count is None or position is None else (position, sequence.num_prompt_tokens)
+        self._prompt_logprobs[sequence.slot] = wanted
+        self._prompt_top_count[sequence.slot] = min(count or 0, self.limits.vocab_size)
+
+    def _prompt_tokens(self, slots: I64, scheduled: I64, start: I64, first: I64) -> PromptTokens | None:
+        """Of the rows' tokens, `first` in the step and at `start` in their sequences, those before a wanted one."""
+        begin = np.maximum(start + 1, self._prompt_logprobs[slots, 0])
+        counts = np.minimum(start + scheduled + 1, self._prompt_logprobs[slots, 1]) - begin
+        rows = np.flatnonzero(counts > 0)
+        if not len(rows):
+            return None
+        ranges = [(int(begin[row]), int(begin[row] + counts[row])) for row in rows]
+        following = []
+        for row, (low, high) in zip(rows, ranges, strict=True):
+            known = self._known[slots[row]]
+            assert known is not None
+            following.append(known[low:high])
+        tokens = [
+            np.arange(low, high) - 1 - start[row] + first[row] for row, (low, high) in zip(rows, ranges, strict=True)
+        ]
+        return PromptTokens(
+            wire_ids=self._wire_id[slots[rows]],
+            first_positions=begin[rows],
+            offsets=np.concatenate(([0], np.cumsum(counts[rows]))),
+            top_counts=self._prompt_top_count[slots[rows]],
+            tokens=np.concatenate(tokens),
+            following=np.concatenate(following),
         )
 
     def _append_blocks(self, rows: Rows, slots: I64, scheduled: I64) -> None:
@@ -207,6 +251,7 @@ class BatchState:
 
     def _check_new(self, sequence: NewSequence) -> None:
         limits, num_tokens = self.limits, len(sequence.token_ids)
+        wanted = sequence.prompt_logprobs_from
         occupied = sequence.slot < limits.max_num_seqs and self._wire_id[sequence.slot] >= 0
         rules = (
             (sequence.wire_id not in self._slot_of, "is there already"),
@@ -214,6 +259,7 @@ class BatchState:
             (not occupied, f"has slot {sequence.slot}, which is another's"),
             (1 <= sequence.num_prompt_tokens <= num_tokens <= limits.max_model_len, f"has {num_tokens} tokens"),
             (sequence.num_computed_tokens < num_tokens, "has nothing left to compute"),
+            (wanted is None or wanted > sequence.num_computed_tokens, "wants what it has computed already"),
             (len(sequence.block_ids) <= limits.max_blocks_per_sequence, "has more blocks than the longest sequence"),
             (len(sequence.block_ids) * limits.block_size >= sequence.num_computed_tokens, "lacks blocks it computed"),
             (bool((sequence.block_ids < limits.num_blocks).all()), "has a block id out of range"),

@@ -11,7 +11,7 @@ from quire.worker.v1 import worker_pb2
 from services.worker.constraints import TokenConstraints
 from services.worker.errors import PlanError
 from services.worker.models.config import GenerationDefaults
-from services.worker.plan import U32, Logprobs, NewSequence, Rows, StepPlan, StepResult
+from services.worker.plan import U32, Logprobs, NewSequence, PromptLogprobs, Rows, StepPlan, StepResult
 from services.worker.sampling.params import SamplingParams
 from services.worker.served_model import ServedModel
 
@@ -59,6 +59,7 @@ def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
         sampling=_sampling(message.sampling),
         choice_index=message.choice_index,
         traceparent=message.traceparent,
+        prompt_logprobs_from=message.prompt_logprobs_from if message.HasField("prompt_logprobs_from") else None,
         constraints=_constraints(message.constraints) if message.HasField("constraints") else None,
     )
 
@@ -92,6 +93,7 @@ def result_to_proto(result: StepResult) -> worker_pb2.StepResult:
         wire_ids=result.wire_ids.astype("<u4").tobytes(),
         token_ids=result.token_ids.astype("<u4").tobytes(),
         logprobs=None if result.logprobs is None else _logprobs_to_proto(result.logprobs),
+        prompt_logprobs=None if result.prompt_logprobs is None else _prompt_logprobs_to_proto(result.prompt_logprobs),
         errors=[worker_pb2.SequenceError(wire_id=error.wire_id, message=error.message) for error in result.errors],
         timings=worker_pb2.StepTimings(queue_us=result.queue_us, run_us=result.run_us),
     )
@@ -101,6 +103,19 @@ def _logprobs_to_proto(logprobs: Logprobs) -> sampling_pb2.TokenLogprobs:
     return sampling_pb2.TokenLogprobs(
         token_indices=logprobs.token_indices.astype("<u4").tobytes(),
         logprobs=logprobs.logprobs.astype("<f4").tobytes(),
+        top_counts=logprobs.top_counts.astype("<u4").tobytes(),
+        top_token_ids=logprobs.top_token_ids.astype("<u4").tobytes(),
+        top_logprobs=logprobs.top_logprobs.astype("<f4").tobytes(),
+    )
+
+
+def _prompt_logprobs_to_proto(logprobs: PromptLogprobs) -> sampling_pb2.PromptLogprobs:
+    return sampling_pb2.PromptLogprobs(
+        sequence_ids=logprobs.wire_ids.astype("<u4").tobytes(),
+        first_positions=logprobs.first_positions.astype("<u4").tobytes(),
+        offsets=logprobs.offsets.astype("<u4").tobytes(),
+        logprobs=logprobs.logprobs.astype("<f4").tobytes(),
+        ranks=logprobs.ranks.astype("<u4").tobytes(),
         top_counts=logprobs.top_counts.astype("<u4").tobytes(),
         top_token_ids=logprobs.top_token_ids.astype("<u4").tobytes(),
         top_logprobs=logprobs.top_logprobs.astype("<f4").tobytes(),

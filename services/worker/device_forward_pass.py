@@ -19,6 +19,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages, Ops
 from services.worker.ops.triton.slot_mapping import slot_mapping
 from services.worker.ops.triton.token_ids import fill_last_tokens
+from services.worker.ops.upload import upload
 from services.worker.step_inputs import SlotTables, StepInputs
 
 
@@ -56,17 +57,20 @@ class DeviceForwardPass:
         work = self._inputs.send(batch)
         num_tokens, num_sampled = len(batch.token_ids), len(batch.sampled_rows)
         bucket = self._bucket(batch)
-        if bucket is None:
-            hidden = self._launch(num_tokens, num_sampled, work, last_tokens)
-        else:
+        if bucket is not None:
             self._replays[bucket]()
             assert self._hidden is not None
-            hidden = self._hidden[:num_sampled]
-        return self._decoder.logits(hidden) if num_sampled else None
+            return self._hidden[:num_sampled] if num_sampled else None
+        wanted = self._inputs.sampled[:num_sampled]
+        if batch.prompt is not None:
+            place = self._inputs.place[batch.prompt.tokens]
+            wanted = torch.cat((wanted, upload(place, self._ops.device)))
+        hidden = self._launch(num_tokens, wanted, work, last_tokens)
+        return hidden if len(wanted) else None
 
     def _bucket(self, batch: Batch) -> int | None:
         """The smallest that holds the step; None if it has to be launched."""
-        if len(batch.token_ids) != len(batch.slots):
+        if len(batch.token_ids) != len(batch.slots) or batch.prompt is not None:
             return None
         return min((size for size in self._replays if size >= len(batch.slots)), default=None)
 
@@ -75,16 +79,16 @@ class DeviceForwardPass:
         work = AttentionWork(self._inputs.work_items, bounds.num_decodes, bounds.num_tiles)
 
         def run() -> None:
-            hidden.copy_(self._launch(size, size, work, last_tokens))
+            hidden.copy_(self._launch(size, self._inputs.sampled[:size], work, last_tokens))
 
         return run
 
-    def _launch(self, num_tokens: int, num_sampled: int, work: AttentionWork, last_tokens: Tensor) -> Tensor:
-        """[num_sampled, hidden], from the inputs that were sent last."""
+    def _launch(self, num_tokens: int, wanted: Tensor, work: AttentionWork, last_tokens: Tensor) -> Tensor:
+        """[len(wanted), hidden], from the inputs that were sent last."""
         inputs = self._inputs
         token_ids, slots = inputs.token_ids[:num_tokens], self._slots[:num_tokens]
         fill_last_tokens(token_ids, last_tokens)
         positions = inputs.positions[:num_tokens]
         batch = AttentionBatch(positions, inputs.query_starts, self._tables.tables, work, slots)
         slot_mapping(batch, self._limits.block_size, out=slots)
-        return self._decoder.hidden_states(token_ids, batch, self._pages, inputs.sampled[:num_sampled])
+        return self._decoder.hidden_states(token_ids, batch, self._pages, wanted)

@@ -29,8 +29,7 @@ class ForwardPass(Protocol):
         ...
 
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor) -> Tensor | None:
-        """Logits [len(batch.sampled_rows), vocab] of the sampled rows, valid until the next run; None if there are
-        none.
+        """Hidden states [n, hidden] of the batch's n wanted tokens, valid until the next run; None if there are none.
 
         block_tables [max_num_seqs, max_blocks_per_sequence] on the host, of all slots; last_tokens int64
         [max_num_seqs] on the device, one and the same tensor at each call. A run that has raised may be repeated.
@@ -64,9 +63,9 @@ class PlainForwardPass:
             block_tables=torch.from_numpy(tables).to(device),
             work=None if work is None else work.to(device),
         )
-        sampled = torch.from_numpy(batch.sampled_tokens).to(device)
-        logits = self._decoder.forward(token_ids, where, self._pages, sampled)
-        return logits if len(batch.sampled_rows) else None
+        wanted = batch.wanted_tokens
+        hidden = self._decoder.hidden_states(token_ids, where, self._pages, torch.from_numpy(wanted).to(device))
+        return hidden if len(wanted) else None
 
 
 def create_forward_pass(decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits) -> ForwardPass:

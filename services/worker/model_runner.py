@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from services.worker.batch_state import I64, Batch, BatchState, Limits
 from services.worker.forward_pass import create_forward_pass
@@ -26,10 +27,11 @@ from services.worker.models.decoder import Decoder
 from services.worker.ops.download import Download
 from services.worker.ops.interface import KVPages, Ops
 from services.worker.page_copies import PageCopies, create_page_copies
-from services.worker.plan import U32, Logprobs, SequenceError, StepPlan, StepResult
+from services.worker.plan import U32, Logprobs, PromptLogprobs, SequenceError, StepPlan, StepResult
 from services.worker.sampling.constraints import SlotConstraints
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.logprobs import LogprobTensors
+from services.worker.sampling.prompt_logprobs import PromptLogprobTensors, PromptTokens, prompt_logprobs
 from services.worker.sampling.sampler import Sample, create_sampler
 from services.worker.sampling.token_mask import TokenMask
 from services.worker.tracing import SequenceSpans
@@ -42,13 +44,29 @@ OUT_OF_MEMORY = "The worker ran out of memory in a step, and this was its newest
 
 
 @dataclass(frozen=True, slots=True)
+class Computed:
+    """What a step brings, on the device."""
+
+    sample: Sample | None  # None: nothing was sampled
+    prompt: PromptLogprobTensors | None
+
+    def tensors(self) -> list[Tensor]:
+        """The sample's, then the prompt's."""
+        parts = [part.tensors() for part in (self.sample, self.prompt) if part is not None]
+        return [tensor for part in parts for tensor in part]
+
+
+NOTHING = Computed(None, None)
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchedStep:
     """Work under way on the device."""
 
     plan: StepPlan
     batch: Batch
-    sample: Sample | None  # None: nothing was sampled
-    download: Download | None  # of the sample; None: the step has failed
+    computed: Computed
+    download: Download | None  # of what was computed; None: the step has failed
     error: Exception | None  # the step's sequences failed
     received_at: float  # seconds, monotonic
     started_at: float
@@ -69,6 +87,7 @@ class ModelRunner:
         """`grammars`: of the model's tokenizer, for sequences that want one."""
         self.limits = limits
         self.ops = ops
+        self._logits = decoder.logits
         self._forward = create_forward_pass(decoder, ops, pages, limits)
         # The same from epoch to epoch: recorded launches read what it drew last where they did when recorded, and a
         # slot's next sequence finds nothing of the one before.
@@ -136,17 +155,17 @@ class ModelRunner:
             self._spans.start(sequence)
         started_at = time.monotonic()
         batch = self._state.schedule(plan.rows)
-        sample, download, error = None, None, None
+        computed, download, error = NOTHING, None, None
         try:
-            batch, sample = self._run_what_fits(batch)
-            download = Download(sample.tensors() if sample is not None else [], self.ops.device)
-            if sample is not None and self._constraints.active[batch.slots[batch.sampled_rows]].any():
+            batch, computed = self._run_what_fits(batch)
+            download = Download(computed.tensors(), self.ops.device)
+            if computed.sample is not None and self._constraints.active[batch.slots[batch.sampled_rows]].any():
                 self._unobserved.append((batch, download))
         except Exception as raised:
             error = raised
             for wire_id in batch.wire_ids.tolist():
                 self._state.fail(wire_id, STEP_FAILED)
-        return LaunchedStep(plan, batch, sample, download, error, received_at, started_at)
+        return LaunchedStep(plan, batch, computed, download, error, received_at, started_at)
 
     def finished(self, step: LaunchedStep) -> bool:
         """Whether `collect` would not wait."""
@@ -155,7 +174,7 @@ class ModelRunner:
     @torch.inference_mode()
     def collect(self, step: LaunchedStep) -> StepResult:
         """Waits for the device and brings the results to the host."""
-        batch, sample = step.batch, step.sample
+        batch, sample = step.batch, step.computed.sample
         errors = list(batch.failed)
         if step.error is not None:
             errors += [(wire_id, STEP_FAILED) for wire_id in batch.wire_ids.tolist()]
@@ -163,20 +182,27 @@ class ModelRunner:
         token_ids = np.zeros(0, np.uint32)
         logprobs = None
         arrived = [] if step.download is None else [tensor.numpy() for tensor in step.download.wait()]
+        of_prompts = None
+        invalid: dict[int, str] = {}  # sequences whose results are none, and why
+        num_columns = 0 if sample is None else len(sample.tensors())
+        if step.error is None and step.computed.prompt is not None:
+            assert batch.prompt is not None
+            of_prompts, without_numbers = _collect_prompt_logprobs(batch.prompt, arrived[num_columns:])
+            invalid |= dict.fromkeys(without_numbers, NO_NUMBERS)
         if step.error is None and sample is not None:
-            tokens, valid, *logprob_arrays = arrived
-            drawn_by = batch.wire_ids[batch.sampled_rows]
-            for slot, wire_id in zip(
-                batch.slots[batch.sampled_rows][~valid].tolist(), drawn_by[~valid].tolist(), strict=True
-            ):
-                reason = self._constraints.failure(slot, wire_id) or NO_NUMBERS
-                self._state.fail(wire_id, reason)
-                errors.append((wire_id, reason))
+            tokens, valid, *logprob_arrays = arrived[:num_columns]
+            drawn_by, slots = batch.wire_ids[batch.sampled_rows], batch.slots[batch.sampled_rows]
+            for slot, wire_id in zip(slots[~valid].tolist(), drawn_by[~valid].tolist(), strict=True):
+                invalid.setdefault(wire_id, self._constraints.failure(slot, wire_id) or NO_NUMBERS)
+            valid = valid & ~np.isin(drawn_by, list(invalid))
             wire_ids = drawn_by[valid].astype(np.uint32)
             token_ids = tokens[valid].astype(np.uint32)
-            self._spans.count(batch.slots[batch.sampled_rows][valid])
+            self._spans.count(slots[valid])
             if sample.logprobs is not None:
                 logprobs = _collect_logprobs(sample.logprobs, logprob_arrays, valid)
+        for wire_id, reason in invalid.items():
+            self._state.fail(wire_id, reason)
+            errors.append((wire_id, reason))
         finished_at = time.monotonic()
         # One launched ahead began when the one before it had ended.
         started_at = max(step.started_at, min(self._finished_at, finished_at))
@@ -186,14 +212,15 @@ class ModelRunner:
             wire_ids=wire_ids,
             token_ids=token_ids,
             logprobs=logprobs,
+            prompt_logprobs=of_prompts,
             errors=tuple(SequenceError(wire_id, message) for wire_id, message in errors),
             num_scheduled_tokens=len(batch.token_ids),
             queue_us=_microseconds(started_at - step.received_at),
             run_us=_microseconds(finished_at - started_at) if len(batch.wire_ids) else 0,
         )
 
-    def _run_what_fits(self, batch: Batch) -> tuple[Batch, Sample | None]:
-        """The batch that was run at last, and what it sampled."""
+    def _run_what_fits(self, batch: Batch) -> tuple[Batch, Computed]:
+        """The batch that was run at last, and what it brings."""
         while True:
             try:
                 return batch, self._run(batch)
@@ -202,14 +229,22 @@ class ModelRunner:
             # Not while the error is being handled: it keeps the failed attempt's tensors alive.
             batch = self._state.leave_out_newest(batch, OUT_OF_MEMORY)
 
-    def _run(self, batch: Batch) -> Sample | None:
+    def _run(self, batch: Batch) -> Computed:
         if not len(batch.slots):
-            return None
-        logits = self._forward.run(batch, self._state.block_tables, self._sampler.last_tokens)
-        if logits is None:
-            return None
-        slots = batch.slots[batch.sampled_rows]
-        return self._sampler.sample(logits, slots, batch.sampled_positions, self._mask(slots))
+            return NOTHING
+        hidden = self._forward.run(batch, self._state.block_tables, self._sampler.last_tokens)
+        if hidden is None:
+            return NOTHING
+        num_sampled, prompt, sample = len(batch.sampled_rows), None, None
+        # The sampler last: what it draws changes its state, and nothing may fail after that.
+        if batch.prompt is not None:
+            following = batch.prompt.following
+            prompt = prompt_logprobs(hidden[num_sampled:], self._logits, self.limits.vocab_size, following)
+        if num_sampled:
+            slots = batch.slots[batch.sampled_rows]
+            logits = self._logits(hidden[:num_sampled])
+            sample = self._sampler.sample(logits, slots, batch.sampled_positions, self._mask(slots))
+        return Computed(sample, prompt)
 
     def _mask(self, slots: I64) -> TokenMask | None:
         """Of the rows that sample. The forward pass is under way meanwhile: what is waited for here are the tokens of
@@ -243,6 +278,27 @@ def _collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid:
         top_token_ids=top_token_ids[keep][within].astype(np.uint32),
         top_logprobs=top_logprobs[keep][within],
     )
+
+
+def _collect_prompt_logprobs(of: PromptTokens, arrays: Sequence[NDArray[Any]]) -> tuple[PromptLogprobs, list[int]]:
+    """Of those sequences whose logits were numbers; and the wire ids of the others. `arrays`: those of
+    `PromptLogprobTensors`, on the host."""
+    valid, logprobs, ranks, top_token_ids, top_logprobs = arrays
+    counts = np.diff(of.offsets)
+    fine = np.logical_and.reduceat(valid, of.offsets[:-1])
+    entries = np.repeat(fine, counts)
+    within = np.arange(top_token_ids.shape[1])[None, :] < np.repeat(of.top_counts, counts)[entries][:, None]
+    kept = PromptLogprobs(
+        wire_ids=of.wire_ids[fine].astype(np.uint32),
+        first_positions=of.first_positions[fine].astype(np.uint32),
+        offsets=np.concatenate(([0], np.cumsum(counts[fine]))).astype(np.uint32),
+        logprobs=logprobs[entries],
+        ranks=ranks[entries].astype(np.uint32),
+        top_counts=of.top_counts[fine].astype(np.uint32),
+        top_token_ids=top_token_ids[entries][within].astype(np.uint32),
+        top_logprobs=top_logprobs[entries][within],
+    )
+    return kept, of.wire_ids[~fine].tolist()
 
 
 def _indices(column: U32) -> I64:

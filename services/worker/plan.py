@@ -30,6 +30,8 @@ class NewSequence:
     choice_index: int
     traceparent: str = ""
     constraints: TokenConstraints | None = None
+    # Position of the first prompt token whose log probability is wanted; None: none is.
+    prompt_logprobs_from: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,20 @@ class Logprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log probabilities under the raw distribution, of prompt tokens of n sequences."""
+
+    wire_ids: U32  # [n]
+    first_positions: U32  # [n], in the prompt
+    offsets: U32  # [n + 1], into the entries
+    logprobs: F32  # [offsets[n]]
+    ranks: U32  # [offsets[n]], from 1
+    top_counts: U32  # [n], of each of a sequence's entries
+    top_token_ids: U32  # entry by entry, likeliest first
+    top_logprobs: F32
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceError:
     wire_id: int
     message: str
@@ -89,3 +105,4 @@ class StepResult:
     num_scheduled_tokens: int
     queue_us: int
     run_us: int
+    prompt_logprobs: PromptLogprobs | None = None

@@ -39,6 +39,8 @@ class StepInputs:
         # int64 [max_num_batched_tokens], -1 - slot where that slot's last token belongs; 0 past the step's own
         self.token_ids = self._arrays.on_device("token_ids")
         self.positions = self._arrays.on_device("positions")  # int32 [max_num_batched_tokens]
+        # [num_tokens], on the host: where each token of the latest batch stands in token_ids.
+        self.place: I64 = np.empty(0, np.int64)
 
     def clear(self) -> None:
         """A step of no tokens."""
@@ -61,6 +63,7 @@ class StepInputs:
         source = _ranges(batch.query_starts[:-1][by_slot], counts)  # [num_tokens], each one's place in the plan's order
         place = np.empty_like(source)
         place[source] = np.arange(len(source))
+        self.place = place
         token_ids = batch.token_ids.copy()
         token_ids[batch.last_token_at] = -1 - batch.last_token_slots
         positions, starts = batch.positions[source], query_starts.astype(np.int32)

@@ -17,6 +17,7 @@ from services.worker.sampling.params import MAX_LOGPROBS, SamplingParams
 EVERYTHING = SamplingParams(
     temperature=1.0, top_k=5, top_p=0.9, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.1,
     frequency_penalty=0.1, logit_bias=((0, 1.0),), logprobs=MAX_LOGPROBS,
+    prompt_logprobs=MAX_LOGPROBS,
 )  # fmt: skip
 # Which of the sampler's kernels run, and how they are specialized, depends on what its rows want.
 SAMPLING = (SamplingParams(temperature=0.0), SamplingParams(), EVERYTHING)
@@ -43,7 +44,7 @@ def run_largest_step(runner: ModelRunner) -> None:
     counts = np.full(num_rows, limits.max_num_batched_tokens // num_rows)
     counts[: limits.max_num_batched_tokens % num_rows] += 1
     # Penalties and biases take memory of their own as sequences come that want them.
-    sampling = SamplingParams(top_k=5, top_p=0.9, logprobs=MAX_LOGPROBS)
+    sampling = SamplingParams(top_k=5, top_p=0.9, logprobs=MAX_LOGPROBS, prompt_logprobs=MAX_LOGPROBS)
     _run_prompts(runner, np.minimum(counts, limits.max_model_len).tolist(), sampling)
     runner.reset()
 
@@ -59,7 +60,7 @@ def _run_prompts(runner: ModelRunner, lengths: Sequence[int], sampling: Sampling
         NewSequence(
             wire_id=slot + 1, slot=slot, token_ids=np.zeros(length, np.uint32), num_prompt_tokens=length,
             num_computed_tokens=0, block_ids=blocks(length),
-            sampling=sampling, choice_index=0,
+            sampling=sampling, choice_index=0, prompt_logprobs_from=1,
         )
         for slot, length in enumerate(lengths)
     )  # fmt: skip

@@ -11,7 +11,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.e2e.conftest import Server
+from tests.e2e.conftest import ROOT, Server
 
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 2 plus 3?"}]
 
@@ -128,3 +128,25 @@ def test_curl_shows_tokens_one_by_one(server: Server) -> None:
             lines = metrics.read().decode().splitlines()
         curl.kill()
     assert f'vllm:num_requests_running{{model_name="{server.model}"}} 1.0' in lines
+
+
+def test_echo_with_logprobs_is_the_prompt_s_perplexity(client: openai.OpenAI, server: Server) -> None:
+    """Twice, as the second could find the prompt in the prefix cache; transformers says what is right."""
+    import torch
+    import transformers
+
+    path = ROOT / "quire" / "models" / "quire-chat"
+    text = "Once upon a time there was a fox. What is 7 plus 5? It is 12, said the fox, and went home."
+    tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    ids = tokenizer(text).input_ids
+    with torch.inference_mode():
+        logits = model(torch.tensor([ids])).logits[0].log_softmax(-1)
+    expected = logits[:-1].gather(1, torch.tensor(ids[1:])[:, None]).squeeze(1).tolist()
+    for _ in range(2):
+        answer = client.completions.create(model=server.model, prompt=text, echo=True, logprobs=0, max_tokens=0)
+        logprobs = answer.choices[0].logprobs
+        assert logprobs is not None
+        assert logprobs.token_logprobs is not None
+        assert logprobs.token_logprobs[1:] == pytest.approx(expected, abs=1e-4)
+        assert answer.choices[0].text == text

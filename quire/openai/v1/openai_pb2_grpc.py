@@ -89,6 +89,11 @@ class OpenAIServiceStub(object):
                 request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetHealthRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.GetVersion = channel.unary_unary(
+                '/quire.openai.v1.OpenAIService/GetVersion',
+                request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetVersionRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.GetMetrics = channel.unary_unary(
                 '/quire.openai.v1.OpenAIService/GetMetrics',
                 request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetMetricsRequest.SerializeToString,
@@ -166,6 +171,12 @@ class OpenAIServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetVersion(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetMetrics(self, request, context):
         """Prometheus text: this router's own metrics and the load of the schedulers it is connected to.
         """
@@ -224,6 +235,11 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
             'GetHealth': grpc.unary_unary_rpc_method_handler(
                     servicer.GetHealth,
                     request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetHealthRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'GetVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetVersion,
+                    request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetVersionRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
             'GetMetrics': grpc.unary_unary_rpc_method_handler(
@@ -505,6 +521,33 @@ class OpenAIService(object):
             target,
             '/quire.openai.v1.OpenAIService/GetHealth',
             quire_dot_openai_dot_v1_dot_openai__pb2.GetHealthRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/GetVersion',
+            quire_dot_openai_dot_v1_dot_openai__pb2.GetVersionRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

@@ -51,6 +51,7 @@ class OpenAIServiceStub:
     """Nothing computed so far is found again by any scheduler. vLLM's call."""
     GetHealth: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]
     """200 while at least one scheduler can take requests."""
+    GetVersion: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]
     GetMetrics: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]
     """Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
 
@@ -76,6 +77,7 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     """Nothing computed so far is found again by any scheduler. vLLM's call."""
     GetHealth: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """200 while at least one scheduler can take requests."""
+    GetVersion: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetMetrics: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
 
@@ -158,6 +160,13 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
         """200 while at least one scheduler can take requests."""
+
+    @_abc_1.abstractmethod
+    def GetVersion(
+        self,
+        request: _openai_pb2.GetVersionRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
 
     @_abc_1.abstractmethod
     def GetMetrics(

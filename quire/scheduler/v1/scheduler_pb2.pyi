@@ -205,6 +205,7 @@ class Choice(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     WAS_ACCEPTED_FIELD_NUMBER: _builtins.int
+    NUM_PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The router's name for this choice, unique on its stream."""
     choice_index: _builtins.int
@@ -214,6 +215,8 @@ class Choice(_message.Message):
     """u32: output received before this attempt."""
     was_accepted: _builtins.bool
     """A scheduler had taken it and was lost: no queue is too long for it. Those that were only refused elsewhere are new."""
+    num_prompt_logprobs: _builtins.int
+    """Log probabilities of prompt tokens received before this attempt. Only the choice of index 0 brings any."""
     def __init__(
         self,
         *,
@@ -222,10 +225,11 @@ class Choice(_message.Message):
         attempt: _builtins.int = ...,
         output_token_ids: _builtins.bytes = ...,
         was_accepted: _builtins.bool = ...,
+        num_prompt_logprobs: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "choice_index", b"choice_index", "output_token_ids", b"output_token_ids", "sequence_id", b"sequence_id", "was_accepted", b"was_accepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "choice_index", b"choice_index", "num_prompt_logprobs", b"num_prompt_logprobs", "output_token_ids", b"output_token_ids", "sequence_id", b"sequence_id", "was_accepted", b"was_accepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -267,6 +271,8 @@ class Frame(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     STARTED_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_ATTEMPTS_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
     """u32[n]"""
     attempts: _builtins.bytes
@@ -277,12 +283,18 @@ class Frame(_message.Message):
     """u32[n + 1], row r brings token_ids[offsets[r]:offsets[r + 1]]"""
     token_ids: _builtins.bytes
     """u32"""
+    prompt_logprobs_attempts: _builtins.bytes
+    """u32, beside its sequence_ids"""
     @_builtins.property
     def logprobs(self) -> _sampling_pb2.TokenLogprobs: ...
     @_builtins.property
     def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finished]: ...
     @_builtins.property
     def started(self) -> _containers.RepeatedCompositeFieldContainer[Global___Started]: ...
+    @_builtins.property
+    def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
+        """All of a prompt's come before its first output token. Their attempt is that of the choice of index 0 that asked."""
+
     def __init__(
         self,
         *,
@@ -294,10 +306,12 @@ class Frame(_message.Message):
         logprobs: _sampling_pb2.TokenLogprobs | None = ...,
         finished: _abc.Iterable[Global___Finished] | None = ...,
         started: _abc.Iterable[Global___Started] | None = ...,
+        prompt_logprobs: _sampling_pb2.PromptLogprobs | None = ...,
+        prompt_logprobs_attempts: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "finished", b"finished", "first_output_indices", b"first_output_indices", "logprobs", b"logprobs", "sequence_ids", b"sequence_ids", "started", b"started", "token_ids", b"token_ids", "token_offsets", b"token_offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "finished", b"finished", "first_output_indices", b"first_output_indices", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_logprobs_attempts", b"prompt_logprobs_attempts", "sequence_ids", b"sequence_ids", "started", b"started", "token_ids", b"token_ids", "token_offsets", b"token_offsets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -310,6 +310,7 @@ class NewSequence(_message.Message):
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FROM_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
     """The sequence's name between scheduler and worker: never used twice in an epoch. Routers know it by another."""
     slot: _builtins.int
@@ -325,6 +326,10 @@ class NewSequence(_message.Message):
     """Which of the request's answers this is; keys the randomness."""
     traceparent: _builtins.str
     """W3C trace context of the request, if it is traced."""
+    prompt_logprobs_from: _builtins.int
+    """Position of the first prompt token whose log probability is wanted, with sampling.prompt_logprobs; unset: none is. Not
+    before the first whose own position, or the one before it, is still to compute.
+    """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """Every field set."""
@@ -346,12 +351,15 @@ class NewSequence(_message.Message):
         choice_index: _builtins.int = ...,
         traceparent: _builtins.str = ...,
         constraints: _constraints_pb2.TokenConstraints | None = ...,
+        prompt_logprobs_from: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["constraints", b"constraints", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "constraints", b"constraints", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "choice_index", b"choice_index", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "block_ids", b"block_ids", "choice_index", b"choice_index", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__prompt_logprobs_from: _TypeAlias = _typing.Literal["prompt_logprobs_from"]  # noqa: Y015
+    _WhichOneofArgType__prompt_logprobs_from: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__prompt_logprobs_from) -> _WhichOneofReturnType__prompt_logprobs_from | None: ...
 
 Global___NewSequence: _TypeAlias = NewSequence  # noqa: Y015
 
@@ -410,6 +418,7 @@ class StepResult(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     wire_ids: _builtins.bytes
     """u32[n]: the rows that sampled, in the plan's order, and the token each drew."""
@@ -424,6 +433,10 @@ class StepResult(_message.Message):
 
     @_builtins.property
     def timings(self) -> Global___StepTimings: ...
+    @_builtins.property
+    def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
+        """Of the prompt tokens that follow those computed in this step, for sequences that asked; sequence_ids are wire ids."""
+
     def __init__(
         self,
         *,
@@ -433,10 +446,11 @@ class StepResult(_message.Message):
         logprobs: _sampling_pb2.TokenLogprobs | None = ...,
         errors: _abc.Iterable[Global___SequenceError] | None = ...,
         timings: Global___StepTimings | None = ...,
+        prompt_logprobs: _sampling_pb2.PromptLogprobs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "timings", b"timings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "logprobs", b"logprobs", "step_id", b"step_id", "timings", b"timings", "token_ids", b"token_ids", "wire_ids", b"wire_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "step_id", b"step_id", "timings", b"timings", "token_ids", b"token_ids", "wire_ids", b"wire_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from services.router.generation import ChoiceDelta
-from services.router.submission import FinishReason, TokenLogprob
+from services.router.generation import ChoiceDelta, Usage
+from services.router.submission import FinishReason, PromptLogprob, TokenLogprob
 
 
 class EndReason(Enum):
@@ -43,7 +43,10 @@ class MessageDelta:
     end_reason: EndReason | None = None
     # As in ChoiceDelta.
     stop_reason: str | int | None = None
+    token_ids: Sequence[int] = ()
     prompt_token_ids: Sequence[int] = ()
+    prompt_logprobs: list[PromptLogprob] | None = None
+    usage: Usage | None = None
 
 
 @dataclass(slots=True)
@@ -57,7 +60,10 @@ class ToolCall:
 class Message:
     """One choice's message, whole once every delta was added."""
 
-    __slots__ = ("_arguments", "_calls", "_content", "_reasoning", "end_reason", "logprobs", "stop_reason")
+    __slots__ = (
+        "_arguments", "_calls", "_content", "_reasoning", "end_reason", "logprobs", "prompt_logprobs",
+        "prompt_token_ids", "stop_reason", "token_ids",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._content: list[str] = []
@@ -68,12 +74,19 @@ class Message:
         self.logprobs: list[TokenLogprob] = []
         self.end_reason: EndReason | None = None
         self.stop_reason: str | int | None = None
+        self.token_ids: list[int] = []
+        self.prompt_token_ids: Sequence[int] = ()
+        self.prompt_logprobs: list[PromptLogprob] | None = None
 
     def add(self, delta: MessageDelta) -> None:
         self._content.append(delta.content)
         self._reasoning.append(delta.reasoning)
         self.logprobs += delta.logprobs
         self.end_reason, self.stop_reason = delta.end_reason, delta.stop_reason
+        self.prompt_token_ids = delta.prompt_token_ids
+        self.token_ids += delta.token_ids
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
         for call in delta.tool_calls:
             if call.index == len(self._calls):
                 self._calls.append((call.id, call.name))

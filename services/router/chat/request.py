@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from services.router.options import GenerationOptions
 class ChatRequest:
     # None: the one that is served.
     model: str | None
-    # As chat templates expect them: text parts joined, absent fields absent.
+    # As OpenAI's JSON has them, absent fields absent; content is a string, a list of text parts or None.
     messages: list[dict[str, Any]]
     options: GenerationOptions
     tools: tuple[Tool, ...] = ()
@@ -22,7 +22,10 @@ class ChatRequest:
     add_special_tokens: bool = False
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    # Instead of the model's own.
+    chat_template: str | None = None
     template_kwargs: Mapping[str, Any] | None = None
+    documents: Sequence[Mapping[str, Any]] | None = None
     # What the API calls its messages, a tool by its index and its limit of new tokens, in errors.
     messages_param: str = "messages"
     tool_path: str = "tools[{}].function"

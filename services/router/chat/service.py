@@ -14,6 +14,7 @@ from services.router.chat.message import Message, MessageDelta, MessageParser, P
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextParser
 from services.router.chat.turn import plan_turn
+from services.router.chat_template import text_of
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, GenerationRequest, Generator, Usage
 from services.router.model import ServedModel, output_budget
@@ -76,13 +77,17 @@ async def prepare(
         add_special_tokens=request.add_special_tokens,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
+        chat_template=request.chat_template,
         template_kwargs=turn.template_kwargs,
         tools=turn.template_tools,
+        documents=request.documents,
+        truncation=options.truncation,
+        max_tokens=options.stop.max_tokens,
         param=request.messages_param,
     )
     params = (request.messages_param, request.max_tokens_param)
     max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
-    turns = ((message["role"], message["content"]) for message in turn.messages)
+    turns = ((message["role"], text_of(message)) for message in turn.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
     generation_request = await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
     text_plan = await turn.text_plan(model, prompt, options.skip_special_tokens)
@@ -121,7 +126,8 @@ class MessageWriter:
     def _parse(self, delta: ChoiceDelta) -> MessageDelta:
         parsed = self._parsers[delta.index].parse(delta)
         # What no parser changes.
-        parsed.stop_reason, parsed.prompt_token_ids = delta.stop_reason, self._prompt_token_ids
+        parsed.stop_reason, parsed.token_ids, parsed.usage = delta.stop_reason, delta.token_ids, delta.usage
+        parsed.prompt_logprobs, parsed.prompt_token_ids = delta.prompt_logprobs, self._prompt_token_ids
         return parsed
 
 

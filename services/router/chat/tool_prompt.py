@@ -5,12 +5,12 @@ as text. So any model can be asked.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from services.router.chat.parsers.form import ToolForm
 from services.router.chat.tools import Tool
-from services.router.chat_template import ChatTemplate
+from services.router.chat_template import ChatTemplate, text_of
 from services.router.errors import ApiError
 
 _EXAMPLE = ("NAME", '{"ARGUMENT": "VALUE"}')
@@ -33,10 +33,10 @@ def with_instructions(messages: Sequence[dict[str, Any]], text: str, template: C
     the template takes no other."""
     first = messages[0]
     if first["role"] in ("system", "developer"):
-        return [{**first, "content": "\n\n".join(filter(None, (_text(first), text)))}, *messages[1:]]
+        return [{**first, "content": "\n\n".join(filter(None, (text_of(first), text)))}, *messages[1:]]
     if _takes_system(template) or first["role"] != "user":
         return [{"role": "system", "content": text}, *messages]
-    return [{**first, "content": f"{text}\n\n{_text(first)}"}, *messages[1:]]
+    return [{**first, "content": f"{text}\n\n{text_of(first)}"}, *messages[1:]]
 
 
 def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[dict[str, Any]]:
@@ -48,9 +48,9 @@ def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[di
     for message in messages:
         if message["role"] == "tool":
             name = names.get(message.get("tool_call_id", "")) or message.get("name", "the call")
-            text = f"Result of {name}:\n{_text(message)}"
+            text = f"Result of {name}:\n{text_of(message)}"
         elif message["role"] == "user" and has_results:
-            text = _text(message)
+            text = text_of(message)
         else:
             written.append(_with_calls_in_text(message, form, names))
             has_results = False
@@ -69,14 +69,8 @@ def _with_calls_in_text(message: dict[str, Any], form: ToolForm, names: dict[str
         return message
     names |= {call.get("id", ""): call["function"]["name"] for call in calls}
     text = form.write([(call["function"]["name"], call["function"]["arguments"] or "{}") for call in calls])
-    content = "\n".join(filter(None, (_text(message), text)))
+    content = "\n".join(filter(None, (text_of(message), text)))
     return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": content}
-
-
-def _text(message: Mapping[str, Any]) -> str:
-    """A message's content may be missing, or come in parts."""
-    content = message["content"]
-    return content if isinstance(content, str) else "\n".join(part.get("text", "") for part in content or ())
 
 
 def _takes_system(template: ChatTemplate) -> bool:

@@ -121,28 +121,27 @@ def _message_from_proto(message: inference_pb2.ChatMessage, path: str) -> dict[s
     return written
 
 
-def chat_delta_to_proto(delta: MessageDelta, token_ids: list[int]) -> inference_pb2.Delta:
-    message = inference_pb2.Delta(
-        choice_index=delta.choice_index,
-        text=delta.content,
-        reasoning=delta.reasoning,
-        token_ids=token_ids,
-        tool_calls=[
-            inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
-            for call in delta.tool_calls
-        ],
+def chat_delta_to_proto(parsed: MessageDelta, delta: ChoiceDelta, prompt_token_ids: list[int]) -> inference_pb2.Delta:
+    """`parsed`: what the choice's parser made of the delta."""
+    message = delta_to_proto(delta, prompt_token_ids)
+    message.text, message.reasoning = parsed.content, parsed.reasoning
+    message.tool_calls.extend(
+        inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
+        for call in parsed.tool_calls
     )
-    if delta.logprobs:
-        message.logprobs.extend(_logprob_to_proto(entry) for entry in delta.logprobs)
-    if delta.end_reason is not None:
-        message.finish_reason = _END_REASONS[delta.end_reason]
+    if parsed.end_reason is not None:
+        message.finish_reason = _END_REASONS[parsed.end_reason]
     return message
 
 
-def delta_to_proto(delta: ChoiceDelta) -> inference_pb2.Delta:
+def delta_to_proto(delta: ChoiceDelta, prompt_token_ids: list[int]) -> inference_pb2.Delta:
     message = inference_pb2.Delta(choice_index=delta.index, text=delta.text, token_ids=delta.token_ids)
     if delta.logprobs:
         message.logprobs.extend(_logprob_to_proto(entry) for entry in delta.logprobs)
+    if delta.prompt_logprobs:
+        following = zip(prompt_token_ids[1:], delta.prompt_logprobs, strict=True)
+        entries = (TokenLogprob(token_id, entry.logprob, entry.top) for token_id, entry in following)
+        message.prompt_logprobs.extend(map(_logprob_to_proto, entries))
     if delta.finish_reason is not None:
         message.finish_reason = _FINISH_REASONS[delta.finish_reason]
     return message

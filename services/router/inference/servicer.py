@@ -115,7 +115,8 @@ class InferenceServicer:
             span.started(request)
             async for deltas in generation.deltas():
                 for delta in deltas:
-                    await self.calls.write(context, inference_pb2.GenerateResponse(delta=delta_to_proto(delta)))
+                    message = delta_to_proto(delta, request.prompts[0])
+                    await self.calls.write(context, inference_pb2.GenerateResponse(delta=message))
             span.ended(generation)
             await self.calls.write(context, inference_pb2.GenerateResponse(final=final_to_proto(generation.usage)))
 
@@ -126,7 +127,8 @@ class InferenceServicer:
             span.started(request)
             async for deltas in generation.deltas():
                 for delta in deltas:
-                    message = chat_delta_to_proto(parsers[delta.index].parse(delta), delta.token_ids)
+                    parsed = parsers[delta.index].parse(delta)
+                    message = chat_delta_to_proto(parsed, delta, request.prompts[0])
                     await self.calls.write(context, inference_pb2.ChatResponse(delta=message))
             span.ended(generation)
             final = final_to_proto(with_reasoning(generation.usage, parsers))

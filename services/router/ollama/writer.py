@@ -12,7 +12,7 @@ from services.router.chat.segments import Segment, SegmentChange, Segmenter, Seg
 from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError
 from services.router.generation import Usage
-from services.router.openai.json import chat_logprobs, dump
+from services.router.openai.json import TokenNames, chat_logprobs, dump
 from services.router.submission import TokenLogprob
 
 NDJSON = "application/x-ndjson"
@@ -79,7 +79,7 @@ class OllamaWriter:
     def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
         if self._vocabulary is None:
             return {}
-        return {"logprobs": chat_logprobs(entries, self._vocabulary)["content"]}
+        return {"logprobs": chat_logprobs(entries, TokenNames(self._vocabulary))["content"]}
 
     def _figures(self, reason: EndReason | None, usage: Usage) -> dict[str, Any]:
         """Durations are in nanoseconds. A model is loaded before anybody asks it."""

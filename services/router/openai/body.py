@@ -5,7 +5,7 @@ are not built, and that would change the answer, are refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, Tag
 
@@ -13,31 +13,41 @@ from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.structure import StructureFields
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
-from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.truncation import Truncation
 
 _UINT64 = 2**64 - 1
 
 # Fields that change the answer and are not built: the values that ask for nothing, besides null.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
+    "moderation": (),
     "audio": (),
     "web_search_options": (),
     "suffix": ("",),
     "use_beam_search": (False,),
     "length_penalty": (1, 1.0),
-    "include_stop_str_in_output": (False,),
-    "prompt_logprobs": (),
+    "early_stopping": (False,),
     "prompt_embeds": (),
     "logits_processors": ([],),
-    "truncate_prompt_tokens": (),
-    "chat_template": (),
-    "documents": ([],),
+    "logprob_token_ids": (),
+    "watermarking": (False,),
+    "thinking_token_budget": (),
+    "repetition_detection": (),
+    "return_token_offsets": (False,),
+    "return_prompt_text": (False,),
+    "mm_payload": (),
+    "media_io_kwargs": (),
+    "mm_processor_kwargs": (),
+    "kv_transfer_params": (),
+    "ec_transfer_params": (),
 }
 # Known, and without effect on the answer.
 _WITHOUT_EFFECT = frozenset(
-    {"user", "metadata", "store", "service_tier", "safety_identifier"}
+    {"prediction", "prompt_cache_options", "prompt_cache_retention", "functions", "function_call"}
     | {"guided_decoding_backend", "guided_whitespace_pattern"}
-    | {"prediction", "prompt_cache_retention", "verbosity", "functions", "function_call"}
+    | {"verbosity", "spaces_between_special_tokens", "request_id", "session_id", "stream_interval", "vllm_xargs"}
+    | {"routed_experts_prompt_start", "return_mm_kwargs"}
 )
 
 
@@ -51,6 +61,7 @@ class Body(BaseModel):
 
 class StreamOptions(Body):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class GenerationBody(Body, StructureFields):
@@ -59,7 +70,6 @@ class GenerationBody(Body, StructureFields):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1)
     n: int | None = Field(None, ge=1, le=128)
     stop: (
         Annotated[
@@ -87,6 +97,24 @@ class GenerationBody(Body, StructureFields):
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     prompt_cache_key: str | None = None
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    include_stop_str_in_output: bool | None = None
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    # -1: as many as leave room for the answer.
+    truncate_prompt_tokens: int | None = Field(None, ge=-1)
+    truncation_side: Literal["left", "right"] | None = None
+    # Checked and otherwise without effect: nothing is stored, and there is one tier.
+    user: str | None = None
+    safety_identifier: str | None = Field(None, max_length=64)
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+        ]
+        | None
+    ) = None
+    store: bool | None = None
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
 
     def check(self, max_n: int) -> None:
         """What the schema cannot say. Raises ApiError."""
@@ -104,6 +132,11 @@ class GenerationBody(Body, StructureFields):
                 f"Invalid 'n': integer above maximum value. Expected a value <= {max_n}, but got {self.n} instead."
             )
             raise invalid(message, "n", "integer_above_max_value")
+        if self.prompt_logprobs is not None and self.stream:
+            raise invalid("'prompt_logprobs' is not available when 'stream' is enabled.", "prompt_logprobs")
+        if self.truncate_prompt_tokens == 0:
+            message = "Invalid 'truncate_prompt_tokens': expected -1 or at least 1, but got 0."
+            raise invalid(message, "truncate_prompt_tokens", "invalid_value")
         check_stop_strings(self.stop_strings, "stop")
 
     @property
@@ -120,6 +153,13 @@ class GenerationBody(Body, StructureFields):
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    @property
+    def truncation(self) -> Truncation | None:
+        if self.truncate_prompt_tokens is None:
+            return None
+        kept = None if self.truncate_prompt_tokens < 0 else self.truncate_prompt_tokens
+        return Truncation(kept, self.truncation_side == "right")
+
     def options(self, max_tokens: int | None, logprobs: int | None) -> GenerationOptions:
         """Raises ApiError where a value is out of its range once it is as precise as the model takes it."""
         return GenerationOptions(
@@ -133,6 +173,10 @@ class GenerationBody(Body, StructureFields):
             bad_words=tuple(self.bad_words or ()),
             n=self.n or 1,
             skip_special_tokens=self.skip_special_tokens is not False,
+            includes_stop=bool(self.include_stop_str_in_output),
+            continuous_usage=self.include_usage
+            and bool(self.stream_options and self.stream_options.continuous_usage_stats),
+            truncation=self.truncation,
             cache_salt=self.cache_salt or "",
             priority=self.priority or 0,
             prompt_cache_key=self.prompt_cache_key or "",
@@ -151,6 +195,7 @@ class GenerationBody(Body, StructureFields):
             logit_bias=_logit_bias(self.logit_bias or {}),
             seed=None if self.seed is None else self.seed & _UINT64,
             logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs,
         )
         return check_ranges(given)
 

@@ -13,7 +13,7 @@ from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError
 from services.router.generation import Usage
 from services.router.model import ServedModel
-from services.router.submission import TokenLogprob
+from services.router.submission import PromptLogprob, TokenLogprob
 
 _DONE = b"data: [DONE]\n\n"
 
@@ -69,6 +69,13 @@ def error_event(error: ApiError) -> bytes:
     return b"data: " + dump(error.body()) + b"\n\n"
 
 
+def chunk_tail(usage: Usage | None, with_usage: bool) -> str:
+    """The end of a chunk that is not the last. `usage`: where every chunk tells it; `with_usage`: whether one does."""
+    if usage is not None:
+        return f',"usage":{dumps(usage_object(usage))}}}\n\n'
+    return ',"usage":null}\n\n' if with_usage else "}\n\n"
+
+
 def end_of_stream(chunk_start: str, usage: Usage | None) -> bytes:
     if usage is None:
         return _DONE
@@ -85,12 +92,12 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-def chat_logprobs(entries: Sequence[TokenLogprob], vocabulary: Vocabulary) -> dict[str, Any]:
+def chat_logprobs(entries: Sequence[TokenLogprob], names: TokenNames) -> dict[str, Any]:
     return {
         "content": [
             {
-                **_token(entry.token_id, entry.logprob, vocabulary),
-                "top_logprobs": [_token(token_id, logprob, vocabulary) for token_id, logprob in entry.top],
+                **_token(entry.token_id, entry.logprob, names),
+                "top_logprobs": [_token(token_id, logprob, names) for token_id, logprob in entry.top],
             }
             for entry in entries
         ],
@@ -98,34 +105,87 @@ def chat_logprobs(entries: Sequence[TokenLogprob], vocabulary: Vocabulary) -> di
     }
 
 
-def completion_logprobs(entries: Sequence[TokenLogprob], vocabulary: Vocabulary, offset: int) -> dict[str, Any]:
-    tokens = [_text(entry.token_id, vocabulary) for entry in entries]
+def completion_logprobs(entries: Sequence[TokenLogprob], names: TokenNames, offset: int) -> tuple[dict[str, Any], int]:
+    """The columns, and where the text of the next token begins. `offset`: where that of the first does."""
     offsets = []
-    for token in tokens:
+    for entry in entries:
         offsets.append(offset)
-        offset += len(token)
-    return {
+        offset += len(names.text(entry.token_id))
+    columns = {
         "text_offset": offsets,
         "token_logprobs": [_finite(entry.logprob) for entry in entries],
-        "tokens": tokens,
-        "top_logprobs": [
-            {_text(token_id, vocabulary): _finite(logprob) for token_id, logprob in entry.top} for entry in entries
-        ],
+        "tokens": [names.name(entry.token_id) for entry in entries],
+        "top_logprobs": [_tops(entry.top, names) for entry in entries],
     }
+    return columns, offset
 
 
-def _token(token_id: int, logprob: float, vocabulary: Vocabulary) -> dict[str, Any]:
+def echoed_logprobs(
+    token_ids: Sequence[int], entries: Sequence[PromptLogprob], names: TokenNames, offset: int
+) -> dict[str, Any]:
+    """The columns of a prompt that is part of its answer's text: nothing is known of its first token. `offset`: where
+    the prompt's text ends."""
+    follow = names.vocabulary.detokenizer(())
+    offsets, position = [], 0
+    for token_id in token_ids:
+        offsets.append(min(position, offset))
+        position += len(follow.push(token_id))
+    tops: list[dict[str, float] | None] = [_tops(entry.top, names) for entry in entries]
     return {
-        "token": _text(token_id, vocabulary),
-        "logprob": _finite(logprob),
-        "bytes": list(vocabulary.token_bytes(token_id)),
+        "text_offset": offsets,
+        "token_logprobs": [None, *(_finite(entry.logprob) for entry in entries)],
+        "tokens": [names.name(token_id) for token_id in token_ids],
+        "top_logprobs": [None, *tops],
     }
 
 
-def _text(token_id: int, vocabulary: Vocabulary) -> str:
-    """A token by itself may be a piece of a character; its bytes are reported beside it."""
-    text = vocabulary.token_text(token_id)
-    return vocabulary.token_bytes(token_id).decode(errors="replace") if text is None else text
+def joined_columns(first: dict[str, Any] | None, second: dict[str, Any]) -> dict[str, Any]:
+    return second if first is None else {name: first[name] + column for name, column in second.items()}
+
+
+def prompt_logprobs(
+    token_ids: Sequence[int], entries: Sequence[PromptLogprob], names: TokenNames
+) -> list[dict[str, dict[str, Any]] | None]:
+    """In vLLM's form: of each token an object by token id, of itself and the likeliest."""
+    result: list[dict[str, dict[str, Any]] | None] = [None]
+    for token_id, entry in zip(token_ids[1:], entries, strict=True):
+        likeliest = [(top_id, logprob, rank) for rank, (top_id, logprob) in enumerate(entry.top, 1)]
+        result.append(
+            {
+                str(candidate): {"logprob": _finite(logprob), "rank": rank, "decoded_token": names.text(candidate)}
+                for candidate, logprob, rank in ((token_id, entry.logprob, entry.rank), *likeliest)
+            }
+        )
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class TokenNames:
+    """What log probabilities call tokens."""
+
+    vocabulary: Vocabulary
+    # token_id:7 instead of a text, which may be a piece of a character, and another token's too.
+    by_id: bool = False
+
+    def name(self, token_id: int) -> str:
+        return f"token_id:{token_id}" if self.by_id else self.text(token_id)
+
+    def text(self, token_id: int) -> str:
+        """A token by itself may be a piece of a character; its bytes are reported beside it."""
+        text = self.vocabulary.token_text(token_id)
+        return self.vocabulary.token_bytes(token_id).decode(errors="replace") if text is None else text
+
+
+def _tops(top: Sequence[tuple[int, float]], names: TokenNames) -> dict[str, float]:
+    return {names.name(token_id): _finite(logprob) for token_id, logprob in top}
+
+
+def _token(token_id: int, logprob: float, names: TokenNames) -> dict[str, Any]:
+    return {
+        "token": names.name(token_id),
+        "logprob": _finite(logprob),
+        "bytes": list(names.vocabulary.token_bytes(token_id)),
+    }
 
 
 def _finite(logprob: float) -> float:

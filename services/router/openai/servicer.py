@@ -16,7 +16,8 @@ from services.router.chat.service import ChatService
 from services.router.errors import invalid, model_not_found, unavailable
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
-from services.router.openai.chat_completions import ChatCompletionRequest, ChatCompletionWriter, check_messages
+from services.router.openai.chat_completions import ChatCompletionRequest, check_messages
+from services.router.openai.chat_writer import ChatCompletionWriter
 from services.router.openai.completions import CompletionRequest, CompletionService
 from services.router.openai.json import AnswerHead, dump
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
@@ -27,6 +28,7 @@ from services.router.responses.body import ResponseBody
 from services.router.responses.response import ResponseObject, response_not_found
 from services.router.responses.writer import ResponseWriter
 from services.router.tokenizer import TextThreads
+from shared.version import version
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -50,9 +52,7 @@ class OpenAIServicer:
         self.metrics.ignored_fields["chat.completions"] += body.num_ignored_fields
 
         def writer(model: ServedModel) -> ChatCompletionWriter:
-            head = AnswerHead.new("chatcmpl", model)
-            with_reasoning = body.include_reasoning is not False
-            return ChatCompletionWriter(head, bool(body.logprobs), body.include_usage, with_reasoning)
+            return ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
 
         await self.chats.answer(body.to_chat(), context, writer, stream=bool(body.stream))
 
@@ -112,7 +112,10 @@ class OpenAIServicer:
                 add_special_tokens=bool(body.add_special_tokens),
                 add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
                 continue_final_message=body.continue_final_message,
+                chat_template=body.chat_template,
                 template_kwargs=body.chat_template_kwargs,
+                tools=body.tools,
+                documents=body.documents,
             )
         else:
             assert body.prompt is not None
@@ -146,6 +149,11 @@ class OpenAIServicer:
         if not self.placement.is_ready:
             raise unavailable("No scheduler is ready.")
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
+
+    @rpc
+    async def GetVersion(self, request: openai_pb2.GetVersionRequest, context: Any) -> HttpBody:  # noqa: N802
+        self.calls.authenticate(context)
+        return HttpBody(content_type=JSON, data=dump({"version": version()}))
 
     @rpc
     async def GetMetrics(self, request: openai_pb2.GetMetricsRequest, context: Any) -> HttpBody:  # noqa: N802

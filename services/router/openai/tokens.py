@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from services.router.openai.body import Body
-from services.router.openai.chat_completions import ChatMessage
+from services.router.openai.chat_completions import MAX_DOCUMENTS, ChatMessage
 from services.router.prompts import MAX_MESSAGES
 
 
@@ -19,7 +19,11 @@ class TokenizeRequest(Body):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     return_token_strs: bool | None = None
+    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    # In OpenAI's form, as templates take them.
+    tools: list[dict[str, Any]] | None = None
+    documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
 
 
 class DetokenizeRequest(Body):

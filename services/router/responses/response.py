@@ -13,7 +13,7 @@ from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError, ErrorKind
 from services.router.generation import Usage
 from services.router.model import ServedModel
-from services.router.openai.json import chat_logprobs
+from services.router.openai.json import TokenNames, chat_logprobs
 from services.router.responses.body import ResponseBody
 from services.router.sampling import SamplingParams
 from services.router.submission import TokenLogprob
@@ -77,7 +77,7 @@ class ResponseObject:
     def logprobs(self, entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
         if self.vocabulary is None:
             return []
-        content: list[dict[str, Any]] = chat_logprobs(entries, self.vocabulary)["content"]
+        content: list[dict[str, Any]] = chat_logprobs(entries, TokenNames(self.vocabulary))["content"]
         return content
 
     def _with(self, status: str, items: list[dict[str, Any]]) -> dict[str, Any]:

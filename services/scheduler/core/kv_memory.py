@@ -45,10 +45,10 @@ class KVMemory:
     # -- Blocks of a sequence ------------------------------------------------------------------------------------------
 
     def find(self, sequence: Sequence) -> list[Prefix]:
-        """What is known of a waiting sequence's tokens but for the last, which must be computed for what follows it."""
+        """What is known of a waiting sequence's tokens, of those that it need not compute."""
         if not self._shares_prefixes:
             return []
-        max_blocks = (len(sequence.token_ids) - 1) // self._block_size
+        max_blocks = sequence.num_reusable_tokens // self._block_size
         return self.prefix_cache.match(sequence.token_ids.tobytes(), sequence.request.cache_salt, max_blocks)
 
     def num_blocks_needed(self, sequence: Sequence, found: list[Prefix]) -> int:
@@ -132,9 +132,9 @@ class KVMemory:
     @staticmethod
     def num_tokens_to_save(sequence: Sequence) -> int:
         """What is worth keeping of a sequence that gives way, what the steps in flight compute included: they run
-        before the copy. The last known token is computed again in any case: what follows it is not known yet.
+        before the copy.
         """
-        return min(sequence.num_computed_tokens, len(sequence.token_ids) - 1)
+        return min(sequence.num_computed_tokens, sequence.num_reusable_tokens)
 
     def swap_out(self, sequence: Sequence) -> None:
         """Has a running sequence's blocks copied to the host; the caller has seen to it that there is room."""
@@ -252,7 +252,7 @@ class KVMemory:
         num_tokens = len(sequence.request.prompt_token_ids) - 1
         index, rest = divmod(num_tokens, self._block_size)
         is_next = sequence.num_computed_tokens == index * self._block_size
-        if rest and is_next and sequence.num_output_tokens == 0:
+        if rest and is_next and sequence.num_output_tokens == 0 and not sequence.wants_prompt_logprobs:
             source = next((other.block_ids[index] for other in others if other.has_sampled), None)
             if source is not None:
                 sequence.block_ids += self.pool.allocate(1)

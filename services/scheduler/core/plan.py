@@ -25,6 +25,7 @@ class NewSequence:
     slot: int
     num_computed_tokens: int
     block_ids: list[int]
+    prompt_logprobs_from: int | None  # position of the first prompt token whose log probability is wanted
 
 
 @dataclass(slots=True)
@@ -61,6 +62,16 @@ class StepPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    """Log probabilities of some prompt tokens of one sequence."""
+
+    wire_id: int
+    first_position: int  # in the prompt
+    num_tokens: int
+    entries: object  # passed on to the owner unread
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     """The tokens that a step sampled, and the sequences that failed in it."""
 
@@ -69,6 +80,7 @@ class StepResult:
     token_ids: Items[int]
     errors: Items[tuple[int, str]] = ()  # (wire id, a sentence for the client)
     seconds: float = 0.0  # that the step took on the device; 0: unknown
+    prompt_logprobs: Items[PromptLogprobs] = ()
 
     def check(self, plan: StepPlan) -> None:
         """Raises ValueError unless this is the result of `plan`: one token for each row that was to sample, or an

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from .config import CoreConfig, PreemptionMode
 from .kv_memory import KVMemory, num_computed
 from .pacing import StepBudget, StepTimes, pairs
-from .plan import U32, NewSequence, Rows, StepPlan, StepResult
+from .plan import U32, NewSequence, PromptLogprobs, Rows, StepPlan, StepResult
 from .prefix_cache import Prefix
 from .preparations import Preparations
 from .roster import Roster
@@ -31,6 +31,9 @@ _MAX_SET_ASIDE = 64
 # which it fails. So a sequence that kills its workers is found, and those beside it go on.
 _LOSSES_BEFORE_ALONE = 2
 _LOSSES_BEFORE_FAILURE = 3
+# Tokens of prompts whose log probabilities are wanted, in a step: keeps its result under half a megabyte (172 bytes for
+# each, with 20 of the likeliest) and the output layer's work for them bounded.
+_MAX_PROMPT_LOGPROBS = 2048
 
 
 class RefusedError(Exception):
@@ -57,6 +60,7 @@ class FinishedSequence:
 class StepOutcome:
     """What a step's result means for the owners of its sequences."""
 
+    prompt_logprobs: list[tuple[Sequence, PromptLogprobs]] = field(default_factory=list)
     tokens: list[NewToken] = field(default_factory=list)
     finished: list[FinishedSequence] = field(default_factory=list)
 
@@ -91,6 +95,7 @@ class Scheduler:
         # Of the plan being made: rows that will sample, and the work of its attention.
         self._sampling: array[int] = array(U32)
         self._num_pairs = 0.0
+        self._num_prompt_logprobs_left = 0
         self._in_flight: deque[StepPlan] = deque()
         self._next_step_id = 1
 
@@ -109,7 +114,12 @@ class Scheduler:
         """Queues a sequence that another scheduler's `drain` returned, however long the queue is: it was accepted once.
         Raises RefusedError if it can never run here."""
         output = drained.token_ids[drained.num_prompt_tokens :]
-        request = replace(drained.request, output_token_ids=output)
+        wanted = drained.request.num_prompt_logprobs
+        request = replace(
+            drained.request,
+            output_token_ids=output,
+            num_prompt_logprobs=None if wanted is None else drained.num_prompt_logprobs,
+        )
         self._check_request(request)
         self._roster.enqueue(request).num_losses = drained.num_losses
 
@@ -155,6 +165,7 @@ class Scheduler:
         # Decodes first, so that no prompt, however long, takes their place in the step.
         prefills = self._schedule_decodes(rows)
         budget = StepBudget(self.config, self.step_times, len(rows), self._num_pairs)
+        self._num_prompt_logprobs_left = _MAX_PROMPT_LOGPROBS
         self._schedule_prefills(rows, prefills, budget)
         if self.counters.preemptions == num_preemptions:
             self._admit(rows, new_sequences, prefills, budget)
@@ -209,6 +220,7 @@ class Scheduler:
             if sequence.wire_id == wire_id:
                 for prefix in self.memory.publish(sequence, num_blocks):
                     self._roster.wake(prefix)
+        self._take_prompt_logprobs(result, outcome)
         self._append_tokens(result, outcome)
         return outcome
 
@@ -325,7 +337,7 @@ class Scheduler:
         them fit, and where decodes have grown into that room since, they wait.
         """
         for sequence in prefills:
-            room = min(budget.max_chunk(sequence.num_computed_tokens), self.memory.num_slots_free(sequence))
+            room = min(self._max_chunk(sequence, budget), self.memory.num_slots_free(sequence))
             chunk = min(sequence.num_uncomputed_tokens, room)
             if chunk > 0:
                 budget.take(sequence.num_computed_tokens, chunk)
@@ -367,14 +379,19 @@ class Scheduler:
             new_bytes += sequence.num_bytes
             if new_sequences and new_bytes > self.config.max_new_sequence_bytes:
                 return
-            if budget.max_chunk(sequence.num_computed_tokens) < 1:
+            if self._max_chunk(sequence, budget) < 1:
                 return
             self._start(sequence, found)
             num_left = len(sequence.token_ids) - sequence.num_computed_tokens
-            chunk = min(num_left, budget.max_chunk(sequence.num_computed_tokens))
+            chunk = min(num_left, self._max_chunk(sequence, budget))
             budget.take(sequence.num_computed_tokens, chunk)
             self._add_row(rows, sequence, chunk, new_sequences)
             reserved += memory.num_blocks_short(sequence, num_left - chunk)
+
+    def _max_chunk(self, sequence: Sequence, budget: StepBudget) -> int:
+        """Of a sequence's next tokens, those that the step has room for."""
+        room = budget.max_chunk(sequence.num_computed_tokens)
+        return min(room, self._num_prompt_logprobs_left) if sequence.wants_prompt_logprobs else room
 
     def _is_alone(self) -> bool:
         """Whether the running sequence is one that nobody may run beside."""
@@ -417,6 +434,8 @@ class Scheduler:
         """Plans the next `num_tokens` of a running sequence and gives it the blocks they need."""
         num_computed_tokens = sequence.num_computed_tokens
         new_blocks = self.memory.extend(sequence, num_tokens)
+        if sequence.wants_prompt_logprobs:
+            self._num_prompt_logprobs_left -= num_tokens
         rows.wire_ids.append(sequence.wire_id)
         rows.slots.append(sequence.slot)
         rows.num_scheduled_tokens.append(num_tokens)
@@ -424,8 +443,16 @@ class Scheduler:
         if new_sequences is None:
             rows.new_block_ids.extend(new_blocks)
         else:
+            wanted_from = sequence.num_prompt_logprobs + 1 if sequence.wants_prompt_logprobs else None
             new_sequences.append(
-                NewSequence(sequence, sequence.wire_id, sequence.slot, num_computed_tokens, sequence.block_ids.copy())
+                NewSequence(
+                    sequence,
+                    sequence.wire_id,
+                    sequence.slot,
+                    num_computed_tokens,
+                    sequence.block_ids.copy(),
+                    wanted_from,
+                )
             )
         rows.new_block_offsets.append(len(rows.new_block_ids))
         self._num_pairs += pairs(num_computed_tokens, num_tokens)
@@ -434,6 +461,20 @@ class Scheduler:
             self._sampling.append(sequence.wire_id)
 
     # -- Changes of status ---------------------------------------------------------------------------------------------
+
+    def _take_prompt_logprobs(self, result: StepResult, outcome: StepOutcome) -> None:
+        """Raises ValueError where entries are missing, or come twice."""
+        for entries in result.prompt_logprobs:
+            sequence = self._roster.by_wire_id.get(entries.wire_id)
+            if sequence is None:
+                continue
+            num_known = sequence.num_prompt_logprobs + entries.num_tokens
+            if entries.first_position != sequence.num_prompt_logprobs + 1 or num_known >= sequence.num_prompt_tokens:
+                raise ValueError(
+                    f"log probabilities came of prompt tokens from {entries.first_position} on, out of turn"
+                )
+            sequence.num_prompt_logprobs = num_known
+            outcome.prompt_logprobs.append((sequence, entries))
 
     def _append_tokens(self, result: StepResult, outcome: StepOutcome) -> None:
         """The tokens sampled, and which are their sequences' last. As hot as planning decodes."""

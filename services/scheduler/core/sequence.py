@@ -62,6 +62,8 @@ class SequenceRequest:
     cache_salt: Hashable = ""  # blocks are shared among sequences with equal ones
     priority: int = 0  # less is sooner
     tenant: str = ""  # among whom fair queueing is fair
+    # Entries of the prompt's log probabilities that earlier attempts brought, of len(prompt) - 1; None: not wanted.
+    num_prompt_logprobs: int | None = None
     sampling: object = None  # passed on to the worker unread
     constraints: object = None  # likewise
     sampling_bytes: int = 0  # the size of both on the wire
@@ -89,6 +91,7 @@ class Sequence:
         "num_computed_tokens",
         "num_hit_blocks",
         "num_planned_tokens",
+        "num_prompt_logprobs",
         "num_prompt_tokens",
         "num_published_blocks",
         "num_swapped_tokens",
@@ -111,6 +114,9 @@ class Sequence:
         self.token_ids = request.prompt_token_ids + request.output_token_ids
         self.max_num_tokens = self.num_prompt_tokens + request.max_tokens
         self.stop_token_ids = request.stop_token_ids
+        # Entries that have come, the first of the prompt's second token. All of them where none are wanted.
+        wanted = request.num_prompt_logprobs
+        self.num_prompt_logprobs = self.num_prompt_tokens - 1 if wanted is None else wanted
         self.num_tokens_at_start = 0  # known when it last started to run
         self.num_planned_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
@@ -147,6 +153,16 @@ class Sequence:
     def num_losses(self, num_losses: int) -> None:
         self._num_losses = num_losses
         self._num_tokens_at_loss = len(self.token_ids)
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        return self.num_prompt_logprobs < self.num_prompt_tokens - 1
+
+    @property
+    def num_reusable_tokens(self) -> int:
+        """Tokens, at the front, that need not be computed if their keys and values are there. What the last known token
+        says of the next one is not known yet, nor is what prompt tokens say whose log probabilities have not come."""
+        return self.num_prompt_logprobs if self.wants_prompt_logprobs else len(self.token_ids) - 1
 
     @property
     def num_output_tokens(self) -> int:

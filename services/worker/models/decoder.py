@@ -33,26 +33,22 @@ class Decoder:
         self._rotations = [rope if plain is None or layer.use_rope else plain for layer in config.layers]
         self._run_layers = ops.fuse_layers(config, self._layers, self._rotations, self._norm) or self._run_one_by_one
 
-    def forward(self, token_ids: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor) -> Tensor:
-        """One step: writes the keys and values of all tokens, and returns the logits of some.
-
-        token_ids int64 [num_tokens]; pages: one per layer; sampled int64 [n]: the tokens whose logits are wanted.
-        Returns [n, vocab] in the operations' type.
-        """
-        return self.logits(self.hidden_states(token_ids, batch, pages, sampled))
-
-    def logits(self, hidden_states: Tensor) -> Tensor:
-        """[n, hidden] -> [n, vocab], both in the operations' type."""
-        return self._lm_head(hidden_states)
-
     def hidden_states(
         self, token_ids: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor
     ) -> Tensor:
-        """As `forward`, but for the output layer: [n, hidden]."""
+        """One step: writes the keys and values of all tokens, and returns what the output layer takes of some.
+
+        token_ids int64 [num_tokens]; pages: one per layer; sampled int64 [n]: the tokens whose states are wanted.
+        Returns [n, hidden] in the operations' type.
+        """
         ops, config = self._ops, self.config
         residual = ops.embedding(token_ids, self._embedding)  # [num_tokens, hidden]
         x = ops.rms_norm(residual, self._layers[0].input_norm, config.rms_norm_eps)
         return self._run_layers(x, residual, batch, pages, sampled)
+
+    def logits(self, hidden_states: Tensor) -> Tensor:
+        """[n, hidden] -> [n, vocab], both in the operations' type."""
+        return self._lm_head(hidden_states)
 
     def _run_one_by_one(
         self, x: Tensor, residual: Tensor, batch: AttentionBatch, pages: Sequence[KVPages], sampled: Tensor

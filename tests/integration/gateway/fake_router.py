@@ -109,6 +109,9 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
     async def GetHealth(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"router": self._router.name}))
 
+    async def GetVersion(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
+        return body(json.dumps({"version": "fake"}))
+
     async def GetMetrics(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body("", "text/plain")
 

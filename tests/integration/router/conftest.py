@@ -138,6 +138,7 @@ class Api:
             "ListModels": openai_pb2.ListModelsRequest,
             "GetHealth": openai_pb2.GetHealthRequest,
             "GetMetrics": openai_pb2.GetMetricsRequest,
+            "GetVersion": openai_pb2.GetVersionRequest,
         }
         try:
             reply = await getattr(self.stub, method)(request or requests[method](), metadata=metadata)

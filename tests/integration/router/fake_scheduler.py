@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -181,6 +181,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     ) -> None:
         answer = self.script(submit, choice)
         position = len(choice.output_token_ids) // 4
+        if submit.sampling.HasField("prompt_logprobs") and choice.choice_index == 0:
+            for frame in prompt_frames(submit, choice):
+                outbox.put_nowait(scheduler_pb2.ConnectResponse(frame=frame))
+                await asyncio.sleep(0)
         limit = min(len(answer.token_ids), submit.stop.max_tokens)
         while position < limit:
             if answer.pause_after is not None and position >= answer.pause_after:
@@ -240,6 +244,27 @@ def _logprobs(token_ids: Sequence[int], num_top: int) -> sampling_pb2.TokenLogpr
         top_token_ids=pack(top_ids),
         top_logprobs=struct.pack(f"<{len(top)}f", *top),
     )
+
+
+def prompt_frames(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Iterator[scheduler_pb2.Frame]:
+    """What is missing of the prompt's log probabilities, two tokens at a time: -t/100 for token t, of rank t, and t + 1
+    and so on as the likeliest."""
+    prompt, top = unpack(submit.prompt_token_ids), submit.sampling.prompt_logprobs
+    for first in range(1 + choice.num_prompt_logprobs, len(prompt), 2):
+        token_ids = prompt[first : first + 2]
+        yield scheduler_pb2.Frame(
+            prompt_logprobs_attempts=pack([choice.attempt]),
+            prompt_logprobs=sampling_pb2.PromptLogprobs(
+                sequence_ids=pack([choice.sequence_id]),
+                first_positions=pack([first]),
+                offsets=pack([0, len(token_ids)]),
+                logprobs=struct.pack(f"<{len(token_ids)}f", *(-token_id / 100 for token_id in token_ids)),
+                ranks=pack(token_ids),
+                top_counts=pack([top]),
+                top_token_ids=pack([token_id + 1 + rank for token_id in token_ids for rank in range(top)]),
+                top_logprobs=struct.pack(f"<{len(token_ids) * top}f", *([-0.5] * len(token_ids) * top)),
+            ),
+        )
 
 
 def bundle_of(tokenizer_json: str, tokenizer_config_json: str) -> tuple[bytes, str]:

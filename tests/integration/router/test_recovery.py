@@ -13,7 +13,7 @@ from google.api.httpbody_pb2 import HttpBody
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router import calls
-from services.router.openai.chat_completions import ChatCompletionWriter
+from services.router.openai.chat_writer import ChatCompletionWriter
 from services.router.placement import Placement
 from tests.integration.router.conftest import (
     GREETING,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.router.chat_template import text_of
 from services.router.errors import ApiError
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.completions import CompletionRequest
@@ -187,9 +188,12 @@ def test_a_bad_field_of_a_chat_is_named(body: dict[str, Any], param: str, code: 
         ({"prompt": ["x", 1]}, "prompt[1]", "expected a string, but got an integer"),
         ({"prompt": [[1], ["x"]]}, "prompt[1][0]", "expected an integer, but got a string"),
         ({"prompt": ["x"] * 1000, "n": 2}, "prompt", "2000 answers"),
-        ({"best_of": 3}, "best_of", "not supported"),
+        ({"best_of": 2, "n": 3}, "best_of", "at least 'n', which is 3, but got 2"),
+        ({"best_of": 3, "stream": True}, "best_of", "not available when 'stream'"),
+        ({"best_of": 21}, "best_of", "<= 20"),
+        ({"prompt": ["x"] * 1000, "best_of": 2}, "prompt", "2000 answers"),
         ({"suffix": "end"}, "suffix", "not supported"),
-        ({"echo": True, "logprobs": 1}, "logprobs", "not supported"),
+        ({"max_tokens": -1}, "max_tokens", ">= 0"),
         ({"logprobs": 6}, "logprobs", "<= 5"),
     ],
 )
@@ -222,9 +226,9 @@ def test_null_means_absent_and_fields_asking_for_nothing_pass() -> None:
     assert request.num_ignored_fields == 1
 
 
-def test_parts_of_text_are_joined_and_tool_calls_kept() -> None:
+def test_parts_of_text_and_tool_calls_reach_the_template() -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "user", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
         {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "tool", "content": "2", "tool_call_id": "call_1"},
@@ -232,7 +236,8 @@ def test_parts_of_text_are_joined_and_tool_calls_kept() -> None:
     request = parse_body(json.dumps({"messages": messages}).encode(), ChatCompletionRequest)
     request.check(128)
     first, second, third = (message.to_template() for message in request.messages)
-    assert first == {"role": "user", "content": "one\ntwo"}
+    assert first == {"role": "user", "content": messages[0]["content"]}
+    assert text_of(first) == "one\ntwo"
     assert second["tool_calls"] == [call]
     assert third["tool_call_id"] == "call_1"
 

@@ -141,7 +141,7 @@ def compute(decoder: Decoder, pages: Sequence[KVPages], rows: Sequence[tuple[Tex
     )
     token_ids = torch.cat([text.token_ids[text.num_computed : text.num_computed + count] for text, count in rows])
     with torch.inference_mode():
-        logits = decoder.forward(token_ids, batch, pages, torch.arange(len(token_ids)))
+        logits = decoder.logits(decoder.hidden_states(token_ids, batch, pages, torch.arange(len(token_ids))))
     for (text, count), end in zip(rows, ends, strict=True):
         text.num_computed += count
         text.logits.append(logits[end - count : end])

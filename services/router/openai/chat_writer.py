@@ -1,0 +1,145 @@
+"""The answers of /v1/chat/completions, streamed and whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+from typing import Any
+
+from services.router.answers import EVENT_STREAM
+from services.router.chat.message import Message, MessageDelta, ToolCallDelta
+from services.router.errors import ApiError
+from services.router.generation import Usage
+from services.router.openai.json import (
+    AnswerHead,
+    TokenNames,
+    chat_logprobs,
+    chunk_tail,
+    dump,
+    dumps,
+    end_of_stream,
+    error_event,
+    prompt_logprobs,
+)
+
+# A message's content as its first chunk has it, by whether the message begins with it.
+_FIRST = {True: '""', False: "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatStyle:
+    """What an answer tells besides its message."""
+
+    with_logprobs: bool = False
+    # At the end of a stream.
+    with_usage: bool = False
+    with_token_ids: bool = False
+    # Whether the model's reasoning is shown.
+    with_reasoning: bool = True
+    names_tokens_by_id: bool = False
+
+
+class ChatCompletionWriter:
+    """A ChatWriter."""
+
+    stream_type = EVENT_STREAM
+
+    def __init__(self, head: AnswerHead, style: ChatStyle) -> None:
+        self._head = head
+        self._style = style
+        self._start = head.of_chunk("chat.completion.chunk")
+        self._names = TokenNames(head.vocabulary, style.names_tokens_by_id)
+        self._num_begun = 0
+
+    def events(self, delta: MessageDelta) -> bytes:
+        start, index, style = self._start, delta.choice_index, self._style
+        tail = chunk_tail(delta.usage, style.with_usage)
+        parts = []
+        new = self._new(delta)
+        if index >= self._num_begun and (new or delta.end_reason is not None):
+            # The SDK counts on choices that begin in order.
+            for choice in range(self._num_begun, index + 1):
+                first_tail = tail
+                if style.with_token_ids and not choice:
+                    first_tail = f',"prompt_token_ids":{dumps(delta.prompt_token_ids)}{tail}'
+                # Null, as OpenAI has it, where a message begins with something else: perhaps no content comes.
+                is_content = choice == index and not (delta.tool_calls or delta.reasoning)
+                parts.append(
+                    f'{start}{{"index":{choice},"delta":{{"role":"assistant","content":{_FIRST[is_content]}}},'
+                    f'"logprobs":null,"finish_reason":null}}]{first_tail}'
+                )
+            self._num_begun = index + 1
+        if new:
+            logprobs = dumps(chat_logprobs(delta.logprobs, self._names)) if style.with_logprobs else "null"
+            token_ids = f',"token_ids":{dumps(delta.token_ids)}' if style.with_token_ids else ""
+            parts.append(
+                f'{start}{{"index":{index},"delta":{{{new}}},'
+                f'"logprobs":{logprobs},"finish_reason":null{token_ids}}}]{tail}'
+            )
+        if delta.end_reason is not None:
+            parts.append(
+                f'{start}{{"index":{index},"delta":{{}},"logprobs":null,'
+                f'"finish_reason":"{delta.end_reason.value}","stop_reason":{dumps(delta.stop_reason)}}}]{tail}'
+            )
+        return "".join(parts).encode()
+
+    def _new(self, delta: MessageDelta) -> str:
+        """The fields of a chunk's delta; empty where there is nothing to say."""
+        fields, style = [], self._style
+        if delta.reasoning and style.with_reasoning:
+            reasoning = encode_basestring(delta.reasoning)
+            fields.append(f'"reasoning_content":{reasoning},"reasoning":{reasoning}')
+        if delta.tool_calls:
+            fields.append(f'"tool_calls":{dumps([_call_chunk(call) for call in delta.tool_calls])}')
+        tells_tokens = bool(delta.logprobs and style.with_logprobs) or bool(delta.token_ids and style.with_token_ids)
+        # What is told of tokens comes with content, be it empty, where nothing else came.
+        if delta.content or (not fields and tells_tokens):
+            fields.append(f'"content":{encode_basestring(delta.content)}')
+        return ",".join(fields)
+
+    def end(self, usage: Usage) -> bytes:
+        return end_of_stream(self._start, usage if self._style.with_usage else None)
+
+    def error(self, error: ApiError) -> bytes:
+        return error_event(error)
+
+    def whole(self, messages: list[Message], usage: Usage) -> bytes:
+        choices = [self._choice(index, message) for index, message in enumerate(messages)]
+        body = self._head.whole("chat.completion", choices, usage)
+        first = messages[0]
+        if first.prompt_logprobs is not None:
+            body["prompt_logprobs"] = prompt_logprobs(first.prompt_token_ids, first.prompt_logprobs, self._names)
+        if self._style.with_token_ids:
+            body["prompt_token_ids"] = first.prompt_token_ids
+        return dump(body)
+
+    def _choice(self, index: int, message: Message) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": self._message(message),
+            "logprobs": chat_logprobs(message.logprobs, self._names) if self._style.with_logprobs else None,
+            "finish_reason": None if message.end_reason is None else message.end_reason.value,
+            "stop_reason": message.stop_reason,
+            **({"token_ids": message.token_ids} if self._style.with_token_ids else {}),
+        }
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        calls, reasoning = message.tool_calls, message.reasoning
+        # A message that has something else may lack content; one that has nothing says so with an empty one.
+        content = message.content or (None if calls or reasoning else "")
+        written: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if calls:
+            written["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in calls
+            ]
+        if reasoning and self._style.with_reasoning:
+            written["reasoning_content"] = written["reasoning"] = reasoning
+        return written
+
+
+def _call_chunk(call: ToolCallDelta) -> dict[str, Any]:
+    if not call.id:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}

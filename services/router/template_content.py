@@ -1,0 +1,79 @@
+"""What form of a message's content a chat template expects, read off its syntax tree.
+
+Templates know content as one string, or as a list of parts as OpenAI's API has it, or both. Who loops over a message's
+content wants parts; who asks besides whether content is a string can do with both. (vLLM tells them apart likewise.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum, auto
+
+from jinja2 import Environment, TemplateError, nodes
+
+# For a loop's variable and for `set`s of one another to be followed to their end.
+_MAX_PASSES = 4
+
+
+class ContentForm(Enum):
+    # A string; parts are joined.
+    STRING = auto()
+    # A list of parts; a string becomes one.
+    PARTS = auto()
+    # As the client sent it.
+    EITHER = auto()
+
+
+def content_form(source: str) -> ContentForm:
+    """STRING also where the template cannot be read: rendering says what is wrong with it."""
+    try:
+        tree = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(_without_generation_tags(source))
+    except (TemplateError, RecursionError):
+        return ContentForm.STRING
+    names = _names_of_content(tree)
+    if not any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For)):
+        return ContentForm.STRING
+    asks = any(test.name == "string" and _is_content(test.node, names) for test in tree.find_all(nodes.Test))
+    return ContentForm.EITHER if asks else ContentForm.PARTS
+
+
+def _without_generation_tags(source: str) -> str:
+    """transformers' own block, which plain Jinja does not know."""
+    for sign in ("{%- ", "{% "):
+        for end in (" -%}", " %}"):
+            source = source.replace(f"{sign}generation{end}", "").replace(f"{sign}endgeneration{end}", "")
+    return source
+
+
+def _names_of_content(tree: nodes.Template) -> set[str]:
+    """Variables that a message's content is assigned to, and arguments of macros that are called with it."""
+    names: set[str] = set()
+    macros = {macro.name: macro for macro in tree.find_all(nodes.Macro)}
+    for _ in range(_MAX_PASSES):
+        before = len(names)
+        names.update(_assigned(tree, names))
+        for call in tree.find_all(nodes.Call):
+            macro = macros.get(call.node.name) if isinstance(call.node, nodes.Name) else None
+            if macro is not None:
+                given = zip(macro.args, call.args, strict=False)
+                names.update(argument.name for argument, value in given if _is_content(value, names))
+        if len(names) == before:
+            break
+    return names
+
+
+def _assigned(tree: nodes.Template, names: set[str]) -> Iterator[str]:
+    for assignment in tree.find_all(nodes.Assign):
+        if isinstance(assignment.target, nodes.Name) and _is_content(assignment.node, names):
+            yield assignment.target.name
+
+
+def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
+    """Whether it is some message's `content`, perhaps filtered, or a variable of `names`."""
+    if isinstance(node, nodes.Filter):
+        return _is_content(node.node, names)
+    if isinstance(node, nodes.Name):
+        return node.name in names
+    if isinstance(node, nodes.Getitem):
+        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+    return isinstance(node, nodes.Getattr) and node.attr == "content"

@@ -1,0 +1,67 @@
+"""Log probabilities of prompts that one router has not been told yet, in frames of their own."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+
+from quire.inference.v1 import sampling_pb2
+from quire.scheduler.v1 import scheduler_pb2
+
+from .converters import PromptLogprobColumns
+from .core.plan import U32, PromptLogprobs
+
+# Of entries in one frame. One step's for one sequence are fewer, so a message stays under a megabyte.
+_MAX_BYTES = 512 * 1024
+
+
+class PromptFrames:
+    """Collects entries until the router's writer takes them. What waits is bounded by the prompts under way."""
+
+    __slots__ = ("_pending",)
+
+    def __init__(self) -> None:
+        # (sequence id, attempt, entries), as they came.
+        self._pending: list[tuple[int, int, PromptLogprobs]] = []
+
+    def add(self, sequence_id: int, attempt: int, entries: PromptLogprobs) -> None:
+        self._pending.append((sequence_id, attempt, entries))
+
+    def take(self) -> Iterator[scheduler_pb2.Frame]:
+        """Everything, as frames of a bounded size."""
+        pending, self._pending = self._pending, []
+        part: list[tuple[int, int, PromptLogprobs]] = []
+        num_bytes = 0
+        for entry in pending:
+            num_bytes += _columns(entry[2]).num_bytes
+            if part and num_bytes > _MAX_BYTES:
+                yield _frame(part)
+                part, num_bytes = [], _columns(entry[2]).num_bytes
+            part.append(entry)
+        if part:
+            yield _frame(part)
+
+
+def _frame(part: list[tuple[int, int, PromptLogprobs]]) -> scheduler_pb2.Frame:
+    offsets = array(U32, [0])
+    for _, _, entries in part:
+        offsets.append(offsets[-1] + entries.num_tokens)
+    columns = [_columns(entries) for _, _, entries in part]
+    return scheduler_pb2.Frame(
+        prompt_logprobs_attempts=array(U32, (attempt for _, attempt, _ in part)).tobytes(),
+        prompt_logprobs=sampling_pb2.PromptLogprobs(
+            sequence_ids=array(U32, (sequence_id for sequence_id, _, _ in part)).tobytes(),
+            first_positions=array(U32, (entries.first_position for _, _, entries in part)).tobytes(),
+            offsets=offsets.tobytes(),
+            logprobs=b"".join(entries.logprobs for entries in columns),
+            ranks=b"".join(entries.ranks for entries in columns),
+            top_counts=array(U32, (entries.top_count for entries in columns)).tobytes(),
+            top_token_ids=b"".join(entries.top_token_ids for entries in columns),
+            top_logprobs=b"".join(entries.top_logprobs for entries in columns),
+        ),
+    )
+
+
+def _columns(entries: PromptLogprobs) -> PromptLogprobColumns:
+    assert isinstance(entries.entries, PromptLogprobColumns)
+    return entries.entries

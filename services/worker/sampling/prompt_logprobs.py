@@ -1,0 +1,72 @@
+"""Log probabilities of prompt tokens: what the model, given the tokens before it, thought of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.ops.upload import upload
+from services.worker.sampling.logprobs import RawDistribution
+
+# Logits of one slice of rows: 32 MiB in float32.
+_SLICE_VALUES = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """Prompt tokens of a step that are followed by one whose log probability is wanted, sequence by sequence."""
+
+    wire_ids: NDArray[np.int64]  # [n]
+    first_positions: NDArray[np.int64]  # [n], in the prompt, of the first that follows
+    offsets: NDArray[np.int64]  # [n + 1], into the columns below
+    top_counts: NDArray[np.int64]  # [n]
+    tokens: NDArray[np.int64]  # [m], indices into the step's tokens
+    following: NDArray[np.int64]  # [m], ids of the tokens that follow in the prompt
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobTensors:
+    """On the device, an entry for each of m prompt tokens."""
+
+    valid: Tensor  # bool [m]; False where the logits were no numbers
+    logprobs: Tensor  # float32 [m]
+    ranks: Tensor  # int64 [m], from 1
+    top_token_ids: Tensor  # int64 [m, MAX_LOGPROBS], likeliest first, equals by id
+    top_logprobs: Tensor  # float32 [m, MAX_LOGPROBS]
+
+    def tensors(self) -> list[Tensor]:
+        return [self.valid, self.logprobs, self.ranks, self.top_token_ids, self.top_logprobs]
+
+
+def prompt_logprobs(
+    hidden: Tensor, logits: Callable[[Tensor], Tensor], vocab_size: int, following: NDArray[np.int64]
+) -> PromptLogprobTensors:
+    """hidden [m, hidden], m at least 1; `logits`: the output layer. Works through slices of the rows, as the logits
+    of a long chunk could take more memory than everything else in a step."""
+    num_rows = max(1, _SLICE_VALUES // vocab_size)
+    targets = upload(following, hidden.device)
+    slices = [
+        _of_slice(logits(hidden[start : start + num_rows]), targets[start : start + num_rows])
+        for start in range(0, len(following), num_rows)
+    ]
+    columns = zip(*(part.tensors() for part in slices), strict=True)
+    return PromptLogprobTensors(*(torch.cat(column) for column in columns))
+
+
+def _of_slice(logits: Tensor, targets: Tensor) -> PromptLogprobTensors:
+    logits = logits.float()
+    valid = logits.amax(-1).isfinite()
+    distribution = logits.log_softmax(-1)
+    rows = np.arange(len(targets))
+    found = RawDistribution(rows, rows, distribution).look_up(targets)
+    ranks = (distribution > found.logprobs[:, None]).sum(-1) + 1
+    return PromptLogprobTensors(valid, found.logprobs, ranks, found.top_token_ids, found.top_logprobs)

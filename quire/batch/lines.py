@@ -82,9 +82,7 @@ async def _read(fd: int) -> bytes:
     return os.read(fd, _BLOCK_BYTES)
 
 
-async def _until_ready(
-    fd: int, add: Callable[[int, Callable[[], None]], None], remove: Callable[[int], bool]
-) -> None:
+async def _until_ready(fd: int, add: Callable[[int, Callable[[], None]], None], remove: Callable[[int], bool]) -> None:
     """Returns once `fd` can be read or written without waiting. It stays in blocking mode: others may have it too."""
     ready = asyncio.Event()
     try:

@@ -87,7 +87,9 @@ def _stack(config: BatchConfig, flags: Mapping[str, Any], file: Mapping[str, Any
     if config.base_url:
         check_url(config.base_url)
         if others := sorted({*flags, *file} - {"api_key", "api-key"}):
-            raise ConfigError(f"--{others[0].replace('_', '-')} is for a stack to start; --base-url names one that runs")
+            raise ConfigError(
+                f"--{others[0].replace('_', '-')} is for a stack to start; --base-url names one that runs"
+            )
     if addresses := sorted(ADDRESS & flags.keys()):
         raise ConfigError(f"--{addresses[0]} is for quire serve; the stack of run-batch is on no network")
     return build_stack(flags, file)

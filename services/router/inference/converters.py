@@ -37,6 +37,7 @@ def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> 
         stop=stop,
         stop_strings=stop_strings,
         n=n,
+        skip_special_tokens=options.skip_special_tokens if options.HasField("skip_special_tokens") else True,
         cache_salt=options.cache_salt,
         priority=options.priority,
         path=_OPTIONS,

@@ -19,6 +19,7 @@ from services.router.inference.converters import (
     messages_from_proto,
     options_from_proto,
 )
+from services.router.inference.whole_choices import whole_choices
 from services.router.model import ServedModel, output_budget
 from services.router.prompts import check_length, check_token_range, encode_chat, encode_text
 from services.router.tracing import RequestSpan, Tracing
@@ -49,7 +50,7 @@ class InferenceServicer:
             params = (param, MAX_TOKENS_PARAM)
             max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
             generation_request = options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
-            await self._run(generation_request, span, context, inference_pb2.GenerateResponse)
+            await self._run(generation_request, span, context, inference_pb2.GenerateResponse, whole=request.whole)
 
     @rpc
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> None:  # noqa: N802
@@ -112,10 +113,12 @@ class InferenceServicer:
         span: RequestSpan,
         context: Any,
         response: type[inference_pb2.GenerateResponse] | type[inference_pb2.ChatResponse],
+        *,
+        whole: bool = False,
     ) -> None:
         with self.generator.start(request) as generation:
             span.started(request)
-            async for deltas in generation.deltas():
+            async for deltas in whole_choices(generation.deltas()) if whole else generation.deltas():
                 for delta in deltas:
                     await self.calls.write(context, response(delta=delta_to_proto(delta)))
             span.ended(generation)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import uuid
@@ -76,10 +77,9 @@ def parse_request(line: bytes | None) -> BatchRequest:
 
 def answer_line(custom_id: str, answer: Answer) -> OutputLine:
     body: Any = answer.body.decode(errors="replace")
-    try:
+    # What is not JSON is told as it is.
+    with contextlib.suppress(ValueError, RecursionError):
         body = json.loads(body)
-    except (ValueError, RecursionError):
-        pass  # Not OpenAI's; told as it is.
     response = {"status_code": answer.status, "request_id": answer.request_id, "body": body}
     return OutputLine(_dump(custom_id, response, None), 200 <= answer.status < 300)
 

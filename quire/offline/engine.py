@@ -11,11 +11,12 @@ from typing import TypeVar
 from quire.cli.supervisor import StackError
 from quire.client.aio import AsyncClient
 from quire.client.errors import QuireError
+from quire.client.options import Options
 from quire.client.results import Choice, Result
 from quire.client.retries import Retries
 from quire.offline.outputs import RequestOutput, completion_output
 from quire.offline.prompts import Prompt
-from quire.offline.sampling_params import SamplingParams
+from quire.offline.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 
 R = TypeVar("R")
 
@@ -98,13 +99,13 @@ class Engine:
     async def _output(self, request: Request) -> RequestOutput:
         prompt, params = request.prompt, request.params
         text, token_ids = await self._encoded(prompt)
-        options = {"max_tokens": SamplingParams().max_tokens} if params is None else params.options()
+        options = Options(max_tokens=DEFAULT_MAX_TOKENS) if params is None else params.options()
         result: Result = await self._patiently(
             lambda: self._client.generate(
                 token_ids,
                 priority=request.priority,
                 cache_salt=prompt.cache_salt or "",
-                **options,  # type: ignore[arg-type]
+                **options,
             )
         )
         token_texts = None

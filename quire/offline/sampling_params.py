@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, cast
 
 from quire.client.options import Options, options_to_proto
 
+DEFAULT_MAX_TOKENS = 16
 # Said even where they are as here, so that they go before the model's own defaults, as in vLLM.
 _SAID = frozenset(
     {
@@ -44,7 +45,7 @@ class SamplingParams:
     logit_bias: Mapping[int, float] | None = None
     seed: int | None = None
     # None: as many as the context leaves.
-    max_tokens: int | None = 16
+    max_tokens: int | None = DEFAULT_MAX_TOKENS
     min_tokens: int = 0
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
@@ -70,7 +71,7 @@ class SamplingParams:
             if name not in Options.__annotations__:
                 raise ValueError(f"SamplingParams.{name} is not supported")
             try:
-                options_to_proto({name: value})  # type: ignore[misc]
+                options_to_proto(cast(Options, {name: value}))
             except (TypeError, ValueError, AttributeError) as error:
                 raise ValueError(f"SamplingParams.{name} is {value!r}: {error}") from None
         for name in ("n", "max_tokens"):
@@ -79,7 +80,7 @@ class SamplingParams:
 
     def options(self) -> Options:
         """As the client takes them."""
-        return Options(**_given(self))  # type: ignore[typeddict-item]
+        return cast(Options, _given(self))
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -91,7 +91,7 @@ async def test_a_failure_is_in_the_exit_status_and_stays_there(
     assert "out: 3 answers; 2 failed;" in capsys.readouterr().err
 
     # Nothing is left to ask, so that nobody needs to be there.
-    assert main(words) == 1
+    assert await asyncio.to_thread(main, words) == 1
     assert "out: 3 answers, 3 of them there before; 2 failed;" in capsys.readouterr().err
 
 
@@ -151,8 +151,7 @@ async def test_lines_go_through_pipes(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdin.write(request("a").encode())
         first = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
-        process.stdin.write(request("b").encode())
-        rest, told = await asyncio.wait_for(process.communicate(), 60)
+        rest, told = await asyncio.wait_for(process.communicate(request("b").encode()), 60)
 
     assert first["custom_id"] == "a"
     assert [json.loads(line)["custom_id"] for line in rest.splitlines()] == ["b"]

@@ -13,23 +13,16 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from quire.cli.serve import start_display
-from quire.cli.stack import Stack, build_stack, part_environment, part_specs, runtime_directory, socket_address
+from quire.cli.stack import Stack, part_environment, part_specs, runtime_directory, socket_address
 from quire.cli.supervisor import StackError, Supervisor
+from quire.offline.own_stack import router_stack
 from shared.config import ConfigError
 from shared.status import StatusReporter
 
 _POLL_S = 0.2
-
-
-def router_stack(options: Mapping[str, Any]) -> Stack:
-    """A stack without a gateway: what a program talks to is its router. Raises ConfigError."""
-    stack = build_stack(options, {})
-    return Stack({name: config for name, config in stack.configs.items() if name != "gateway"})
 
 
 def main(parent: int, status_fd: int) -> int:

@@ -12,9 +12,8 @@ from typing import Any
 from quire.cli.stack import SERVICES, option_names
 from quire.offline.background import BACKGROUND
 from quire.offline.engine import Engine, Request
-from quire.offline.keeper import router_stack
 from quire.offline.outputs import RequestOutput
-from quire.offline.own_stack import OwnStack
+from quire.offline.own_stack import OwnStack, router_stack
 from quire.offline.progress import progress_bar
 from quire.offline.prompts import Message, Prompt, PromptLike, parse_conversations, parse_prompts
 from quire.offline.sampling_params import SamplingParams

@@ -10,12 +10,19 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
+from quire.cli.stack import Stack, build_stack
 from quire.cli.supervisor import StackError
 from shared.status import parse_status
 
 # Parts get their own time to stop before; then the keeper is told to hurry.
 _STOP_TIMEOUT_S = 60.0
 _HURRY_TIMEOUT_S = 10.0
+
+
+def router_stack(options: Mapping[str, Any]) -> Stack:
+    """A stack without a gateway: what a program talks to is its router. Raises ConfigError."""
+    stack = build_stack(options, {})
+    return Stack({name: config for name, config in stack.configs.items() if name != "gateway"})
 
 
 class OwnStack:

@@ -43,7 +43,7 @@ def test_a_request_is_taken_with_everything_in_its_body() -> None:
         (b"[1]", "invalid_json", "no JSON object"),
         (line(custom_id=...), "invalid_line", "'custom_id' is missing, or no string"),
         (line(custom_id=3), "invalid_line", "'custom_id' is missing, or no string"),
-        (line(method="GET"), "invalid_line", "'method' is \"GET\": use \"POST\""),
+        (line(method="GET"), "invalid_line", '\'method\' is "GET": use "POST"'),
         (line(method=...), "invalid_line", "'method' is null"),
         (line(url="v1/completions"), "invalid_line", "use a path such as /v1/chat/completions"),
         (line(url="@evil.example/"), "invalid_line", "'url' is \"@evil.example/\""),

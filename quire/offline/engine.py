@@ -100,14 +100,9 @@ class Engine:
         prompt, params = request.prompt, request.params
         text, token_ids = await self._encoded(prompt)
         options = Options(max_tokens=DEFAULT_MAX_TOKENS) if params is None else params.options()
-        result: Result = await self._patiently(
-            lambda: self._client.generate(
-                token_ids,
-                priority=request.priority,
-                cache_salt=prompt.cache_salt or "",
-                **options,
-            )
-        )
+        options["priority"] = request.priority
+        options["cache_salt"] = prompt.cache_salt or ""
+        result: Result = await self._patiently(lambda: self._client.generate(token_ids, **options))
         token_texts = None
         if params is not None and params.logprobs is not None:
             entries = [entry for choice in result.choices for entry in choice.logprobs]

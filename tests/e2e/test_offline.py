@@ -19,10 +19,11 @@ import pytest
 
 from quire import LLM, QuireError, RequestOutput, SamplingParams, StackError
 from quire.offline import llm as llm_module
+from quire.offline.prompts import PromptLike
 from tests.e2e.conftest import ROOT
 from tests.unit.cli.processes import children, is_running, until_ended, with_environment
 
-SMALL = {"kv_cache_memory_bytes": 64 << 20, "num_threads": 1}
+SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 64 << 20, "num_threads": 1}
 PROMPTS = [f"Count from {number} to 60." for number in range(24)]
 GREEDY = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
 
@@ -139,7 +140,8 @@ def test_a_batch_whose_model_is_not_there_fails_with_the_parts_own_reason(tmp_pa
 
 def test_outputs_have_vllms_shape(llm: LLM) -> None:
     params = SamplingParams(temperature=0, max_tokens=8, logprobs=2, n=2)
-    by_text, by_ids = llm.generate(["Count from 3", {"prompt_token_ids": [5, 6, 7]}], params, use_tqdm=False)
+    prompts: list[PromptLike] = ["Count from 3", {"prompt_token_ids": [5, 6, 7]}]
+    by_text, by_ids = llm.generate(prompts, params, use_tqdm=False)
 
     assert int(by_ids.request_id) == int(by_text.request_id) + 1
     assert (by_text.prompt, by_ids.prompt) == ("Count from 3", None)

@@ -180,7 +180,7 @@ async def test_a_run_that_is_stopped_leaves_whole_lines_and_goes_on(tmp_path: Pa
         return await echo(asked)
 
     running = asyncio.create_task(run(texts, path, ask))
-    while not path.exists() or path.read_bytes().count(b"\n") < 6:
+    while not path.exists() or path.read_bytes().count(b"\n") < 6:  # noqa: ASYNC110 - nobody tells when it has grown
         await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

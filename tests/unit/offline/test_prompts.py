@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.offline.prompts import Prompt, parse_conversations, parse_prompts
+from quire.offline.prompts import Message, Prompt, parse_conversations, parse_prompts
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ def test_what_is_no_prompt_is_told(given: Any, told: str) -> None:
 
 
 def test_a_conversation_or_several() -> None:
-    one = {"role": "user", "content": "Hello", "name": "x"}
-    parts = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
+    one: Message = {"role": "user", "content": "Hello", "name": "x"}
+    parts: Message = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
 
     assert parse_conversations([one]) == [Prompt(messages=(one,))]
     assert parse_conversations([[one], [one, parts]]) == [

@@ -134,9 +134,11 @@ class Engine:
             return last
         if not params.stop_strings:
             return None
-        # The text ends before the stop string, and the tokens with it.
+        # The text ends before the stop string, and the tokens with it. Without the prompt in front, a first space may be
+        # lost.
         whole = await self._patiently(lambda: self._client.detokenize(choice.token_ids))
-        found = [(whole.find(stop, len(choice.text)), stop) for stop in params.stop_strings]
+        start = max(0, len(choice.text) - 1)
+        found = [(whole.find(stop, start), stop) for stop in params.stop_strings]
         return min((place for place in found if place[0] >= 0), default=(0, None))[1]
 
     async def _texts_of(self, token_ids: set[int]) -> dict[int, str]:

@@ -45,7 +45,11 @@ class LLM:
         async def connect() -> Engine:  # gRPC's channel belongs to the loop that makes it.
             return Engine(own.address, stack.api_key, max_num_seqs, own.failure)
 
-        self._engine = BACKGROUND.run(connect())
+        try:
+            self._engine = BACKGROUND.run(connect())
+        except BaseException:
+            own.stop()
+            raise
         self._request_ids = itertools.count()
         self._stop = weakref.finalize(self, _stop, self._engine, own)
 

@@ -76,11 +76,18 @@ def until_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:
         threading.Event().wait(0.002)
 
 
-async def test_a_batch_that_is_killed_goes_on_and_survives_its_worker(tmp_path: Path, llm: LLM) -> None:
+async def test_a_batch_that_is_stopped_and_killed_goes_on_and_survives_its_worker(tmp_path: Path, llm: LLM) -> None:
     """Answers are those that LLM gives to the same prompts."""
     (tmp_path / "in").write_text("".join(batch_line(number, prompt) for number, prompt in enumerate(PROMPTS)))
     with run_batch(tmp_path, "--max-concurrency", "2") as process:
-        until_lines(tmp_path / "out", 3, process)
+        until_lines(tmp_path / "out", 1, process)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=100)
+    assert process.returncode == 130, told
+    assert told.endswith("not all were answered; start it again with the same files to go on\n")
+
+    with run_batch(tmp_path, "--max-concurrency", "2") as process:
+        until_lines(tmp_path / "out", (tmp_path / "out").read_bytes().count(b"\n") + 2, process)
         process.kill()
     kept = (tmp_path / "out").read_bytes()
     await until_ended(with_environment(f"QUIRE_TEST_OF={tmp_path}"))

@@ -86,8 +86,11 @@ async def test_without_parameters_the_models_own_count(start_router: StartRouter
     (output,) = await ask(Engine(api.address, None, 4, there), requests(SOME_IDS))
 
     (submit,) = scheduler.submits
-    assert (submit.sampling.temperature, submit.sampling.top_k, submit.stop.max_tokens) == (pytest.approx(0.7), 50, 16)
-    assert output.outputs[0].logprobs is output.outputs[0].cumulative_logprob is None
+    assert submit.sampling.temperature == pytest.approx(0.7)
+    assert (submit.sampling.top_k, submit.stop.max_tokens) == (50, 16)
+    (completion,) = output.outputs
+    assert completion.logprobs is None
+    assert completion.cumulative_logprob is None
 
 
 async def test_an_answer_that_broke_off_begins_again() -> None:

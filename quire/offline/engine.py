@@ -134,8 +134,8 @@ class Engine:
             return last
         if not params.stop_strings:
             return None
-        # The text ends before the stop string, and the tokens with it. Without the prompt in front, a first space may be
-        # lost.
+        # The text ends before the stop string, and the tokens with it. A first space may be lost
+        # where the prompt is not in front.
         whole = await self._patiently(lambda: self._client.detokenize(choice.token_ids))
         start = max(0, len(choice.text) - 1)
         found = [(whole.find(stop, start), stop) for stop in params.stop_strings]

@@ -22,6 +22,7 @@ from services.router.inference.converters import (
     messages_from_proto,
     options_from_proto,
 )
+from services.router.inference.whole_choices import whole_choices
 from services.router.model import ServedModel, output_budget
 from services.router.prompts import check_length, check_token_range, encode_chat, encode_text
 from services.router.tracing import RequestSpan, Tracing
@@ -53,7 +54,7 @@ class InferenceServicer:
             params = (param, MAX_TOKENS_PARAM)
             max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
             generation_request = await options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
-            await self._generate(generation_request, span, context)
+            await self._generate(generation_request, span, context, whole=request.whole)
 
     @rpc
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> None:  # noqa: N802
@@ -110,10 +111,11 @@ class InferenceServicer:
     async def _model(self, name: str) -> ServedModel:
         return await self.generator.placement.model(name or None)
 
-    async def _generate(self, request: GenerationRequest, span: RequestSpan, context: Any) -> None:
+    async def _generate(self, request: GenerationRequest, span: RequestSpan, context: Any, *, whole: bool) -> None:
+        """`whole`: one delta for each choice."""
         with self.generator.start(request) as generation:
             span.started(request)
-            async for deltas in generation.deltas():
+            async for deltas in whole_choices(generation.deltas()) if whole else generation.deltas():
                 for delta in deltas:
                     message = delta_to_proto(delta, request.prompts[0])
                     await self.calls.write(context, inference_pb2.GenerateResponse(delta=message))

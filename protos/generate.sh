@@ -19,4 +19,5 @@ for stub in "$out"/quire/*/v1/*_pb2_grpc.py; do
   grep -q 'Stub' "$stub" || rm "$stub" "${stub}i"
 done 2>/dev/null || true
 "$venv/bin/python" -m grpc_tools.protoc -Iprotos -I"$googleapis" --include_imports \
-  --descriptor_set_out="$out/quire/openai/v1/openai.binpb" protos/quire/openai/v1/openai.proto
+  --descriptor_set_out="$out/quire/http_apis.binpb" \
+  protos/quire/{openai/v1/openai,kserve/v1/kserve,documents/v1/documents}.proto

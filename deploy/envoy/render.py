@@ -9,13 +9,18 @@ from pathlib import Path
 import jinja2
 
 from deploy.envoy.config import GatewayConfig, endpoint_kind, split_host_port
-from deploy.envoy.routes import http_routes, service_name
+from deploy.envoy.routes import http_routes, service_names
 
 HERE = Path(__file__).parent
-DESCRIPTOR_SET = HERE.parent.parent / "quire" / "openai" / "v1" / "openai.binpb"
+DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 # Reached by gRPC clients through the same port, untouched.
-GRPC_PREFIXES = ("/quire.inference.v1.InferenceService/", "/grpc.health.v1.Health/", "/grpc.reflection.")
+GRPC_PREFIXES = (
+    "/quire.inference.v1.InferenceService/",
+    "/inference.GRPCInferenceService/",
+    "/grpc.health.v1.Health/",
+    "/grpc.reflection.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def render(config: GatewayConfig, admin: str) -> str:
         access_log={"off": "", "-": "/dev/stdout"}.get(config.access_log, config.access_log),
         errors_lua=(HERE / "errors.lua").read_text(),
         descriptor_set=str(DESCRIPTOR_SET),
-        service=service_name(),
+        services=service_names(),
         grpc_prefixes=GRPC_PREFIXES,
         http_routes=http_routes(),
         local_replies=LOCAL_REPLIES,

@@ -1,4 +1,4 @@
-"""The HTTP paths that the gateway knows, read from the annotations of OpenAIService: none is written down twice."""
+"""The HTTP paths that the gateway knows, read from the annotations of the router's services: none is written down twice."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from typing import Any
 
 from google.api import annotations_pb2
 
+from quire.documents.v1 import documents_pb2
+from quire.kserve.v1 import kserve_pb2
 from quire.openai.v1 import openai_pb2
+
+_SERVICES: tuple[Any, ...] = (
+    openai_pb2.DESCRIPTOR.services_by_name["OpenAIService"],
+    documents_pb2.DESCRIPTOR.services_by_name["DocumentService"],
+    kserve_pb2.DESCRIPTOR.services_by_name["KserveService"],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,25 +27,32 @@ class HttpRoute:
     methods: tuple[str, ...]
 
 
-def service_name() -> str:
-    return str(_service().full_name)
+def service_names() -> tuple[str, ...]:
+    """The services that are called over HTTP. The first is the one whose health says whether a router can take calls."""
+    return tuple(str(service.full_name) for service in _SERVICES)
+
+
+def http_annotations() -> dict[str, tuple[str, str]]:
+    """By each method's full name its verb and path template: `GET` and `/v1/models/{model=**}`."""
+    return {method.full_name: _annotation(method) for service in _SERVICES for method in service.methods}
 
 
 def http_routes() -> tuple[HttpRoute, ...]:
     """Every path with the methods it takes, whole paths first. Raises ValueError for a path template of another form
-    than `/a/b` or `/a/{name=**}`."""
+    than `/a/b`, `/a/{name=**}` or `/a/{name=**}/b`."""
     methods: dict[tuple[str, str], list[str]] = {}
-    for method in _service().methods:
-        rule = method.GetOptions().Extensions[annotations_pb2.http]
-        verb = rule.WhichOneof("pattern")
-        template = getattr(rule, verb)
+    for verb, template in http_annotations().values():
         head, brace, variable = template.partition("{")
-        if brace and not variable.endswith("=**}"):
-            raise ValueError(f"{method.full_name}: the gateway knows no path template like {template}")
-        methods.setdefault(("prefix" if brace else "path", head), []).append(verb.upper())
+        if brace and ("=**}" not in variable or "{" in variable):
+            raise ValueError(f"the gateway knows no path template like {template}")
+        verbs = methods.setdefault(("prefix" if brace else "path", head), [])
+        if verb not in verbs:
+            verbs.append(verb)
     routes = (HttpRoute(match, path, tuple(verbs)) for (match, path), verbs in methods.items())
     return tuple(sorted(routes, key=lambda route: (route.match != "path", -len(route.path))))
 
 
-def _service() -> Any:
-    return openai_pb2.DESCRIPTOR.services_by_name["OpenAIService"]
+def _annotation(method: Any) -> tuple[str, str]:
+    rule = method.GetOptions().Extensions[annotations_pb2.http]
+    verb = rule.WhichOneof("pattern")
+    return verb.upper(), getattr(rule, verb)

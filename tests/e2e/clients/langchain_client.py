@@ -1,0 +1,31 @@
+"""langchain-openai's ChatOpenAI."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from langchain_openai import ChatOpenAI
+from openai import BadRequestError
+
+QUESTION = "What is 2 plus 3?"
+
+
+def main(url: str, name: str, part: str) -> object:
+    model = ChatOpenAI(base_url=url, api_key="none", model=name, temperature=0, max_retries=0)
+    match part:
+        case "chat":
+            answer = model.invoke(QUESTION)
+            return {"text": answer.content, "tokens": answer.usage_metadata["total_tokens"]}
+        case "stream":
+            return {"pieces": [chunk.content for chunk in model.stream(QUESTION)]}
+        case "error":
+            try:
+                model.bind(top_p=7).invoke(QUESTION)
+            except BadRequestError as error:
+                return {"status": error.status_code, "param": error.param}
+    raise ValueError(part)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:])))

@@ -1,0 +1,32 @@
+"""The openai SDK of the major version before the one that development uses: langchain and others still bring it."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from openai import BadRequestError, OpenAI
+
+QUESTION = [{"role": "user", "content": "What is 2 plus 3?"}]
+
+
+def main(url: str, name: str, part: str) -> object:
+    client = OpenAI(base_url=url, api_key="none", max_retries=0)
+    options = {"model": name, "messages": QUESTION, "temperature": 0}
+    match part:
+        case "chat":
+            answer = client.chat.completions.create(**options)
+            return {"text": answer.choices[0].message.content, "tokens": answer.usage.total_tokens}
+        case "stream":
+            stream = client.chat.completions.create(stream=True, **options)
+            return {"pieces": [chunk.choices[0].delta.content or "" for chunk in stream]}
+        case "error":
+            try:
+                client.chat.completions.create(top_p=7, **options)
+            except BadRequestError as error:
+                return {"status": error.status_code, "param": error.param}
+    raise ValueError(part)
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:])))

@@ -1,4 +1,4 @@
-"""The HTTP paths that the gateway knows, read from the annotations of the router's services: none is written down twice."""
+"""The HTTP paths that the gateway knows, read from the annotations of the router's services: none is written twice."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class HttpRoute:
 
 
 def service_names() -> tuple[str, ...]:
-    """The services that are called over HTTP. The first is the one whose health says whether a router can take calls."""
+    """The services that are called over HTTP. The first one's health says whether a router can take calls."""
     return tuple(str(service.full_name) for service in _SERVICES)
 
 

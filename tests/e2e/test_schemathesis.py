@@ -1,7 +1,7 @@
 """Requests that Schemathesis makes up from our own document, with right bodies and with wrong ones, through Envoy: none
 is a fault of the server's, none hangs, and every answer is in the document. `make schemathesis` sends over 5,000.
 
-That a right body is answered 200 is not asked: a schema cannot say how long a context is or which tokens a model has."""
+That a right body is answered 200 is not asked: a schema cannot say how long a context is, or which tokens there are."""
 
 from __future__ import annotations
 
@@ -37,24 +37,25 @@ FIXED = [operation for operation in OPERATIONS if operation not in VARIED]
 NUM_SENT: Counter[str] = Counter()
 
 
-def answerable(body: Any) -> Any:
-    """A right body, made one that the bundled model can answer, and soon; what else it says is kept."""
-    body = dict(body)
-    body["model"] = "quire-chat"
+def answerable(body: Any, names: set[str]) -> Any:
+    """A right body, made one that the bundled model can answer, and soon; what else it says is kept. `names`: the
+    fields that the path knows."""
+    easy: dict[str, Any] = {"model": "quire-chat", "logit_bias": None, "best_of": None}
     if "messages" in body:
-        body["messages"] = [{"role": "user", "content": TEXT}]
-        body.pop("prompt", None)
+        easy["messages"] = [{"role": "user", "content": TEXT}]
     elif "prompt" in body:
-        body["prompt"] = TEXT
-    body |= {name: [token % 900 for token in body[name]] for name in ("tokens", "stop_token_ids") if body.get(name)}
-    for name in ("max_tokens", "max_completion_tokens"):
-        if body.get(name) is not None:
-            body[name] = body[name] % 8 + 1
-    body |= {"max_tokens": 4} if "max_tokens" not in body else {}
-    body |= {"n": body["n"] % 3 + 1, "best_of": None} if body.get("n") else {}
-    body |= {"stream_options": None} if not body.get("stream") else {}
-    body |= {"top_logprobs": None} if not body.get("logprobs") else {}
-    return body | {"logit_bias": None}
+        easy["prompt"] = TEXT
+    if "messages" in body and "prompt" in body:
+        easy["prompt"] = None
+    for name in ("tokens", "stop_token_ids"):
+        easy[name] = [token % 900 for token in (body.get(name) or []) if name in names]
+    for name, most in (("max_tokens", 8), ("max_completion_tokens", 8), ("n", 3)):
+        easy[name] = (body.get(name) or 1) % most + 1 if name in names else None
+    if not body.get("stream"):
+        easy["stream_options"] = None
+    if not body.get("logprobs"):
+        easy["top_logprobs"] = None
+    return {**body, **{name: value for name, value in easy.items() if name in names}}
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,12 @@ def document(server: Server) -> Any:
 def send(case: Any) -> int:
     response = case.call(timeout=30)
     NUM_SENT[case.operation.label] += 1
-    case.validate_response(response, checks=CHECKS)
+    # Events are checked one by one on their way (tests/fidelity): Schemathesis looks for JSON in OpenAPI 3.2's form.
+    is_stream = response.headers["content-type"][0].startswith("text/event-stream")
+    left_out = {checks.response_schema_conformance} if is_stream else set()
+    # A body past the gateway's limit is refused as such, whatever is in it.
+    left_out |= {checks.negative_data_rejection} if response.status_code == 413 else set()
+    case.validate_response(response, checks=[check for check in CHECKS if check not in left_out])
     return int(response.status_code)
 
 
@@ -80,7 +86,7 @@ def test_made_up_requests_are_answered_as_documented(document: Any, operation: O
     @given(described.as_strategy(generation_mode=GenerationMode.POSITIVE), st.booleans())
     def right(case: Any, is_tamed: bool) -> None:
         if is_tamed and operation.body is not None:
-            case.body = answerable(case.body)
+            case.body = answerable(case.body, set(operation.body.model_fields))
         elif is_tamed:
             case.path_parameters = {"model": "quire-chat"}
         answered.append(send(case))

@@ -34,8 +34,9 @@ class DocumentCheck:
     def problems(self, answer: Answer, schema: Mapping[str, Any]) -> list[str]:
         """What of its JSON does not have the schema."""
         validator = self._validator(schema)
+        name = f"{answer.verb} {answer.path} {answer.status}"
         return [
-            f"{answer.verb} {answer.path} {answer.status}: at /{'/'.join(map(str, error.instance_path))}: {error.message}"
+            f"{name}: at /{'/'.join(map(str, error.instance_path))}: {error.message}"
             for value in answer.json_values
             for error in validator.iter_errors(json.loads(value))
         ]

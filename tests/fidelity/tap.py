@@ -6,14 +6,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import TracebackType
+from typing import Any, TypeVar
 
 import h11
 
 from tests.fidelity import own_document, published
 from tests.fidelity.answer import Answer
 
+T = TypeVar("T")
 _HEAD_END = b"\r\n\r\n"
 
 
@@ -48,7 +50,7 @@ class Tap:
         found, self._problems = self._problems, []
         return found
 
-    def _run(self, work):  # type: ignore[no-untyped-def]  # Coroutine[Any, Any, T] -> T
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     async def _close(self) -> None:

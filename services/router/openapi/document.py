@@ -108,9 +108,7 @@ class _Describer:
     def _answer(self, operation: Operation) -> dict[str, Any]:
         schema = {"type": "object" if operation.content_type == _JSON else "string"}
         content = {
-            operation.content_type: {
-                "schema": schema if operation.reply is None else self._references[operation.reply]
-            }
+            operation.content_type: {"schema": schema if operation.reply is None else self._references[operation.reply]}
         }
         if operation.event is not None:
             content[_EVENTS] = {"schema": self._references[operation.event]}

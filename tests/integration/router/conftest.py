@@ -213,4 +213,3 @@ async def start_router() -> AsyncIterator[StartRouter]:
             return Api(address, channel, router)
 
         yield start
-

@@ -24,32 +24,27 @@ pytestmark = [
 ]
 
 
-def run(client: str, server: Server, part: str) -> dict[str, Any]:
+def run(client: str, server: Server, *parts: str) -> dict[str, Any]:
+    """What the client's program prints of each part."""
     program = ROOT / "tests" / "e2e" / "clients" / f"{client}_client.py"
     result = subprocess.run(
-        [PYTHON, program, f"{server.url}/v1", server.model, part],
+        [PYTHON, program, f"{server.url}/v1", server.model, *parts],
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | OFFLINE,
         capture_output=True,
         text=True,
         timeout=100,
     )
     assert result.returncode == 0, result.stderr
-    answer = json.loads(result.stdout.splitlines()[-1])
-    assert isinstance(answer, dict)
-    return answer
+    answers = json.loads(result.stdout.splitlines()[-1])
+    assert isinstance(answers, dict)
+    return answers
 
 
-def test_chat(server: Server, client: str) -> None:
-    answer = run(client, server, "chat")
-    assert "5" in answer["text"]
-    assert answer["tokens"] > 10
-
-
-def test_a_stream_says_the_same(server: Server, client: str) -> None:
-    pieces = run(client, server, "stream")["pieces"]
+def test_chat_stream_and_error(server: Server, client: str) -> None:
+    answers = run(client, server, "chat", "stream", "error")
+    assert "5" in answers["chat"]["text"]
+    assert answers["chat"]["tokens"] > 10
+    pieces = answers["stream"]["pieces"]
     assert len([piece for piece in pieces if piece]) > 1
-    assert "".join(pieces) == run(client, server, "chat")["text"]
-
-
-def test_an_error_is_typed_and_names_its_field(server: Server, client: str) -> None:
-    assert run(client, server, "error") == {"status": 400, "param": "top_p"}
+    assert "".join(pieces) == answers["chat"]["text"]
+    assert answers["error"] == {"status": 400, "param": "top_p"}

@@ -31,17 +31,24 @@ class DocumentCheck:
                 return None if operation is None else dict(operation["responses"])
         return None
 
-    def problems(self, answer: Answer, schema: Mapping[str, Any]) -> list[str]:
-        """What of its JSON does not have the schema."""
-        validator = self._validator(schema)
+    def problems(
+        self, answer: Answer, schema: Mapping[str, Any], error_schema: Mapping[str, Any] | None = None
+    ) -> list[str]:
+        """What of its JSON does not have the schema. `error_schema`: of an event that says why a stream breaks off."""
         name = f"{answer.verb} {answer.path} {answer.status}"
-        return [
-            f"{name}: at /{'/'.join(map(str, error.instance_path))}: {error.message}"
-            for value in answer.json_values
-            for error in validator.iter_errors(json.loads(value))
-        ]
+        found = []
+        for data in answer.json_values:
+            value = json.loads(data)
+            is_error = error_schema is not None and "error" in value
+            validator = self._validator(error_schema if is_error else schema)
+            found += [
+                f"{name}: at /{'/'.join(map(str, error.instance_path))}: {error.message}"
+                for error in validator.iter_errors(value)
+            ]
+        return found
 
-    def _validator(self, schema: Mapping[str, Any]) -> Any:
+    def _validator(self, schema: Mapping[str, Any] | None) -> Any:
+        assert schema is not None
         key = json.dumps(schema, sort_keys=True)
         if key not in self._validators:
             whole = {**schema, "components": {"schemas": self._reachable(schema)}}

@@ -19,8 +19,8 @@ from tests.fidelity.document_check import DocumentCheck
 DOCUMENT = Path(__file__).parents[2].parent / "shared" / "schema" / "openai-openapi.json"
 
 # Where OpenAI's document is not what OpenAI's own servers do: the only places. It has one schema for a completion and
-# for the events of a streamed one; but before a choice's last event its finish_reason is null, and with include_usage so is
-# each usage before the last, as the schemas of chat's events say. The SDK's type was made from that schema.
+# for the events of a streamed one; but before a choice's last event its finish_reason is null, and with include_usage
+# so is each usage before the last, as the schemas of chat's events say. The SDK's type was made from that schema.
 NULL_IN_COMPLETION_EVENTS = (("choices", "finish_reason"), ("usage",))
 _COMPLETION_EVENT = "CreateCompletionEvent"
 

@@ -79,13 +79,14 @@ class Tap:
             await asyncio.wait([asking, answering], return_when=asyncio.FIRST_COMPLETED)
             if answering.done():
                 # An answer before all of a body was read: closing now would take the answer from the client.
+                observer.ended()
                 writer.write_eof()
                 await asyncio.wait([asking], timeout=1)
             for direction in (asking, answering):
                 direction.cancel()
             await asyncio.gather(asking, answering, return_exceptions=True)
-        except OSError:
-            pass  # the gateway is not there: the client's connection ends too
+        except (OSError, asyncio.CancelledError):
+            pass  # the gateway is not there, or the tap is closing: the client's connection ends too
         finally:
             observer.ended()
             for end in (writer, upstream):

@@ -28,4 +28,4 @@ def main(url: str, name: str, part: str) -> object:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))
+    print(json.dumps({part: main(*sys.argv[1:3], part) for part in sys.argv[3:]}))

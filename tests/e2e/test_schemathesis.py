@@ -112,7 +112,6 @@ def test_what_takes_no_input_is_answered(document: Any, operation: Operation) ->
 
 def test_as_many_were_sent_as_promised() -> None:
     """The last: it counts what those above it sent."""
-    if NUM_EXAMPLES >= 500:
-        assert NUM_SENT.total() >= 5_000, NUM_SENT
-    else:
-        assert NUM_SENT.total() >= 100 or len(NUM_SENT) < len(OPERATIONS), NUM_SENT
+    if len(NUM_SENT) < len(OPERATIONS):
+        pytest.skip("not all of them ran")
+    assert NUM_SENT.total() >= (5_000 if NUM_EXAMPLES >= 600 else 100), NUM_SENT

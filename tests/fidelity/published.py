@@ -23,6 +23,7 @@ DOCUMENT = Path(__file__).parents[2].parent / "shared" / "schema" / "openai-open
 # so is each usage before the last, as the schemas of chat's events say. The SDK's type was made from that schema.
 NULL_IN_COMPLETION_EVENTS = (("choices", "finish_reason"), ("usage",))
 _COMPLETION_EVENT = "CreateCompletionEvent"
+_ERROR = {"$ref": "#/components/schemas/ErrorResponse"}
 
 _SDK_TYPES: dict[tuple[str, bool], Any] = {
     ("/v1/chat/completions", False): sdk_chat.ChatCompletion,
@@ -33,8 +34,6 @@ _SDK_TYPES: dict[tuple[str, bool], Any] = {
 
 
 def problems(answer: Answer) -> list[str]:
-    if answer.status >= 400 or any(value.startswith(b'{"error"') for value in answer.json_values):
-        return []  # the shape of errors is checked by our own document, and is OpenAI's
     return _schema_problems(answer) + _sdk_problems(answer)
 
 
@@ -43,23 +42,28 @@ def _schema_problems(answer: Answer) -> list[str]:
     responses = None if check is None else check.responses(answer)
     if check is None or responses is None:
         return []
-    content = responses[str(answer.status)]["content"]
-    if answer.media_type in content:
-        schema = content[answer.media_type]["schema"]
+    if answer.status >= 400:
+        schema = _ERROR  # which it gives for none of its paths
     else:
-        assert answer.path == "/v1/completions"
-        schema = {"$ref": f"#/components/schemas/{_COMPLETION_EVENT}"}
-    return [f"OpenAI's schema: {problem}" for problem in check.problems(answer, schema)]
+        content = responses[str(answer.status)]["content"]
+        if answer.media_type in content:
+            schema = content[answer.media_type]["schema"]
+        else:
+            assert answer.path == "/v1/completions"
+            schema = {"$ref": f"#/components/schemas/{_COMPLETION_EVENT}"}
+    return [f"OpenAI's schema: {problem}" for problem in check.problems(answer, schema, _ERROR)]
 
 
 def _sdk_problems(answer: Answer) -> list[str]:
     kind = _SDK_TYPES.get((answer.path, answer.is_stream))
-    if kind is None:
+    if kind is None or answer.status >= 400:
         return []
     found = []
-    for value in answer.json_values:
+    for value in map(json.loads, answer.json_values):
+        if "error" in value:
+            continue
         try:
-            kind.model_validate(json.loads(value), strict=True)
+            kind.model_validate(value, strict=True)
         except pydantic.ValidationError as error:
             found += [
                 f"the SDK: {answer.path}: {detail['loc']}: {detail['msg']}"

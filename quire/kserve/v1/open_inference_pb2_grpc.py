@@ -79,7 +79,7 @@ class GRPCInferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ModelReady(self, request, context):
-        """Whether a scheduler of this model can take requests. NOT_FOUND: no such model was ever served here.
+        """Whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -38,7 +38,7 @@ class GRPCInferenceServiceStub:
     ServerReady: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerReadyRequest, _open_inference_pb2.ServerReadyResponse]
     """Whether at least one scheduler can take requests."""
     ModelReady: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelReadyRequest, _open_inference_pb2.ModelReadyResponse]
-    """Whether a scheduler of this model can take requests. NOT_FOUND: no such model was ever served here."""
+    """Whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model."""
     ServerMetadata: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerMetadataRequest, _open_inference_pb2.ServerMetadataResponse]
     ModelMetadata: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelMetadataRequest, _open_inference_pb2.ModelMetadataResponse]
 
@@ -50,7 +50,7 @@ class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
     ServerReady: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerReadyRequest, _open_inference_pb2.ServerReadyResponse]  # type: ignore[assignment]
     """Whether at least one scheduler can take requests."""
     ModelReady: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelReadyRequest, _open_inference_pb2.ModelReadyResponse]  # type: ignore[assignment]
-    """Whether a scheduler of this model can take requests. NOT_FOUND: no such model was ever served here."""
+    """Whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model."""
     ServerMetadata: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerMetadataRequest, _open_inference_pb2.ServerMetadataResponse]  # type: ignore[assignment]
     ModelMetadata: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelMetadataRequest, _open_inference_pb2.ModelMetadataResponse]  # type: ignore[assignment]
 
@@ -77,7 +77,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ModelReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ModelReadyResponse, _abc.Awaitable[_open_inference_pb2.ModelReadyResponse]]:
-        """Whether a scheduler of this model can take requests. NOT_FOUND: no such model was ever served here."""
+        """Whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model."""
 
     @_abc_1.abstractmethod
     def ServerMetadata(

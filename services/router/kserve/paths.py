@@ -22,7 +22,7 @@ OPERATIONS = (
     ),
     Operation(
         "GET", "/v2/models/{model}/ready", "modelReady", _TAG, "Whether some scheduler of a model can take requests",
-        "The answer is 200 where one can, 503 where none can now, and 404 for a model that never was here.",
+        "The answer is 200 where one can, 503 where none can now, and 404 where others are ready and it is unknown.",
         reply=ModelReady, parameters=_NAME, examples=_EXAMPLE, names_model=True,
     ),
     Operation(

@@ -37,6 +37,9 @@ class ServerState:
 
     async def is_model_ready(self, name: str, version: str = "") -> bool:
         """Whether some scheduler of this model can take requests. Raises ApiError, as `model` does."""
+        if not self.is_ready:
+            # At once: to learn whether there is such a model may take as long as a scheduler takes to start.
+            return False
         model = await self.model(name, version)
         return any(
             connection.is_ready and connection.info is not None and connection.info.name == model.info.name

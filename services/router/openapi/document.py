@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from services.router.openapi.operation import ErrorReply, Operation
+from services.router.openapi.operation import Operation
 from services.router.openapi.schemas import component_schemas
 
 _JSON = "application/json"
-_EVENTS = "text/event-stream"
 
 # What can be wrong with any request, whatever it asks for. The gateway answers by itself where no router is reached.
 _ANYWHERE = {
@@ -37,12 +36,11 @@ Answers that stream are server-sent events: the schema is that of the JSON after
 
 def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:
     operations = tuple(operations)
-    used = [model for one in operations for model in (one.body, one.reply, one.event) if model is not None]
-    references, schemas = component_schemas([*used, ErrorReply])
-    error = {_JSON: {"schema": references[ErrorReply]}}
+    used = [model for one in operations for model in (one.body, one.reply, one.event, one.error) if model is not None]
+    references, schemas = component_schemas(used)
     paths: dict[str, Any] = {}
     for operation in operations:
-        described = _Describer(references, error).describe(operation)
+        described = _Describer(references).describe(operation)
         paths.setdefault(operation.path, {})[operation.verb.lower()] = described
     return {
         "openapi": "3.1.0",
@@ -64,9 +62,8 @@ def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:
 
 
 class _Describer:
-    def __init__(self, references: dict[Any, Any], error: dict[str, Any]) -> None:
+    def __init__(self, references: dict[Any, Any]) -> None:
         self._references = references
-        self._error = error
 
     def describe(self, operation: Operation) -> dict[str, Any]:
         described: dict[str, Any] = {
@@ -111,7 +108,7 @@ class _Describer:
             operation.content_type: {"schema": schema if operation.reply is None else self._references[operation.reply]}
         }
         if operation.event is not None:
-            content[_EVENTS] = {"schema": self._references[operation.event]}
+            content[operation.event_type] = {"schema": self._references[operation.event]}
         return {"description": "The answer.", "content": content}
 
     def _errors(self, operation: Operation) -> dict[str, Any]:
@@ -124,8 +121,12 @@ class _Describer:
             texts["413"] = _TOO_LARGE
         if operation.may_overload:
             texts["429"] = _OVERLOADED
-        return {status: self._failure(status, text) for status, text in sorted(texts.items())}
-
-    def _failure(self, status: str, text: str) -> dict[str, Any]:
-        headers = {"headers": _RETRY_AFTER} if status in ("429", "503") else {}
-        return {"description": text, **headers, "content": self._error}
+        content = {_JSON: {"schema": self._references[operation.error]}}
+        return {
+            status: {
+                "description": text,
+                **({"headers": _RETRY_AFTER} if status in ("429", "503") else {}),
+                "content": content,
+            }
+            for status, text in sorted(texts.items())
+        }

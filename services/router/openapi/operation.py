@@ -43,7 +43,7 @@ class Operation:
     verb: str
     # As in OpenAPI: /v1/models/{model}.
     path: str
-    # As the SDKs of OpenAI name calls, in camel case: unique in the document.
+    # The operationId: unique in the document.
     name: str
     # The API it belongs to.
     tag: str
@@ -55,7 +55,10 @@ class Operation:
     reply: type[BaseModel] | None = None
     # The JSON of each event of an answer that streams; None: it does not stream.
     event: type[BaseModel] | None = None
-    # Of answers that are not JSON.
+    event_type: str = "text/event-stream"
+    # The JSON of an error.
+    error: type[BaseModel] = ErrorReply
+    # Of an answer that does not stream.
     content_type: str = "application/json"
     # Of each path parameter.
     parameters: Mapping[str, str] = field(default_factory=dict)

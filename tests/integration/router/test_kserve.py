@@ -90,6 +90,15 @@ async def test_without_a_scheduler_the_server_lives_and_is_not_ready(start_route
         assert await status_of(call) is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_a_probe_does_not_wait_for_the_first_scheduler(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    await scheduler.start()
+    await scheduler.stop()
+    api = await start_router(scheduler, wait=False, scheduler_wait=1000.0)
+    assert not (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name="any"))).ready
+    assert not (await typed(api).ServerReady(open_inference_pb2.ServerReadyRequest())).ready
+
+
 async def test_of_two_models_one_may_be_ready(start_router: StartRouter) -> None:
     gone, here = fake_scheduler(name="gone"), fake_scheduler(name="here")
     api = await start_router(gone, here)

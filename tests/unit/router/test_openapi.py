@@ -58,6 +58,21 @@ def test_a_new_field_is_in_the_document() -> None:
     assert answered == {"schema": {"$ref": "#/components/schemas/Answer"}}
 
 
+def test_an_api_may_have_streams_and_errors_of_its_own() -> None:
+    class Line(Reply):
+        text: str
+
+    class Fault(Reply):
+        reason: str
+
+    operation = Operation(
+        "POST", "/say", "say", "Says", "Says it", reply=Line, event=Line, event_type="application/x-ndjson", error=Fault
+    )
+    responses = document([operation], "1")["paths"]["/say"]["post"]["responses"]
+    assert set(responses["200"]["content"]) == {"application/json", "application/x-ndjson"}
+    assert responses["400"]["content"] == {"application/json": {"schema": {"$ref": "#/components/schemas/Fault"}}}
+
+
 def test_errors_are_those_that_can_happen() -> None:
     def statuses(path: str, verb: str) -> set[str]:
         return set(DOCUMENT["paths"][path][verb]["responses"])

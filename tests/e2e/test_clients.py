@@ -48,3 +48,10 @@ def test_chat_stream_and_error(server: Server, client: str) -> None:
     assert len([piece for piece in pieces if piece]) > 1
     assert "".join(pieces) == answers["chat"]["text"]
     assert answers["error"] == {"status": 400, "param": "top_p"}
+
+
+def test_a_tool_call_or_a_structured_reply(server: Server, client: str) -> None:
+    """Whatever the model would like to say, its answer is one of two words."""
+    answer = run(client, server, "structured")["structured"]
+    assert answer["name"] == "judge"
+    assert answer["verdict"] in ("yes", "no")

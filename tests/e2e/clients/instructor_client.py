@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Literal
 
 import instructor
 from instructor.core import InstructorRetryException
 from openai import BadRequestError, OpenAI
+from pydantic import BaseModel
 
 QUESTION = [{"role": "user", "content": "What is 2 plus 3?"}]
+
+
+class Judgement(BaseModel):
+    verdict: Literal["yes", "no"]
 
 
 def main(url: str, name: str, part: str) -> object:
@@ -28,6 +34,8 @@ def main(url: str, name: str, part: str) -> object:
             except (BadRequestError, InstructorRetryException) as raised:
                 error = raised if isinstance(raised, BadRequestError) else raised.__cause__
                 return {"status": error.status_code, "param": error.param}
+        case "structured":
+            return {"name": "judge", **client.create(response_model=Judgement, max_retries=0, **options).model_dump()}
     raise ValueError(part)
 
 

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Literal
 
 from langchain_openai import ChatOpenAI
 from openai import BadRequestError
+from pydantic import BaseModel
 
 QUESTION = "What is 2 plus 3?"
+
+
+class Judgement(BaseModel):
+    verdict: Literal["yes", "no"]
 
 
 def main(url: str, name: str, part: str) -> object:
@@ -24,6 +30,11 @@ def main(url: str, name: str, part: str) -> object:
                 model.bind(top_p=7).invoke(QUESTION)
             except BadRequestError as error:
                 return {"status": error.status_code, "param": error.param}
+        case "structured":
+            return {
+                "name": "judge",
+                **model.with_structured_output(Judgement, method="json_schema").invoke(QUESTION).model_dump(),
+            }
     raise ValueError(part)
 
 

@@ -8,6 +8,18 @@ import sys
 import litellm
 
 QUESTION = [{"role": "user", "content": "What is 2 plus 3?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "judge",
+        "parameters": {
+            "type": "object",
+            "properties": {"verdict": {"type": "string", "enum": ["yes", "no"]}},
+            "required": ["verdict"],
+            "additionalProperties": False,
+        },
+    },
+}
 
 
 def main(url: str, name: str, part: str) -> object:
@@ -24,6 +36,10 @@ def main(url: str, name: str, part: str) -> object:
                 litellm.completion(messages=QUESTION, top_p=7, **options)
             except litellm.BadRequestError as error:
                 return {"status": error.status_code, "param": "top_p" if "'top_p'" in str(error) else None}
+        case "structured":
+            answer = litellm.completion(messages=QUESTION, tools=[TOOL], tool_choice="required", **options)
+            (tool_call,) = answer.choices[0].message.tool_calls
+            return {"name": tool_call.function.name, **json.loads(tool_call.function.arguments)}
     raise ValueError(part)
 
 

@@ -8,6 +8,18 @@ import sys
 from openai import BadRequestError, OpenAI
 
 QUESTION = [{"role": "user", "content": "What is 2 plus 3?"}]
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "judge",
+        "parameters": {
+            "type": "object",
+            "properties": {"verdict": {"type": "string", "enum": ["yes", "no"]}},
+            "required": ["verdict"],
+            "additionalProperties": False,
+        },
+    },
+}
 
 
 def main(url: str, name: str, part: str) -> object:
@@ -25,6 +37,10 @@ def main(url: str, name: str, part: str) -> object:
                 client.chat.completions.create(top_p=7, **options)
             except BadRequestError as error:
                 return {"status": error.status_code, "param": error.param}
+        case "structured":
+            answer = client.chat.completions.create(tools=[TOOL], tool_choice="required", **options)
+            (tool_call,) = answer.choices[0].message.tool_calls
+            return {"name": tool_call.function.name, **json.loads(tool_call.function.arguments)}
     raise ValueError(part)
 
 

@@ -15,7 +15,12 @@ HERE = Path(__file__).parent
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 # Reached by gRPC clients through the same port, untouched.
-GRPC_PREFIXES = ("/quire.inference.v1.InferenceService/", "/grpc.health.v1.Health/", "/grpc.reflection.")
+GRPC_PREFIXES = (
+    "/quire.inference.v1.InferenceService/",
+    "/inference.GRPCInferenceService/",
+    "/grpc.health.v1.Health/",
+    "/grpc.reflection.",
+)
 
 
 @dataclass(frozen=True, slots=True)

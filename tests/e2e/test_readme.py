@@ -5,19 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
 
-import grpc
 import pytest
-from google.protobuf import json_format
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from tests.e2e.conftest import ROOT, Server
+from tests.e2e.grpcurl import grpcurl
 
 ADDRESS = "127.0.0.1:8000"
 
@@ -65,21 +60,7 @@ def test_the_python_client(server: Server) -> None:
 
 
 def test_grpcurl(server: Server) -> None:
-    """As grpcurl does it: what the service is like is asked of the server, and JSON becomes messages by that."""
-    program, _, _, body, address, path = shlex.split(example("grpcurl -plaintext -d ", server))
-    assert program == "grpcurl"
-    with grpc.insecure_channel(address) as channel:
-        pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
-        service, _, name = path.partition("/")
-        method = pool.FindServiceByName(service).methods_by_name[name]
-        assert method.server_streaming
-        request = json_format.Parse(body, GetMessageClass(method.input_type)())
-        call = channel.unary_stream(
-            f"/{path}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=GetMessageClass(method.output_type).FromString,
-        )
-        events = [json_format.MessageToDict(event) for event in call(request, timeout=60)]
+    events = grpcurl(example("grpcurl -plaintext -d ", server))
     assert "".join(event["delta"].get("text", "") for event in events[:-1])
     assert events[-1]["final"]["usage"]["completionTokens"] > 0
 

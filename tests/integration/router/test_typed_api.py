@@ -10,6 +10,7 @@ import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
+from services.router.main import GRPC_SERVICES, HTTP_SERVICES
 from tests.integration.router.conftest import (
     GREETING,
     MODEL,
@@ -178,7 +179,7 @@ async def test_reflection_lists_the_services(start_router: StartRouter) -> None:
             return set(ProtoReflectionDescriptorDatabase(channel).get_services())
 
     names = await asyncio.to_thread(services)
-    assert {"quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService", "grpc.health.v1.Health"} <= names
+    assert {*HTTP_SERVICES, *GRPC_SERVICES, "grpc.health.v1.Health"} <= names
 
 
 async def test_prompts_given_as_ids_are_sent_as_they_are(start_router: StartRouter) -> None:

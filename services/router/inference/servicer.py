@@ -10,7 +10,7 @@ from quire.inference.v1 import inference_pb2
 from services.router.calls import Caller, Calls, caller_of, rpc
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser
-from services.router.chat.service import prepare, with_reasoning
+from services.router.chat.preparation import prepare, with_reasoning
 from services.router.errors import invalid
 from services.router.generation import GenerationRequest, Generator
 from services.router.inference.converters import (

@@ -67,5 +67,7 @@ class Operation:
     needs_key: bool = True
     # Whether it names a model, which may be unknown.
     names_model: bool = False
+    # Whether nothing is ever found there: the path is served for clients that ask.
+    is_always_missing: bool = False
     # Whether it may be turned away because there is too much to do.
     may_overload: bool = False

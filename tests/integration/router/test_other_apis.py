@@ -11,11 +11,22 @@ import jsonschema
 import pytest
 from google.api.httpbody_pb2 import HttpBody
 
+from deploy.envoy.routes import http_annotations
 from quire.anthropic.v1 import anthropic_pb2_grpc
 from quire.ollama.v1 import ollama_pb2, ollama_pb2_grpc
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
-from tests.integration.router.conftest import GREETING, MODEL, Api, StartRouter, answer_text, fake_scheduler
+from tests.integration.router.conftest import (
+    GREETING,
+    HTTP_STATUS,
+    MODEL,
+    Api,
+    Reply,
+    StartRouter,
+    answer_text,
+    checked,
+    fake_scheduler,
+)
 from tests.integration.router.fake_scheduler import Answer, unpack
 from tests.integration.router.small_tokenizers import byte_level
 
@@ -25,21 +36,33 @@ CHAT = {"model": MODEL, "messages": [USER], "stream": False}
 RESPONSE = {"model": MODEL, "input": "Hello"}
 
 
+def service_of(method: str) -> str:
+    services = ("anthropic.v1.AnthropicService", "ollama.v1.OllamaService", "openai.v1.OpenAIService")
+    return next(service for service in services if f"quire.{service}.{method}" in http_annotations())
+
+
 async def post(api: Api, method: str, body: Any, *metadata: tuple[str, str]) -> list[bytes]:
     """The answer's messages. `method`: CreateMessage and the like, of whichever service has it."""
-    stubs: list[Any] = [
-        anthropic_pb2_grpc.AnthropicServiceStub(api.channel), ollama_pb2_grpc.OllamaServiceStub(api.channel), api.stub,
-    ]  # fmt: skip
-    stub = next(stub for stub in stubs if hasattr(stub, method))
-    call = getattr(stub, method)(HttpBody(data=json.dumps(body).encode()), metadata=metadata)
-    return [reply.data async for reply in call]
+    stubs: dict[str, Any] = {
+        "anthropic.v1.AnthropicService": anthropic_pb2_grpc.AnthropicServiceStub(api.channel),
+        "ollama.v1.OllamaService": ollama_pb2_grpc.OllamaServiceStub(api.channel),
+        "openai.v1.OpenAIService": api.stub,
+    }
+    service = service_of(method)
+    call = getattr(stubs[service], method)(HttpBody(data=json.dumps(body).encode()), metadata=metadata)
+    replies = [reply async for reply in call]
+    answer = Reply(replies[0].content_type, [reply.data for reply in replies])
+    return checked(answer, method, service=service).messages
 
 
 async def error_of(api: Api, method: str, body: Any, *metadata: tuple[str, str]) -> tuple[grpc.StatusCode, Any]:
     """The call's status, and the body of its error."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await post(api, method, body, *metadata)
-    return caught.value.code(), json.loads(dict(caught.value.trailing_metadata() or ())["quire-error"])
+    status = caught.value.code()
+    body = str(dict(caught.value.trailing_metadata() or ())["quire-error"])
+    checked(Reply("application/json", [body.encode()]), method, HTTP_STATUS[status], service_of(method))
+    return status, json.loads(body)
 
 
 async def test_every_api_answers_the_same_conversation_alike(start_router: StartRouter) -> None:

@@ -36,15 +36,12 @@ _ERROR = {"$ref": "#/components/schemas/ErrorResponse"}
 
 # By path, and whether the answer streams.
 _SDK_TYPES: dict[tuple[str, bool], pydantic.TypeAdapter[Any]] = {
-    place: pydantic.TypeAdapter(kind)
-    for place, kind in (
-        (("/v1/chat/completions", False), sdk_chat.ChatCompletion),
-        (("/v1/chat/completions", True), sdk_chat.ChatCompletionChunk),
-        (("/v1/completions", False), sdk.Completion),
-        (("/v1/completions", True), sdk.Completion),
-        (("/v1/responses", False), sdk_responses.Response),
-        (("/v1/responses", True), sdk_responses.ResponseStreamEvent),
-    )
+    ("/v1/chat/completions", False): pydantic.TypeAdapter(sdk_chat.ChatCompletion),
+    ("/v1/chat/completions", True): pydantic.TypeAdapter(sdk_chat.ChatCompletionChunk),
+    ("/v1/completions", False): pydantic.TypeAdapter(sdk.Completion),
+    ("/v1/completions", True): pydantic.TypeAdapter(sdk.Completion),
+    ("/v1/responses", False): pydantic.TypeAdapter(sdk_responses.Response),
+    ("/v1/responses", True): pydantic.TypeAdapter(sdk_responses.ResponseStreamEvent),
 }
 _EXCUSED = {False: NULL_IN_COMPLETIONS, True: NULL_IN_COMPLETION_EVENTS}
 

@@ -19,7 +19,7 @@ _ADD = {
 OPERATIONS = (
     Operation(
         "POST", "/v1/messages", "createMessage", _TAG, "Answers a conversation",
-        "As Anthropic's, of text and tools. A stream's last event is `message_stop`, or, where it breaks off, an error. "
+        "As Anthropic's, of text and tools. A stream's last event is `message_stop`, or an error where it breaks off. "
         "A key may come in the header `x-api-key`, too.",
         body=MessagesBody, reply=AnthropicMessage, event=MessageEvent, error=AnthropicError,
         examples=(

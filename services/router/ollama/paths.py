@@ -50,8 +50,8 @@ OPERATIONS = (
     ),
     Operation(
         "POST", "/api/generate", "ollamaGenerate", _TAG, "Answers a prompt",
-        "As Ollama's: lines of JSON, unless `stream` is false. The prompt goes through the model's chat template, unless "
-        "it is `raw`.",
+        "As Ollama's: lines of JSON, unless `stream` is false. The prompt goes through the model's chat template, "
+        "unless it is `raw`.",
         body=GenerateBody, reply=GenerateAnswer, event=GenerateAnswer, event_type=NDJSON, error=OllamaError,
         examples=(
             Example("A prompt", {"model": _MODEL, "prompt": _TEXT, "options": _SHORT, "stream": False}),

@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from services.router.openai.replies import TokenLogprob
-from services.router.openapi.operation import Reply
+from services.router.openapi.operation import Reply, may_lack
 
 Timestamp = Annotated[str, Field(description="RFC 3339.")]
-Nanoseconds = Annotated[int, Field(description="Nanoseconds; where it is done.")]
 
 
 class OllamaFunction(Reply):
@@ -26,8 +25,8 @@ class OllamaCall(Reply):
 class OllamaAnswerMessage(Reply):
     role: Literal["assistant"]
     content: str
-    thinking: str = Field(None, description="Where the model thought.")
-    tool_calls: list[OllamaCall] = Field(None, description="Where the message makes some.")
+    thinking: str = may_lack("Where the model thought.")
+    tool_calls: list[OllamaCall] = may_lack("Where the message makes some.")
 
 
 class OllamaAnswer(Reply):
@@ -37,16 +36,16 @@ class OllamaAnswer(Reply):
     model: str = Field(description="As the request named it.")
     created_at: Timestamp
     done: bool = Field(description="Whether it is the last line, or a whole answer.")
-    done_reason: Literal["stop", "length", "load", "unload"] = Field(
-        None, description="Where it is done. `load` and `unload` answer requests without a prompt."
+    done_reason: Literal["stop", "length", "load", "unload"] = may_lack(
+        "Where it is done. `load` and `unload` answer requests without a prompt."
     )
-    logprobs: list[TokenLogprob] = Field(None, description="Where they were asked for.")
-    total_duration: Nanoseconds = Field(None)
-    load_duration: Nanoseconds = Field(None)
-    prompt_eval_count: int = Field(None, description="Tokens of the prompt.")
-    prompt_eval_duration: Nanoseconds = Field(None)
-    eval_count: int = Field(None, description="Tokens of the answer.")
-    eval_duration: Nanoseconds = Field(None)
+    logprobs: list[TokenLogprob] = may_lack("Where they were asked for.")
+    total_duration: int = may_lack("Nanoseconds.")
+    load_duration: int = may_lack("Nanoseconds.")
+    prompt_eval_count: int = may_lack("Tokens of the prompt.")
+    prompt_eval_duration: int = may_lack("Nanoseconds.")
+    eval_count: int = may_lack("Tokens of the answer.")
+    eval_duration: int = may_lack("Nanoseconds.")
 
 
 class ChatAnswer(OllamaAnswer):
@@ -55,7 +54,7 @@ class ChatAnswer(OllamaAnswer):
 
 class GenerateAnswer(OllamaAnswer):
     response: str
-    thinking: str = Field(None, description="Where the model thought.")
+    thinking: str = may_lack("Where the model thought.")
 
 
 class ModelDetails(Reply):

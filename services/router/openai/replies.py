@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from services.router.openapi.operation import Reply
+from services.router.openapi.operation import Reply, may_lack
 
 Seconds = Annotated[int, Field(description="Seconds since the epoch.")]
 
@@ -82,9 +82,9 @@ class AssistantMessage(Reply):
     role: Literal["assistant"]
     content: str | None
     refusal: None
-    tool_calls: list[CallOfTool] = Field(None, description="Where the message makes some.")
-    reasoning_content: str = Field(None, description="Where the model reasoned before it answered.")
-    reasoning: str = Field(None, description="The same as `reasoning_content`.")
+    tool_calls: list[CallOfTool] = may_lack("Where the message makes some.")
+    reasoning_content: str = may_lack("Where the model reasoned before it answered.")
+    reasoning: str = may_lack("The same as `reasoning_content`.")
 
 
 class ChatChoice(Reply):
@@ -93,7 +93,7 @@ class ChatChoice(Reply):
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
     stop_reason: StopReason
-    token_ids: list[int] = Field(None, description="With `return_token_ids`: of the output.")
+    token_ids: list[int] = may_lack("With `return_token_ids`: of the output.")
 
 
 class ChatCompletion(Reply):
@@ -104,30 +104,31 @@ class ChatCompletion(Reply):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str = Field(description="Changes when what answers changes.")
-    prompt_logprobs: PromptLogprobs = Field(None, description="Where they were asked for.")
-    prompt_token_ids: list[int] = Field(None, description="With `return_token_ids`.")
+    prompt_logprobs: PromptLogprobs = may_lack("Where they were asked for.")
+    prompt_token_ids: list[int] = may_lack("With `return_token_ids`.")
 
 
 class CallOfFunctionDelta(Reply):
-    name: str = Field(None, description="In the first delta of a call.")
+    name: str = may_lack("In the first delta of a call.")
     arguments: str = Field(description="What is new of them.")
 
 
 class CallOfToolDelta(Reply):
     index: int = Field(description="Counts the calls of one message.")
-    id: str = Field(None, description="In the first delta of a call.")
-    type: Literal["function"] = Field(None, description="In the first delta of a call.")
+    id: str = may_lack("In the first delta of a call.")
+    type: Literal["function"] = may_lack("In the first delta of a call.")
     function: CallOfFunctionDelta
 
 
 class ChatDelta(Reply):
     role: Literal["assistant"] = Field("assistant", description="In the first delta of a choice.")
     content: str | None = Field(
-        None, description="What is new of the text; null in the first delta of a choice that begins with something else."
+        None,
+        description="What is new of the text; null in the first delta of a choice that begins with something else.",
     )
-    tool_calls: list[CallOfToolDelta] = Field(None, description="What is new of the calls.")
-    reasoning_content: str = Field(None, description="What is new of the model's reasoning.")
-    reasoning: str = Field(None, description="The same as `reasoning_content`.")
+    tool_calls: list[CallOfToolDelta] = may_lack("What is new of the calls.")
+    reasoning_content: str = may_lack("What is new of the model's reasoning.")
+    reasoning: str = may_lack("The same as `reasoning_content`.")
 
 
 class ChatChunkChoice(Reply):
@@ -136,7 +137,7 @@ class ChatChunkChoice(Reply):
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"] | None
     stop_reason: StopReason = None
-    token_ids: list[int] = Field(None, description="With `return_token_ids`: those that are new.")
+    token_ids: list[int] = may_lack("With `return_token_ids`: those that are new.")
 
 
 class ChatCompletionChunk(Reply):
@@ -147,7 +148,7 @@ class ChatCompletionChunk(Reply):
     choices: list[ChatChunkChoice] = Field(description="Empty in the chunk that has the usage.")
     usage: StreamUsage = None
     system_fingerprint: str
-    prompt_token_ids: list[int] = Field(None, description="With `return_token_ids`: in the first chunk.")
+    prompt_token_ids: list[int] = may_lack("With `return_token_ids`: in the first chunk.")
 
 
 class CompletionLogprobs(Reply):
@@ -163,9 +164,9 @@ class CompletionExtras(Reply):
     """What vLLM's choices have besides OpenAI's."""
 
     stop_reason: StopReason = None
-    token_ids: list[int] = Field(None, description="With `return_token_ids`: of the output, those that are new.")
-    prompt_token_ids: list[int] = Field(None, description="With `return_token_ids`: the first time.")
-    prompt_logprobs: PromptLogprobs = Field(None, description="Where they were asked for.")
+    token_ids: list[int] = may_lack("With `return_token_ids`: of the output, those that are new.")
+    prompt_token_ids: list[int] = may_lack("With `return_token_ids`: the first time.")
+    prompt_logprobs: PromptLogprobs = may_lack("Where they were asked for.")
 
 
 class CompletionChoice(CompletionExtras):

@@ -32,9 +32,9 @@ _ABOUT = """\
 One gateway serves these paths and, on the same port, gRPC. Errors have OpenAI's shape, but for the paths of Anthropic's
 and Ollama's APIs, where they have theirs.
 
-Answers that stream are server-sent events, and Ollama's are lines: the schema is that of the JSON after each `data: `, or
-of each line. Where an answer breaks off, the last of them is an error. The last event of chats and completions is
-`data: [DONE]`."""
+Answers that stream are server-sent events, and Ollama's are lines: the schema is that of the JSON after each `data: `,
+or of each line. Where an answer breaks off, the last of them is an error. Otherwise the last event of chats and
+completions is `data: [DONE]`."""
 
 
 def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Reply(BaseModel):
@@ -14,6 +14,11 @@ class Reply(BaseModel):
     themselves are mostly written without it, as they are too many. A field that may be left out has a default."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
+
+
+def may_lack(description: str, **extra: Any) -> Any:
+    """A field that is left out where there is nothing to say, and never null."""
+    return Field(None, description=description, **extra)
 
 
 class ErrorDetails(Reply):

@@ -15,7 +15,7 @@ from services.router.openai.union import union
 from services.router.options import GenerationOptions
 from services.router.prompts import MAX_MESSAGES
 from services.router.responses.items import Item, to_template
-from services.router.responses.tools import StringOrToolChoice, ResponseTool, choose
+from services.router.responses.tools import ResponseTool, StringOrToolChoice, choose
 from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges
 from services.router.structure import Structure, StructureKind
 

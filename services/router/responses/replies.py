@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, RootModel
 
 from services.router.openai.replies import Seconds, TokenLogprob
-from services.router.openapi.operation import Reply
+from services.router.openapi.operation import Reply, may_lack
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -69,15 +69,15 @@ class ReasoningEcho(Reply):
 
 class FormatEcho(Reply):
     type: Literal["text", "json_object", "json_schema"]
-    name: str = Field(None, description="Of a schema.")
-    description: str = Field(None, description="Of a schema.")
-    json_schema: dict[str, Any] = Field(None, alias="schema")
-    strict: bool = Field(None, description="Of a schema; outputs match it whatever it says.")
+    name: str = may_lack("Of a schema.")
+    description: str = may_lack("Of a schema.")
+    json_schema: dict[str, Any] = may_lack("The schema itself.", alias="schema")
+    strict: bool = may_lack("Of a schema; outputs match it whatever it says.")
 
 
 class TextEcho(Reply):
     format: FormatEcho
-    verbosity: Literal["low", "medium", "high"] = Field(None)
+    verbosity: Literal["low", "medium", "high"] = may_lack("Where the request has one.")
 
 
 class FunctionToolEcho(Reply):
@@ -133,7 +133,7 @@ class Response(Reply):
     output: list[OutputItem]
     error: ResponseFault | None
     incomplete_details: IncompleteDetails | None
-    usage: ResponseUsage = Field(None, description="Once it is over.")
+    usage: ResponseUsage = may_lack("Once it is over.")
     background: Literal[False]
     instructions: str | None
     max_output_tokens: int | None
@@ -153,7 +153,7 @@ class Response(Reply):
     top_logprobs: int
     top_p: float
     truncation: Literal["disabled"]
-    user: str = Field(None, description="Where the request has one.")
+    user: str = may_lack("Where the request has one.")
 
 
 class _Event(Reply):

@@ -239,9 +239,8 @@ async def test_thoughts_texts_and_calls_are_as_documented(start_router: StartRou
     text = '<think>\nHm.\n</think>\n\nI add.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
     template = CHAT_TEMPLATE + "{# </think> <tool_call> {{ tools }} #}"
     api = await start_router(fake_scheduler(answer_text(text), chat_template=template, max_model_len=4096))
-    body: dict[str, Any] = {"CreateResponse": RESPONSE, "CreateMessage": MESSAGE}.get(
-        method, {"model": MODEL, "messages": [USER]}
-    )
+    bodies: dict[str, dict[str, Any]] = {"CreateResponse": RESPONSE, "CreateMessage": MESSAGE}
+    body = bodies.get(method, {"model": MODEL, "messages": [USER]})
     # Whatever is answered is held against the documents by `post`.
     data = b"".join(await post(api, method, body | {"tools": [TOOLS[method]], "stream": stream}))
     assert {"CreateMessage": b"thinking", "Chat": b"thinking"}.get(method, b"reasoning") in data

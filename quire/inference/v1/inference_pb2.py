@@ -22,56 +22,65 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from quire.inference.v1 import pooling_pb2 as quire_dot_inference_dot_v1_dot_pooling__pb2
 from quire.inference.v1 import sampling_pb2 as quire_dot_inference_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/inference/v1/inference.proto\x12\x12quire.inference.v1\x1a!quire/inference/v1/sampling.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xdd\x01\n\x11GenerationOptions\x12\x34\n\x08sampling\x18\x01 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x30\n\x04stop\x18\x02 \x01(\x0b\x32\".quire.inference.v1.StopConditions\x12\x14\n\x0cstop_strings\x18\x03 \x03(\t\x12\x0e\n\x01n\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x12\n\ncache_salt\x18\x05 \x01(\t\x12\x10\n\x08priority\x18\x06 \x01(\x11\x12\x0e\n\x06tenant\x18\x07 \x01(\tB\x04\n\x02_n\"\xa5\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x31\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x1c.quire.inference.v1.TokenIdsH\x00\x12\x36\n\x07options\x18\x04 \x01(\x0b\x32%.quire.inference.v1.GenerationOptionsB\x08\n\x06prompt\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x87\x01\n\x0b\x43hatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x31\n\x08messages\x18\x02 \x03(\x0b\x32\x1f.quire.inference.v1.ChatMessage\x12\x36\n\x07options\x18\x03 \x01(\x0b\x32%.quire.inference.v1.GenerationOptions\"s\n\x10GenerateResponse\x12*\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.DeltaH\x00\x12*\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x19.quire.inference.v1.FinalH\x00\x42\x07\n\x05\x65vent\"o\n\x0c\x43hatResponse\x12*\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.DeltaH\x00\x12*\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x19.quire.inference.v1.FinalH\x00\x42\x07\n\x05\x65vent\"\xab\x01\n\x05\x44\x65lta\x12\x14\n\x0c\x63hoice_index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x32\n\x08logprobs\x18\x04 \x03(\x0b\x32 .quire.inference.v1.TokenLogprob\x12\x37\n\rfinish_reason\x18\x05 \x01(\x0e\x32 .quire.inference.v1.FinishReason\"^\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12+\n\x03top\x18\x03 \x03(\x0b\x32\x1e.quire.inference.v1.TopLogprob\"/\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"1\n\x05\x46inal\x12(\n\x05usage\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.Usage\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\xa3\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x30\n\x04\x63hat\x18\x04 \x01(\x0b\x32 .quire.inference.v1.ChatMessagesH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"A\n\x0c\x43hatMessages\x12\x31\n\x08messages\x18\x01 \x03(\x0b\x32\x1f.quire.inference.v1.ChatMessage\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"?\n\x12ListModelsResponse\x12)\n\x06models\x18\x01 \x03(\x0b\x32\x19.quire.inference.v1.Model\",\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r2\xc9\x03\n\x10InferenceService\x12W\n\x08Generate\x12#.quire.inference.v1.GenerateRequest\x1a$.quire.inference.v1.GenerateResponse0\x01\x12K\n\x04\x43hat\x12\x1f.quire.inference.v1.ChatRequest\x1a .quire.inference.v1.ChatResponse0\x01\x12U\n\x08Tokenize\x12#.quire.inference.v1.TokenizeRequest\x1a$.quire.inference.v1.TokenizeResponse\x12[\n\nDetokenize\x12%.quire.inference.v1.DetokenizeRequest\x1a&.quire.inference.v1.DetokenizeResponse\x12[\n\nListModels\x12%.quire.inference.v1.ListModelsRequest\x1a&.quire.inference.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/inference/v1/inference.proto\x12\x12quire.inference.v1\x1a quire/inference/v1/pooling.proto\x1a!quire/inference/v1/sampling.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xdd\x01\n\x11GenerationOptions\x12\x34\n\x08sampling\x18\x01 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x30\n\x04stop\x18\x02 \x01(\x0b\x32\".quire.inference.v1.StopConditions\x12\x14\n\x0cstop_strings\x18\x03 \x03(\t\x12\x0e\n\x01n\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x12\n\ncache_salt\x18\x05 \x01(\t\x12\x10\n\x08priority\x18\x06 \x01(\x11\x12\x0e\n\x06tenant\x18\x07 \x01(\tB\x04\n\x02_n\"\xa5\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x31\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x1c.quire.inference.v1.TokenIdsH\x00\x12\x36\n\x07options\x18\x04 \x01(\x0b\x32%.quire.inference.v1.GenerationOptionsB\x08\n\x06prompt\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\x87\x01\n\x0b\x43hatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x31\n\x08messages\x18\x02 \x03(\x0b\x32\x1f.quire.inference.v1.ChatMessage\x12\x36\n\x07options\x18\x03 \x01(\x0b\x32%.quire.inference.v1.GenerationOptions\"s\n\x10GenerateResponse\x12*\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.DeltaH\x00\x12*\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x19.quire.inference.v1.FinalH\x00\x42\x07\n\x05\x65vent\"o\n\x0c\x43hatResponse\x12*\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.DeltaH\x00\x12*\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x19.quire.inference.v1.FinalH\x00\x42\x07\n\x05\x65vent\"\xab\x01\n\x05\x44\x65lta\x12\x14\n\x0c\x63hoice_index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x32\n\x08logprobs\x18\x04 \x03(\x0b\x32 .quire.inference.v1.TokenLogprob\x12\x37\n\rfinish_reason\x18\x05 \x01(\x0e\x32 .quire.inference.v1.FinishReason\"^\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12+\n\x03top\x18\x03 \x03(\x0b\x32\x1e.quire.inference.v1.TopLogprob\"/\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"1\n\x05\x46inal\x12(\n\x05usage\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.Usage\"P\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\"\xf7\x01\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12.\n\x06inputs\x18\x02 \x03(\x0b\x32\x1e.quire.inference.v1.EmbedInput\x12\x32\n\x07pooling\x18\x03 \x01(\x0b\x32!.quire.inference.v1.PoolingParams\x12#\n\x16truncate_prompt_tokens\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x12\n\ncache_salt\x18\x05 \x01(\t\x12\x10\n\x08priority\x18\x06 \x01(\x11\x12\x0e\n\x06tenant\x18\x07 \x01(\tB\x19\n\x17_truncate_prompt_tokens\"X\n\nEmbedInput\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x31\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x1c.quire.inference.v1.TokenIdsH\x00\x42\x07\n\x05input\"x\n\rEmbedResponse\x12\x32\n\tembedding\x18\x01 \x01(\x0b\x32\x1d.quire.inference.v1.EmbeddingH\x00\x12*\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x19.quire.inference.v1.FinalH\x00\x42\x07\n\x05\x65vent\"*\n\tEmbedding\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06values\x18\x02 \x03(\x02\"\xa3\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x30\n\x04\x63hat\x18\x04 \x01(\x0b\x32 .quire.inference.v1.ChatMessagesH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"A\n\x0c\x43hatMessages\x12\x31\n\x08messages\x18\x01 \x03(\x0b\x32\x1f.quire.inference.v1.ChatMessage\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"?\n\x12ListModelsResponse\x12)\n\x06models\x18\x01 \x03(\x0b\x32\x19.quire.inference.v1.Model\",\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r2\x99\x04\n\x10InferenceService\x12W\n\x08Generate\x12#.quire.inference.v1.GenerateRequest\x1a$.quire.inference.v1.GenerateResponse0\x01\x12K\n\x04\x43hat\x12\x1f.quire.inference.v1.ChatRequest\x1a .quire.inference.v1.ChatResponse0\x01\x12N\n\x05\x45mbed\x12 .quire.inference.v1.EmbedRequest\x1a!.quire.inference.v1.EmbedResponse0\x01\x12U\n\x08Tokenize\x12#.quire.inference.v1.TokenizeRequest\x1a$.quire.inference.v1.TokenizeResponse\x12[\n\nDetokenize\x12%.quire.inference.v1.DetokenizeRequest\x1a&.quire.inference.v1.DetokenizeResponse\x12[\n\nListModels\x12%.quire.inference.v1.ListModelsRequest\x1a&.quire.inference.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quire.inference.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOKENIDS']._serialized_start=93
-  _globals['_TOKENIDS']._serialized_end=116
-  _globals['_GENERATIONOPTIONS']._serialized_start=119
-  _globals['_GENERATIONOPTIONS']._serialized_end=340
-  _globals['_GENERATEREQUEST']._serialized_start=343
-  _globals['_GENERATEREQUEST']._serialized_end=508
-  _globals['_CHATMESSAGE']._serialized_start=510
-  _globals['_CHATMESSAGE']._serialized_end=554
-  _globals['_CHATREQUEST']._serialized_start=557
-  _globals['_CHATREQUEST']._serialized_end=692
-  _globals['_GENERATERESPONSE']._serialized_start=694
-  _globals['_GENERATERESPONSE']._serialized_end=809
-  _globals['_CHATRESPONSE']._serialized_start=811
-  _globals['_CHATRESPONSE']._serialized_end=922
-  _globals['_DELTA']._serialized_start=925
-  _globals['_DELTA']._serialized_end=1096
-  _globals['_TOKENLOGPROB']._serialized_start=1098
-  _globals['_TOKENLOGPROB']._serialized_end=1192
-  _globals['_TOPLOGPROB']._serialized_start=1194
-  _globals['_TOPLOGPROB']._serialized_end=1241
-  _globals['_FINAL']._serialized_start=1243
-  _globals['_FINAL']._serialized_end=1292
-  _globals['_USAGE']._serialized_start=1294
-  _globals['_USAGE']._serialized_end=1374
-  _globals['_TOKENIZEREQUEST']._serialized_start=1377
-  _globals['_TOKENIZEREQUEST']._serialized_end=1540
-  _globals['_CHATMESSAGES']._serialized_start=1542
-  _globals['_CHATMESSAGES']._serialized_end=1607
-  _globals['_TOKENIZERESPONSE']._serialized_start=1609
-  _globals['_TOKENIZERESPONSE']._serialized_end=1669
-  _globals['_DETOKENIZEREQUEST']._serialized_start=1671
-  _globals['_DETOKENIZEREQUEST']._serialized_end=1724
-  _globals['_DETOKENIZERESPONSE']._serialized_start=1726
-  _globals['_DETOKENIZERESPONSE']._serialized_end=1760
-  _globals['_LISTMODELSREQUEST']._serialized_start=1762
-  _globals['_LISTMODELSREQUEST']._serialized_end=1781
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1783
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1846
-  _globals['_MODEL']._serialized_start=1848
-  _globals['_MODEL']._serialized_end=1892
-  _globals['_INFERENCESERVICE']._serialized_start=1895
-  _globals['_INFERENCESERVICE']._serialized_end=2352
+  _globals['_TOKENIDS']._serialized_start=127
+  _globals['_TOKENIDS']._serialized_end=150
+  _globals['_GENERATIONOPTIONS']._serialized_start=153
+  _globals['_GENERATIONOPTIONS']._serialized_end=374
+  _globals['_GENERATEREQUEST']._serialized_start=377
+  _globals['_GENERATEREQUEST']._serialized_end=542
+  _globals['_CHATMESSAGE']._serialized_start=544
+  _globals['_CHATMESSAGE']._serialized_end=588
+  _globals['_CHATREQUEST']._serialized_start=591
+  _globals['_CHATREQUEST']._serialized_end=726
+  _globals['_GENERATERESPONSE']._serialized_start=728
+  _globals['_GENERATERESPONSE']._serialized_end=843
+  _globals['_CHATRESPONSE']._serialized_start=845
+  _globals['_CHATRESPONSE']._serialized_end=956
+  _globals['_DELTA']._serialized_start=959
+  _globals['_DELTA']._serialized_end=1130
+  _globals['_TOKENLOGPROB']._serialized_start=1132
+  _globals['_TOKENLOGPROB']._serialized_end=1226
+  _globals['_TOPLOGPROB']._serialized_start=1228
+  _globals['_TOPLOGPROB']._serialized_end=1275
+  _globals['_FINAL']._serialized_start=1277
+  _globals['_FINAL']._serialized_end=1326
+  _globals['_USAGE']._serialized_start=1328
+  _globals['_USAGE']._serialized_end=1408
+  _globals['_EMBEDREQUEST']._serialized_start=1411
+  _globals['_EMBEDREQUEST']._serialized_end=1658
+  _globals['_EMBEDINPUT']._serialized_start=1660
+  _globals['_EMBEDINPUT']._serialized_end=1748
+  _globals['_EMBEDRESPONSE']._serialized_start=1750
+  _globals['_EMBEDRESPONSE']._serialized_end=1870
+  _globals['_EMBEDDING']._serialized_start=1872
+  _globals['_EMBEDDING']._serialized_end=1914
+  _globals['_TOKENIZEREQUEST']._serialized_start=1917
+  _globals['_TOKENIZEREQUEST']._serialized_end=2080
+  _globals['_CHATMESSAGES']._serialized_start=2082
+  _globals['_CHATMESSAGES']._serialized_end=2147
+  _globals['_TOKENIZERESPONSE']._serialized_start=2149
+  _globals['_TOKENIZERESPONSE']._serialized_end=2209
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2211
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2264
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2266
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2300
+  _globals['_LISTMODELSREQUEST']._serialized_start=2302
+  _globals['_LISTMODELSREQUEST']._serialized_end=2321
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2323
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2386
+  _globals['_MODEL']._serialized_start=2388
+  _globals['_MODEL']._serialized_end=2432
+  _globals['_INFERENCESERVICE']._serialized_start=2435
+  _globals['_INFERENCESERVICE']._serialized_end=2972
 # @@protoc_insertion_point(module_scope)

@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/openai/v1/openai.proto\x12\x0fquire.openai.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x13\n\x11ListModelsRequest\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x12\n\x10GetHealthRequest\"\x13\n\x11GetMetricsRequest2\xc4\x06\n\rOpenAIService\x12\x65\n\x14\x43reateChatCompletion\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/chat/completions:\x01*0\x01\x12\\\n\x10\x43reateCompletion\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1a\x82\xd3\xe4\x93\x02\x14\"\x0f/v1/completions:\x01*0\x01\x12Z\n\nListModels\x12\".quire.openai.v1.ListModelsRequest\x1a\x14.google.api.HttpBody\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models\x12\x61\n\x08GetModel\x12 .quire.openai.v1.GetModelRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/models/{model=**}\x12L\n\x08Tokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/tokenize:\x01*\x12P\n\nDetokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/detokenize:\x01*\x12^\n\x10ResetPrefixCache\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1e\x82\xd3\xe4\x93\x02\x18\"\x13/reset_prefix_cache:\x01*\x12U\n\tGetHealth\x12!.quire.openai.v1.GetHealthRequest\x1a\x14.google.api.HttpBody\"\x0f\x82\xd3\xe4\x93\x02\t\x12\x07/health\x12X\n\nGetMetrics\x12\".quire.openai.v1.GetMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metricsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/openai/v1/openai.proto\x12\x0fquire.openai.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x13\n\x11ListModelsRequest\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x12\n\x10GetHealthRequest\"\x13\n\x11GetMetricsRequest2\xe3\x08\n\rOpenAIService\x12\x65\n\x14\x43reateChatCompletion\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/chat/completions:\x01*0\x01\x12\\\n\x10\x43reateCompletion\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1a\x82\xd3\xe4\x93\x02\x14\"\x0f/v1/completions:\x01*0\x01\x12Z\n\x0f\x43reateEmbedding\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/embeddings:\x01*0\x01\x12^\n\x0b\x43reateScore\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"!\x82\xd3\xe4\x93\x02\x1b\"\t/v1/score:\x01*Z\x0b\"\x06/score:\x01*0\x01\x12\x61\n\x0c\x43reateRerank\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"#\x82\xd3\xe4\x93\x02\x1d\"\n/v1/rerank:\x01*Z\x0c\"\x07/rerank:\x01*0\x01\x12Z\n\nListModels\x12\".quire.openai.v1.ListModelsRequest\x1a\x14.google.api.HttpBody\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models\x12\x61\n\x08GetModel\x12 .quire.openai.v1.GetModelRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/models/{model=**}\x12L\n\x08Tokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/tokenize:\x01*\x12P\n\nDetokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/detokenize:\x01*\x12^\n\x10ResetPrefixCache\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1e\x82\xd3\xe4\x93\x02\x18\"\x13/reset_prefix_cache:\x01*\x12U\n\tGetHealth\x12!.quire.openai.v1.GetHealthRequest\x1a\x14.google.api.HttpBody\"\x0f\x82\xd3\xe4\x93\x02\t\x12\x07/health\x12X\n\nGetMetrics\x12\".quire.openai.v1.GetMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metricsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENAISERVICE'].methods_by_name['CreateChatCompletion']._serialized_options = b'\202\323\344\223\002\031\"\024/v1/chat/completions:\001*'
   _globals['_OPENAISERVICE'].methods_by_name['CreateCompletion']._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['CreateCompletion']._serialized_options = b'\202\323\344\223\002\024\"\017/v1/completions:\001*'
+  _globals['_OPENAISERVICE'].methods_by_name['CreateEmbedding']._loaded_options = None
+  _globals['_OPENAISERVICE'].methods_by_name['CreateEmbedding']._serialized_options = b'\202\323\344\223\002\023\"\016/v1/embeddings:\001*'
+  _globals['_OPENAISERVICE'].methods_by_name['CreateScore']._loaded_options = None
+  _globals['_OPENAISERVICE'].methods_by_name['CreateScore']._serialized_options = b'\202\323\344\223\002\033\"\t/v1/score:\001*Z\013\"\006/score:\001*'
+  _globals['_OPENAISERVICE'].methods_by_name['CreateRerank']._loaded_options = None
+  _globals['_OPENAISERVICE'].methods_by_name['CreateRerank']._serialized_options = b'\202\323\344\223\002\035\"\n/v1/rerank:\001*Z\014\"\007/rerank:\001*'
   _globals['_OPENAISERVICE'].methods_by_name['ListModels']._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['ListModels']._serialized_options = b'\202\323\344\223\002\014\022\n/v1/models'
   _globals['_OPENAISERVICE'].methods_by_name['GetModel']._loaded_options = None
@@ -60,5 +66,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMETRICSREQUEST']._serialized_start=181
   _globals['_GETMETRICSREQUEST']._serialized_end=200
   _globals['_OPENAISERVICE']._serialized_start=203
-  _globals['_OPENAISERVICE']._serialized_end=1039
+  _globals['_OPENAISERVICE']._serialized_end=1326
 # @@protoc_insertion_point(module_scope)

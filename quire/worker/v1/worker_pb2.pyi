@@ -8,6 +8,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from quire.inference.v1 import model_pb2 as _model_pb2
+from quire.inference.v1 import pooling_pb2 as _pooling_pb2
 from quire.inference.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
 import sys
@@ -250,6 +251,7 @@ class NewSequence(_message.Message):
     SAMPLING_FIELD_NUMBER: _builtins.int
     CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
     """The sequence's name between scheduler and worker: never used twice in an epoch. Routers know it by another."""
     slot: _builtins.int
@@ -269,6 +271,12 @@ class NewSequence(_message.Message):
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """Every field set."""
 
+    @_builtins.property
+    def pooling(self) -> _pooling_pb2.PoolingParams:
+        """Set: where a row would sample the sequence's first output, the sequence is pooled instead, and over. A mean is over the tokens
+        computed under this wire id, so such a sequence comes with none computed. `sampling` is not read then.
+        """
+
     def __init__(
         self,
         *,
@@ -281,10 +289,11 @@ class NewSequence(_message.Message):
         sampling: _sampling_pb2.SamplingParams | None = ...,
         choice_index: _builtins.int = ...,
         traceparent: _builtins.str = ...,
+        pooling: _pooling_pb2.PoolingParams | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pooling", b"pooling", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "choice_index", b"choice_index", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_ids", b"block_ids", "choice_index", b"choice_index", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "pooling", b"pooling", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -345,6 +354,7 @@ class StepResult(_message.Message):
     LOGPROBS_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
+    POOLED_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     wire_ids: _builtins.bytes
     """u32[n]: the rows that sampled, in the plan's order, and the token each drew."""
@@ -359,6 +369,10 @@ class StepResult(_message.Message):
 
     @_builtins.property
     def timings(self) -> Global___StepTimings: ...
+    @_builtins.property
+    def pooled(self) -> _containers.RepeatedCompositeFieldContainer[Global___PooledSequence]:
+        """Of the rows whose sequences were pooled; they are not among the columns above."""
+
     def __init__(
         self,
         *,
@@ -368,14 +382,38 @@ class StepResult(_message.Message):
         logprobs: _sampling_pb2.TokenLogprobs | None = ...,
         errors: _abc.Iterable[Global___SequenceError] | None = ...,
         timings: Global___StepTimings | None = ...,
+        pooled: _abc.Iterable[Global___PooledSequence] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "logprobs", b"logprobs", "step_id", b"step_id", "timings", b"timings", "token_ids", b"token_ids", "wire_ids", b"wire_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "logprobs", b"logprobs", "pooled", b"pooled", "step_id", b"step_id", "timings", b"timings", "token_ids", b"token_ids", "wire_ids", b"wire_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepResult: _TypeAlias = StepResult  # noqa: Y015
+
+@_typing.final
+class PooledSequence(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WIRE_ID_FIELD_NUMBER: _builtins.int
+    EMBEDDING_FIELD_NUMBER: _builtins.int
+    wire_id: _builtins.int
+    embedding: _builtins.bytes
+    """f32"""
+    def __init__(
+        self,
+        *,
+        wire_id: _builtins.int = ...,
+        embedding: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "wire_id", b"wire_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PooledSequence: _TypeAlias = PooledSequence  # noqa: Y015
 
 @_typing.final
 class SequenceError(_message.Message):

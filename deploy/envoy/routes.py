@@ -29,12 +29,13 @@ def http_routes() -> tuple[HttpRoute, ...]:
     methods: dict[tuple[str, str], list[str]] = {}
     for method in _service().methods:
         rule = method.GetOptions().Extensions[annotations_pb2.http]
-        verb = rule.WhichOneof("pattern")
-        template = getattr(rule, verb)
-        head, brace, variable = template.partition("{")
-        if brace and not variable.endswith("=**}"):
-            raise ValueError(f"{method.full_name}: the gateway knows no path template like {template}")
-        methods.setdefault(("prefix" if brace else "path", head), []).append(verb.upper())
+        for binding in (rule, *rule.additional_bindings):
+            verb = binding.WhichOneof("pattern")
+            template = getattr(binding, verb)
+            head, brace, variable = template.partition("{")
+            if brace and not variable.endswith("=**}"):
+                raise ValueError(f"{method.full_name}: the gateway knows no path template like {template}")
+            methods.setdefault(("prefix" if brace else "path", head), []).append(verb.upper())
     routes = (HttpRoute(match, path, tuple(verbs)) for (match, path), verbs in methods.items())
     return tuple(sorted(routes, key=lambda route: (route.match != "path", -len(route.path))))
 

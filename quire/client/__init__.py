@@ -2,8 +2,8 @@
 
 from quire.client.aio import AsyncClient, AsyncStream
 from quire.client.errors import QuireError, StreamCutError
-from quire.client.options import Options
-from quire.client.results import Choice, Delta, Model, Result, TokenLogprob, Usage
+from quire.client.options import EmbedOptions, Options
+from quire.client.results import Choice, Delta, Embeddings, Model, Result, TokenLogprob, Usage
 from quire.client.sync import Client, Stream
 
 __all__ = [
@@ -12,6 +12,8 @@ __all__ = [
     "Choice",
     "Client",
     "Delta",
+    "EmbedOptions",
+    "Embeddings",
     "Model",
     "Options",
     "QuireError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
-from quire.inference.v1 import inference_pb2, sampling_pb2
+from quire.inference.v1 import inference_pb2, pooling_pb2, sampling_pb2
 
 
 class Options(TypedDict, total=False):
@@ -51,6 +51,39 @@ def generate_request(model: str, prompt: str | Sequence[int], options: Options) 
     else:
         request.token_ids.ids.extend(prompt)
         request.token_ids.SetInParent()
+    return request
+
+
+class EmbedOptions(TypedDict, total=False):
+    """How to embed; every option may be left out. Meanings as in quire/inference/v1/pooling.proto and inference.proto."""
+
+    dimensions: int
+    normalize: bool
+    truncate_prompt_tokens: int
+    cache_salt: str
+    priority: int
+    tenant: str
+
+
+def embed_request(
+    model: str, inputs: Sequence[str] | Sequence[Sequence[int]], options: EmbedOptions
+) -> inference_pb2.EmbedRequest:
+    """`inputs`: texts, or token ids of each. Raises TypeError for an option that there is not."""
+    if unknown := options.keys() - EmbedOptions.__annotations__.keys():
+        raise TypeError(f"there is no option {min(unknown)!r}")
+    request = inference_pb2.EmbedRequest(
+        model=model,
+        pooling=pooling_pb2.PoolingParams(dimensions=options.get("dimensions"), normalize=options.get("normalize")),
+        truncate_prompt_tokens=options.get("truncate_prompt_tokens"),
+        cache_salt=options.get("cache_salt", ""),
+        priority=options.get("priority", 0),
+        tenant=options.get("tenant", ""),
+    )
+    for given in inputs:
+        if isinstance(given, str):
+            request.inputs.add(text=given)
+        else:
+            request.inputs.add(token_ids=inference_pb2.TokenIds(ids=given))
     return request
 
 

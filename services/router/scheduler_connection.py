@@ -291,6 +291,7 @@ class SchedulerConnection:
             if finish.error is not None:
                 self._owner.on_refused(self, sequence, finish.error)
             elif finish.reason is not None:
+                sequence.embedding = finish.embedding
                 sequence.finish(finish.reason)
 
     def _close(self) -> None:

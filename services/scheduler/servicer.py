@@ -207,6 +207,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         sampling_bytes = sampling.ByteSize()
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
         group = object() if len(submit.choices) > 1 else None
+        pooling = self._fleet.model.pooling(submit.pooling) if submit.HasField("pooling") else None
         requests = []
         for choice in submit.choices:
             if (stale := session.owners.pop(choice.sequence_id, None)) is not None:
@@ -215,9 +216,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 SequenceRequest(
                     key=session.add_owner(choice.sequence_id, choice.attempt, submit.request_id),
                     prompt_token_ids=prompt,
-                    max_tokens=submit.stop.max_tokens,
+                    max_tokens=submit.stop.max_tokens if pooling is None else 0,
                     stop_token_ids=frozenset(stop_token_ids),
-                    output_token_ids=u32(choice.output_token_ids),
+                    output_token_ids=u32(choice.output_token_ids if pooling is None else b""),
                     was_accepted=choice.was_accepted,
                     choice_index=choice.choice_index,
                     group=group,
@@ -228,6 +229,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     sampling_bytes=sampling_bytes,
                     deadline=deadline,
                     traceparent=submit.traceparent,
+                    pooling=pooling,
                 )
             )
         return requests

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.batch_state import I32, Batch, Limits
+from services.worker.batch_state import I32, I64, Batch, Limits
+from services.worker.forward_pass import Outputs, split_outputs
 from services.worker.graphs import Recorder, Replay, bucket_sizes
 from services.worker.models.decoder import Decoder
 from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages, Ops
@@ -50,19 +51,20 @@ class DeviceForwardPass:
         for size in sorted(buckets, reverse=True):
             self._replays[size] = recorder.record(self._decode(size, self._hidden[:size], last_tokens))
 
-    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor) -> Tensor | None:
+    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, pooled_tokens: I64) -> Outputs:
         """See `ForwardPass`."""
         self._tables.send(batch.wire_ids, batch.slots, batch.num_blocks, block_tables)
-        work = self._inputs.send(batch)
+        work = self._inputs.send(batch, pooled_tokens)
         num_tokens, num_sampled = len(batch.token_ids), len(batch.sampled_rows)
+        num_wanted = num_sampled + len(pooled_tokens)
         bucket = self._bucket(batch)
         if bucket is None:
-            hidden = self._launch(num_tokens, num_sampled, work, last_tokens)
+            hidden = self._launch(num_tokens, num_wanted, work, last_tokens)
         else:
             self._replays[bucket]()
             assert self._hidden is not None
-            hidden = self._hidden[:num_sampled]
-        return self._decoder.logits(hidden) if num_sampled else None
+            hidden = self._hidden[:num_wanted]
+        return split_outputs(self._decoder, hidden, num_sampled)
 
     def _bucket(self, batch: Batch) -> int | None:
         """The smallest that holds the step; None if it has to be launched."""
@@ -79,12 +81,12 @@ class DeviceForwardPass:
 
         return run
 
-    def _launch(self, num_tokens: int, num_sampled: int, work: AttentionWork, last_tokens: Tensor) -> Tensor:
-        """[num_sampled, hidden], from the inputs that were sent last."""
+    def _launch(self, num_tokens: int, num_wanted: int, work: AttentionWork, last_tokens: Tensor) -> Tensor:
+        """[num_wanted, hidden], from the inputs that were sent last."""
         inputs = self._inputs
         token_ids, slots = inputs.token_ids[:num_tokens], self._slots[:num_tokens]
         fill_last_tokens(token_ids, last_tokens)
         positions = inputs.positions[:num_tokens]
         batch = AttentionBatch(positions, inputs.query_starts, self._tables.tables, work, slots)
         slot_mapping(batch, self._limits.block_size, out=slots)
-        return self._decoder.hidden_states(token_ids, batch, self._pages, inputs.sampled[:num_sampled])
+        return self._decoder.hidden_states(token_ids, batch, self._pages, inputs.wanted[:num_wanted])

@@ -1,18 +1,26 @@
-"""Where a step's inputs become logits: with tensors made for each step, on any device."""
+"""Where a step's inputs become logits and hidden states: with tensors made for each step, on any device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.batch_state import I32, Batch, Limits
+from services.worker.batch_state import I32, I64, Batch, Limits
 from services.worker.graphs import Recorder
 from services.worker.models.decoder import Decoder
-from services.worker.ops.interface import AttentionBatch, KVPages, Ops
+from services.worker.models.encoder import Encoder
+from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
+
+
+@dataclass(frozen=True, slots=True)
+class Outputs:
+    logits: Tensor | None  # [len(batch.sampled_rows), vocab]; None if there are none
+    hidden: Tensor | None  # [p, hidden], of the tokens that are pooled; None if there are none
 
 
 class ForwardPass(Protocol):
@@ -28,9 +36,9 @@ class ForwardPass(Protocol):
         """Records a graph for each of some `buckets`, between epochs."""
         ...
 
-    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor) -> Tensor | None:
-        """Logits [len(batch.sampled_rows), vocab] of the sampled rows, valid until the next run; None if there are
-        none.
+    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, pooled_tokens: I64) -> Outputs:
+        """What sampled and pooled rows want, valid until the next run. pooled_tokens [p]: indices into the batch's
+        tokens.
 
         block_tables [max_num_seqs, max_blocks_per_sequence] on the host, of all slots; last_tokens int64
         [max_num_seqs] on the device, one and the same tensor at each call. A run that has raised may be repeated.
@@ -49,7 +57,7 @@ class PlainForwardPass:
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
         """There is no bucket to record."""
 
-    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor) -> Tensor | None:
+    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, pooled_tokens: I64) -> Outputs:
         """See `ForwardPass`."""
         device = self._ops.device
         token_ids = torch.from_numpy(batch.token_ids).to(device)
@@ -64,15 +72,50 @@ class PlainForwardPass:
             block_tables=torch.from_numpy(tables).to(device),
             work=None if work is None else work.to(device),
         )
-        sampled = torch.from_numpy(batch.sampled_tokens).to(device)
-        logits = self._decoder.forward(token_ids, where, self._pages, sampled)
-        return logits if len(batch.sampled_rows) else None
+        wanted = torch.from_numpy(np.concatenate((batch.sampled_tokens, pooled_tokens))).to(device)
+        return split_outputs(
+            self._decoder, self._decoder.hidden_states(token_ids, where, self._pages, wanted), len(batch.sampled_rows)
+        )
 
 
-def create_forward_pass(decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits) -> ForwardPass:
+class EncoderForwardPass:
+    """Of sequences that are computed whole. Nothing stays from step to step, and there are no pages."""
+
+    def __init__(self, encoder: Encoder, device: torch.device) -> None:
+        self.buckets: list[int] = []
+        self._encoder, self._device = encoder, device
+
+    def reset(self) -> None:
+        """Nothing stays from step to step."""
+
+    def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
+        """There is no bucket to record."""
+
+    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, pooled_tokens: I64) -> Outputs:
+        """See `ForwardPass`. Every row is a whole sequence."""
+        whole = WholeSequences(
+            positions=torch.from_numpy(batch.positions).to(self._device),
+            query_starts=torch.from_numpy(batch.query_starts).to(self._device),
+            lengths=tuple(np.diff(batch.query_starts).tolist()),
+        )
+        hidden = self._encoder.hidden_states(torch.from_numpy(batch.token_ids).to(self._device), whole)
+        return Outputs(None, hidden[torch.from_numpy(pooled_tokens).to(self._device)])
+
+
+def split_outputs(decoder: Decoder, hidden: Tensor, num_sampled: int) -> Outputs:
+    """hidden [num_sampled + p, hidden], of the tokens that are sampled and those that are pooled."""
+    return Outputs(
+        decoder.logits(hidden[:num_sampled]) if num_sampled else None,
+        hidden[num_sampled:] if len(hidden) > num_sampled else None,
+    )
+
+
+def create_forward_pass(model: Decoder | Encoder, ops: Ops, pages: Sequence[KVPages], limits: Limits) -> ForwardPass:
     """On a GPU's kernels from inputs that stay on the device; elsewhere from tensors made anew for each step."""
+    if isinstance(model, Encoder):
+        return EncoderForwardPass(model, ops.device)
     if ops.name == "triton":
         from services.worker.device_forward_pass import DeviceForwardPass
 
-        return DeviceForwardPass(decoder, ops, pages, limits)
-    return PlainForwardPass(decoder, ops, pages)
+        return DeviceForwardPass(model, ops, pages, limits)
+    return PlainForwardPass(model, ops, pages)

@@ -19,13 +19,19 @@ import torch
 from numpy.typing import NDArray
 
 from services.worker.batch_state import I64, Batch, BatchState, Limits
+from services.worker.errors import PlanError
 from services.worker.forward_pass import create_forward_pass
 from services.worker.graphs import Recorder
 from services.worker.models.decoder import Decoder
+from services.worker.models.encoder import Encoder
 from services.worker.ops.download import Download
 from services.worker.ops.interface import KVPages, Ops
 from services.worker.page_copies import PageCopies, create_page_copies
-from services.worker.plan import U32, Logprobs, SequenceError, StepPlan, StepResult
+from services.worker.plan import U32, Logprobs, NewSequence, PooledSequence, SequenceError, StepPlan, StepResult
+from services.worker.pooling.choices import PoolingKind
+from services.worker.pooling.config import PoolingConfig
+from services.worker.pooling.params import PoolingParams
+from services.worker.pooling.pooler import Pooled, Pooler
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.sampler import Sample, create_sampler
 from services.worker.tracing import SequenceSpans
@@ -34,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 NO_NUMBERS = "The model computed something that is not a number for this sequence."
 STEP_FAILED = "The worker failed to compute a step of this sequence."
+LAST_TOKEN = PoolingConfig(PoolingKind.LAST)
 OUT_OF_MEMORY = "The worker ran out of memory in a step, and this was its newest sequence."
 
 
@@ -44,7 +51,9 @@ class LaunchedStep:
     plan: StepPlan
     batch: Batch
     sample: Sample | None  # None: nothing was sampled
-    download: Download | None  # of the sample; None: the step has failed
+    pooled: Pooled | None  # None: nothing was pooled
+    pooling: list[PoolingParams]  # what the sequences want that `pooled` completes
+    download: Download | None  # of both; None: the step has failed
     error: Exception | None  # the step's sequences failed
     received_at: float  # seconds, monotonic
     started_at: float
@@ -55,19 +64,25 @@ class ModelRunner:
 
     def __init__(
         self,
-        decoder: Decoder,
+        model: Decoder | Encoder,
         ops: Ops,
         pages: Sequence[KVPages],
         limits: Limits,
         copies: PageCopies | None = None,
+        pooling: PoolingConfig = LAST_TOKEN,
     ) -> None:
+        """`pages` and `copies`: none for an encoder, which has no keys and values from step to step."""
         self.limits = limits
         self.ops = ops
-        self._forward = create_forward_pass(decoder, ops, pages, limits)
+        self.generates = isinstance(model, Decoder)
+        self._forward = create_forward_pass(model, ops, pages, limits)
         # The same from epoch to epoch: recorded launches read what it drew last where they did when recorded, and a
         # slot's next sequence finds nothing of the one before.
         self._sampler = create_sampler(ops, limits.max_num_seqs, limits.vocab_size)
-        self._copies = copies or create_page_copies(ops, pages, limits.num_host_blocks)
+        self._pooler = Pooler(pooling, ops, limits.max_num_seqs, model.config.hidden_size)
+        if copies is None and self.generates:
+            copies = create_page_copies(ops, pages, limits.num_host_blocks)
+        self._copies = copies
         self._finished_at = 0.0  # the step collected last, monotonic
         self.reset()
 
@@ -107,29 +122,33 @@ class ModelRunner:
         Memory that does not suffice fails the newest of them, one after the other until the step fits.
         """
         self._state.check_copies(plan)
-        if len(plan.swap_out_blocks):
-            self._copies.save(_indices(plan.swap_out_blocks), _indices(plan.swap_out_slots))
+        copies = self._copies
+        if copies is not None and len(plan.swap_out_blocks):
+            copies.save(_indices(plan.swap_out_blocks), _indices(plan.swap_out_slots))
         for slot in self._state.release(plan):
             self._spans.end(slot)
-        if len(plan.swap_in_slots):
-            self._copies.load(_indices(plan.swap_in_slots), _indices(plan.swap_in_blocks))
-        if len(plan.copy_sources):
-            self._copies.copy(_indices(plan.copy_sources), _indices(plan.copy_destinations))
+        if copies is not None and len(plan.swap_in_slots):
+            copies.load(_indices(plan.swap_in_slots), _indices(plan.swap_in_blocks))
+        if copies is not None and len(plan.copy_sources):
+            copies.copy(_indices(plan.copy_sources), _indices(plan.copy_destinations))
         for sequence in plan.new_sequences:
-            if self._state.admit(sequence):
-                self._sampler.admit(sequence)
+            self._admit(sequence)
             self._spans.start(sequence)
         started_at = time.monotonic()
         batch = self._state.schedule(plan.rows)
-        sample, download, error = None, None, None
+        if not self.generates and not batch.ends.all():
+            raise PlanError("an encoder computes whole sequences, and a row is a part of one")
+        sample, pooled, download, error = None, None, None, None
         try:
-            batch, sample = self._run_what_fits(batch)
-            download = Download(sample.tensors() if sample is not None else [], self.ops.device)
+            batch, sample, pooled = self._run_what_fits(batch)
+            results = [] if sample is None else sample.tensors()
+            download = Download(results if pooled is None else [*results, pooled.vectors], self.ops.device)
         except Exception as raised:
             error = raised
             for wire_id in batch.wire_ids.tolist():
                 self._state.fail(wire_id, STEP_FAILED)
-        return LaunchedStep(plan, batch, sample, download, error, received_at, started_at)
+        wanted = [] if pooled is None else self._pooler.params(pooled)
+        return LaunchedStep(plan, batch, sample, pooled, wanted, download, error, received_at, started_at)
 
     def finished(self, step: LaunchedStep) -> bool:
         """Whether `collect` would not wait."""
@@ -146,6 +165,10 @@ class ModelRunner:
         token_ids = np.zeros(0, np.uint32)
         logprobs = None
         arrived = [] if step.download is None else [tensor.numpy() for tensor in step.download.wait()]
+        pooled: list[PooledSequence] = []
+        if step.error is None and step.pooled is not None:
+            pooled, failed = self._finish_pooled(step.pooled, step.pooling, arrived.pop())
+            errors += failed
         if step.error is None and sample is not None:
             tokens, valid, *logprob_arrays = arrived
             drawn_by = batch.wire_ids[batch.sampled_rows]
@@ -170,25 +193,60 @@ class ModelRunner:
             num_scheduled_tokens=len(batch.token_ids),
             queue_us=_microseconds(started_at - step.received_at),
             run_us=_microseconds(finished_at - started_at) if len(batch.wire_ids) else 0,
+            pooled=tuple(pooled),
         )
 
-    def _run_what_fits(self, batch: Batch) -> tuple[Batch, Sample | None]:
-        """The batch that was run at last, and what it sampled."""
+    def _admit(self, sequence: NewSequence) -> None:
+        if sequence.pooling is None and not self.generates:
+            raise PlanError(f"sequence {sequence.wire_id} is to generate, but the model is an encoder")
+        if sequence.num_computed_tokens and not self.generates:
+            raise PlanError(f"sequence {sequence.wire_id} comes half computed, but the model is an encoder")
+        runs = self._state.admit(sequence)
+        if sequence.pooling is not None:
+            problem = self._pooler.admit(sequence)
+            if problem is not None:
+                self._state.fail(sequence.wire_id, problem)
+        elif runs:
+            self._sampler.admit(sequence)
+
+    def _finish_pooled(
+        self, pooled: Pooled, wanted: Sequence[PoolingParams], vectors: NDArray[np.float32]
+    ) -> tuple[list[PooledSequence], list[tuple[int, str]]]:
+        """The embeddings, and the sequences that have none. `vectors`: of `pooled`, on the host."""
+        finished, failed = [], []
+        for wire_id, count, vector, params in zip(
+            pooled.wire_ids.tolist(), pooled.counts, vectors, wanted, strict=True
+        ):
+            if np.isfinite(vector).all():
+                finished.append(PooledSequence(wire_id, self._pooler.finish(vector, int(count), params)))
+            else:
+                self._state.fail(wire_id, NO_NUMBERS)
+                failed.append((wire_id, NO_NUMBERS))
+        return finished, failed
+
+    def _run_what_fits(self, batch: Batch) -> tuple[Batch, Sample | None, Pooled | None]:
+        """The batch that was run at last, and what it sampled and pooled."""
         while True:
             try:
-                return batch, self._run(batch)
+                return batch, *self._run(batch)
             except torch.OutOfMemoryError as error:
                 logger.warning("out of memory in a step of %d sequences: %s", len(batch.slots), error)
             # Not while the error is being handled: it keeps the failed attempt's tensors alive.
             batch = self._state.leave_out_newest(batch, OUT_OF_MEMORY)
 
-    def _run(self, batch: Batch) -> Sample | None:
+    def _run(self, batch: Batch) -> tuple[Sample | None, Pooled | None]:
         if not len(batch.slots):
-            return None
-        logits = self._forward.run(batch, self._state.block_tables, self._sampler.last_tokens)
-        if logits is None:
-            return None
-        return self._sampler.sample(logits, batch.slots[batch.sampled_rows], batch.sampled_positions)
+            return None, None
+        pooled_tokens = self._pooler.tokens(batch)
+        outputs = self._forward.run(batch, self._state.block_tables, self._sampler.last_tokens, pooled_tokens)
+        pooled = None if outputs.hidden is None else self._pooler.pool(outputs.hidden, batch)
+        sample = None
+        if outputs.logits is not None:
+            sample = self._sampler.sample(outputs.logits, batch.slots[batch.sampled_rows], batch.sampled_positions)
+        # Nothing is allocated any more, so this step is not repeated.
+        if pooled is not None:
+            self._pooler.keep(pooled)
+        return sample, pooled
 
 
 def _collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]) -> Logprobs | None:

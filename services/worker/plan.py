@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from services.worker.pooling.params import PoolingParams
 from services.worker.sampling.params import SamplingParams
 
 U32 = NDArray[np.uint32]
@@ -28,6 +29,7 @@ class NewSequence:
     sampling: SamplingParams
     choice_index: int
     traceparent: str = ""
+    pooling: PoolingParams | None = None  # its one result is a vector; nothing is sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,12 @@ class SequenceError:
 
 
 @dataclass(frozen=True, slots=True)
+class PooledSequence:
+    wire_id: int
+    embedding: F32
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     step_id: int
     wire_ids: U32  # [n], the rows that sampled, in the plan's order
@@ -87,3 +95,4 @@ class StepResult:
     num_scheduled_tokens: int
     queue_us: int
     run_us: int
+    pooled: tuple[PooledSequence, ...] = ()

@@ -26,7 +26,7 @@ class StepInputs:
         self._arrays = PackedArrays(
             {
                 "query_starts": (torch.int32, rows + 1),
-                "sampled": (torch.int64, rows),
+                "wanted": (torch.int64, tokens),
                 "work": (torch.int32, len(self.plan_decodes(0).items)),
                 "token_ids": (torch.int64, tokens),
                 "positions": (torch.int32, tokens),
@@ -34,7 +34,8 @@ class StepInputs:
             ops.device,
         )
         self.query_starts = self._arrays.on_device("query_starts")  # int32 [max_num_seqs + 1]
-        self.sampled = self._arrays.on_device("sampled")  # int64 [max_num_seqs], 0 past the step's own
+        # int64 [max_num_batched_tokens], tokens that are sampled, then those that are pooled; 0 past the step's own
+        self.wanted = self._arrays.on_device("wanted")
         self.work_items = self._arrays.on_device("work")
         # int64 [max_num_batched_tokens], -1 - slot where that slot's last token belongs; 0 past the step's own
         self.token_ids = self._arrays.on_device("token_ids")
@@ -51,8 +52,9 @@ class StepInputs:
         assert work is not None, "operations that run on slots plan their attention"
         return work
 
-    def send(self, batch: Batch) -> AttentionWork:
-        """Sends a step's inputs. Returns its work, as it stands on the device then."""
+    def send(self, batch: Batch, pooled_tokens: I64) -> AttentionWork:
+        """Sends a step's inputs. pooled_tokens [p]: indices into the batch's tokens. Returns its work, as it stands on
+        the device then."""
         by_slot = np.argsort(batch.slots)
         counts = np.diff(batch.query_starts)[by_slot].astype(np.int64)
         query_starts = np.zeros(self._num_slots + 1, np.int64)
@@ -68,7 +70,7 @@ class StepInputs:
         assert work is not None
         host = self._arrays.blank()
         host["query_starts"] = starts
-        host["sampled"] = place[batch.sampled_tokens]
+        host["wanted"] = place[np.concatenate((batch.sampled_tokens, pooled_tokens))]
         host["work"] = work.items.numpy()
         host["token_ids"] = token_ids[source]
         host["positions"] = positions

@@ -12,7 +12,7 @@ from services.router.chat.message import Message, MessageDelta, MessageParser, P
 from services.router.chat.request import ChatRequest
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, GenerationRequest, Generator, Usage
-from services.router.model import ServedModel, output_budget
+from services.router.model import ServedModel, check_generates, output_budget
 from services.router.prompts import encode_chat
 from services.router.tracing import Tracing
 from shared.placement import chat_key
@@ -56,6 +56,7 @@ async def prepare(
     request: ChatRequest, model: ServedModel, caller: Caller, traceparent: str
 ) -> tuple[GenerationRequest, list[MessageParser]]:
     """What to generate, and what tells each choice's text apart. Raises ApiError."""
+    check_generates(model.info)
     options = request.options
     prompt = await encode_chat(
         model,

@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from quire.inference.v1 import inference_pb2, sampling_pb2
+from services.router.calls import Caller
 from services.router.chat.request import ChatRequest
-from services.router.converters import sampling_from_proto, stop_from_proto
+from services.router.converters import pooling_from_proto, sampling_from_proto, stop_from_proto
+from services.router.embedding.inputs import MAX_INPUTS, InputOptions, check_token_inputs, embedding_of, encode_texts
+from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import invalid, too_many
 from services.router.generation import ChoiceDelta, Usage
+from services.router.model import ServedModel
 from services.router.options import GenerationOptions
 from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import check_ranges, check_stop_strings
@@ -63,6 +67,30 @@ def messages_from_proto(messages: Any) -> list[dict[str, Any]]:
         if not message.role:
             raise invalid(f"Missing required parameter: 'messages[{index}].role'.", f"messages[{index}].role")
     return [{"role": message.role, "content": message.content} for message in messages]
+
+
+async def embedding_from_proto(
+    request: inference_pb2.EmbedRequest, model: ServedModel, caller: Caller, traceparent: str
+) -> EmbeddingRequest:
+    """Raises ApiError where a value is out of range, an input too long, or the model gives no such embeddings."""
+    if not 1 <= len(request.inputs) <= MAX_INPUTS:
+        raise invalid(f"Invalid 'inputs': expected 1 to {MAX_INPUTS}, but got {len(request.inputs)}.", "inputs")
+    kinds = {given.WhichOneof("input") for given in request.inputs}
+    if len(kinds) > 1 or None in kinds:
+        raise invalid("Invalid 'inputs': expected all of them to be texts, or all token ids.", "inputs")
+    options = InputOptions(
+        truncate_prompt_tokens=request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else None
+    )
+    embedding, pooling = embedding_of(model), pooling_from_proto(request.pooling)
+    pooling.check(embedding, "pooling.dimensions")
+    names = [f"inputs[{index}]" for index in range(len(request.inputs))]
+    if kinds == {"text"}:
+        prompts = await encode_texts(model, [given.text for given in request.inputs], names, options)
+    else:
+        prompts = check_token_inputs(model, [list(given.token_ids.ids) for given in request.inputs], names, options)
+    return EmbeddingRequest.of(
+        model, caller, traceparent, prompts, pooling, cache_salt=request.cache_salt, priority=request.priority
+    )
 
 
 def delta_to_proto(delta: ChoiceDelta) -> inference_pb2.Delta:

@@ -12,7 +12,7 @@ from services.router.answers import EVENT_STREAM, Answers
 from services.router.calls import caller_of
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import ChoiceDelta, Generator, Usage
-from services.router.model import ServedModel, output_budget
+from services.router.model import ServedModel, check_generates, output_budget
 from services.router.openai.body import GenerationBody, union
 from services.router.openai.json import AnswerHead, completion_logprobs, dump, dumps, end_of_stream, error_event
 from services.router.prompts import check_length, check_token_range
@@ -93,6 +93,7 @@ class CompletionService:
         caller, options = caller_of(context), body.options(body.max_tokens, body.logprobs)
         model = await self.generator.placement.model(body.model)
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
+            check_generates(model.info)
             prompts = await _encode(body, model)
             max_tokens = tuple(_budget(model, prompt, body.max_tokens) for prompt in prompts)
             request = options.request(model, caller, span.traceparent, tuple(prompts), max_tokens)

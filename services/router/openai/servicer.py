@@ -18,7 +18,9 @@ from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.openai.chat_completions import ChatCompletionRequest, ChatCompletionWriter, check_messages
 from services.router.openai.completions import CompletionRequest, CompletionService
+from services.router.openai.embeddings import EmbeddingBody, EmbeddingService
 from services.router.openai.json import AnswerHead, dump
+from services.router.openai.scoring import RerankBody, ScoreBody, ScoringService
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
 from services.router.openai.validation import parse_body
 from services.router.placement import Placement
@@ -37,6 +39,8 @@ class OpenAIServicer:
     placement: Placement
     chats: ChatService
     completions: CompletionService
+    embeddings: EmbeddingService
+    scores: ScoringService
     metrics: RequestMetrics
     registry: CollectorRegistry
     threads: TextThreads
@@ -61,6 +65,27 @@ class OpenAIServicer:
         body.check(self.max_n)
         self.metrics.ignored_fields["completions"] += body.num_ignored_fields
         await self.completions.answer(body, context)
+
+    @rpc
+    async def CreateEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, EmbeddingBody)
+        self.metrics.ignored_fields["embeddings"] += body.num_ignored_fields
+        await self.embeddings.answer(body, context)
+
+    @rpc
+    async def CreateScore(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, ScoreBody)
+        self.metrics.ignored_fields["score"] += body.num_ignored_fields
+        await self.scores.score(body, context)
+
+    @rpc
+    async def CreateRerank(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, RerankBody)
+        self.metrics.ignored_fields["rerank"] += body.num_ignored_fields
+        await self.scores.rerank(body, context)
 
     @rpc
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802

@@ -40,6 +40,15 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class Pooling:
+    """A sequence's one result is a vector, made when its prompt is computed."""
+
+    params: object = None  # passed on to the worker unread
+    # The vector is made of every token: each must be computed in one go, whatever is known of the keys and values.
+    needs_all_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceRequest:
     """One choice of one request, as it reaches the core. `output_token_ids` is what earlier attempts generated."""
 
@@ -58,6 +67,12 @@ class SequenceRequest:
     sampling_bytes: int = 0  # its size on the wire
     deadline: float | None = None  # on the clock of `now` in Scheduler's calls
     traceparent: str = ""
+    pooling: Pooling | None = None  # `max_tokens` is 0 then
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether keys and values computed before, by whomever, are all it takes to go on."""
+        return self.pooling is None or not self.pooling.needs_all_tokens
 
 
 class Sequence:
@@ -99,7 +114,8 @@ class Sequence:
         self.num_prompt_tokens = len(request.prompt_token_ids)
         # Prompt, then every output token whose result was applied.
         self.token_ids = request.prompt_token_ids + request.output_token_ids
-        self.max_num_tokens = self.num_prompt_tokens + request.max_tokens
+        # A vector takes the place of the first output token.
+        self.max_num_tokens = self.num_prompt_tokens + (request.max_tokens if request.pooling is None else 1)
         self.stop_token_ids = request.stop_token_ids
         self.num_tokens_at_start = 0  # known when it last started to run
         self.num_planned_tokens = len(self.token_ids)

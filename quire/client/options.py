@@ -55,7 +55,7 @@ def generate_request(model: str, prompt: str | Sequence[int], options: Options) 
 
 
 class EmbedOptions(TypedDict, total=False):
-    """How to embed; every option may be left out. Meanings as in quire/inference/v1/pooling.proto and inference.proto."""
+    """How to embed; every option may be left out. Meanings as in EmbedRequest (quire/inference/v1/inference.proto)."""
 
     dimensions: int
     normalize: bool

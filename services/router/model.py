@@ -39,6 +39,11 @@ class ModelInfo:
     is_encoder: bool = False
 
     @property
+    def tasks(self) -> list[str]:
+        """What it can be asked for."""
+        return [*([] if self.is_encoder else ["generate"]), *([] if self.embedding is None else ["embed"])]
+
+    @property
     def key(self) -> tuple[str, str]:
         """Schedulers whose models have equal keys can take over each other's sequences: same name, same token ids."""
         return self.name, self.tokenizer_sha256

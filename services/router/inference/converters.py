@@ -74,7 +74,9 @@ async def embedding_from_proto(
 ) -> EmbeddingRequest:
     """Raises ApiError where a value is out of range, an input too long, or the model gives no such embeddings."""
     if not 1 <= len(request.inputs) <= MAX_INPUTS:
-        raise invalid(f"Invalid 'inputs': expected 1 to {MAX_INPUTS}, but got {len(request.inputs)}.", "inputs")
+        raise invalid(
+            f"Invalid 'inputs': expected at least 1 and at most {MAX_INPUTS}, but got {len(request.inputs)}.", "inputs"
+        )
     kinds = {given.WhichOneof("input") for given in request.inputs}
     if len(kinds) > 1 or None in kinds:
         raise invalid("Invalid 'inputs': expected all of them to be texts, or all token ids.", "inputs")

@@ -172,4 +172,5 @@ def _model_card(model: ServedModel, name: str) -> dict[str, Any]:
         "root": model.info.name,
         "parent": None,
         "max_model_len": model.info.max_model_len,
+        "tasks": model.info.tasks,
     }

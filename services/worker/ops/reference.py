@@ -115,7 +115,7 @@ class ReferenceOps:
 
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
         parts = []
-        wide = (torch.split(x.to(self.compute_dtype), batch.lengths) for x in (q, k, v))
+        wide = (torch.split(x.to(self.compute_dtype), list(batch.lengths)) for x in (q, k, v))
         for queries, keys, values in zip(*wide, strict=True):
             weights = (torch.einsum("qhd,khd->hqk", queries, keys) * scale).softmax(-1)
             parts.append(torch.einsum("hqk,khd->qhd", weights, values))

@@ -85,7 +85,7 @@ class TritonOps:
     def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
         """A launch of torch's own kernel per sequence: no sequence's bits depend on another's length."""
         parts = []
-        for of_one in zip(*(torch.split(x, batch.lengths) for x in (q, k, v)), strict=True):
+        for of_one in zip(*(torch.split(x, list(batch.lengths)) for x in (q, k, v)), strict=True):
             queries, keys, values = (x.transpose(0, 1).unsqueeze(0) for x in of_one)  # [1, num_heads, length, head_dim]
             attended = functional.scaled_dot_product_attention(queries, keys, values, scale=scale)
             parts.append(attended[0].transpose(0, 1).flatten(1))

@@ -56,13 +56,14 @@ def test_an_encoder_s_vectors_are_transformers_as_floats_and_as_base64(
     tokenizer = transformers.AutoTokenizer.from_pretrained(encoder_directory)
     model = transformers.AutoModel.from_pretrained(encoder_directory).eval()
     # The SDK asks for base64 where it is not told, and decodes it.
-    for options in ({}, {"encoding_format": "float"}):
-        reply = client(encoder).embeddings.create(model="tiny", input=TEXTS, **options)  # type: ignore[call-overload]
+    embed = client(encoder).embeddings.create
+    replies = [embed(model="tiny", input=TEXTS), embed(model="tiny", input=TEXTS, encoding_format="float")]
+    for reply in replies:
         for text, entry in zip(TEXTS, reply.data, strict=True):
             ids = tokenizer(text).input_ids
             np.testing.assert_allclose(entry.embedding, normalized(hidden_states(model, ids).mean(0)), atol=1e-5)
     with Client(encoder.address) as typed:
-        assert typed.embed(TEXTS).vectors[1] == pytest.approx(reply.data[1].embedding, abs=1e-7)
+        assert typed.embed(TEXTS).vectors[1] == pytest.approx(replies[1].data[1].embedding, abs=1e-7)
 
 
 def test_an_encoder_says_that_it_does_not_chat(encoder: Server) -> None:
@@ -81,7 +82,7 @@ def test_scores_and_ranks_come_under_both_of_vllm_s_paths(encoder: Server) -> No
 
 
 def test_a_decoder_embeds_while_it_chats(server: Server) -> None:
-    model = transformers.AutoModelForCausalLM.from_pretrained(CHAT_MODEL, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(CHAT_MODEL, dtype=torch.float32)
     tokenizer = transformers.AutoTokenizer.from_pretrained(CHAT_MODEL)
     answers: list[str] = []
 

@@ -121,7 +121,7 @@ def test_a_vector_of_all_tokens_is_computed_from_the_start_after_a_preemption() 
         vectors = [(wire_id, b"v") for wire_id in done]
         core.apply(StepResult(plan.step_id, tokens, array("I", [50] * len(tokens)), pooled=vectors))
         core.check_integrity()
-    assert core.counters.swapped_out_blocks == 0
+    assert core.counters.swapped_in_blocks == 0
     assert restarts == 2
 
 

@@ -1,4 +1,4 @@
-"""A published embedding model, all-MiniLM-L6-v2, against transformers and sentence-transformers: where its package is."""
+"""A published embedding model, all-MiniLM-L6-v2, is what transformers and sentence-transformers make of it."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ def test_what_pads_a_bucket_writes_no_page(device: torch.device, tmp_path: Path)
     """Nor does recording, whose steps have no tokens."""
     save_model(tmp_path, "Llama", num_hidden_layers=1)
     runner = runner_of(tmp_path, device)
-    pages = runner._copies._tensors  # type: ignore[attr-defined, union-attr]
+    pages = runner._copies._tensors  # type: ignore[union-attr]
     warm_up(runner)
     with torch.inference_mode():
         for tensor in pages:

@@ -8,6 +8,7 @@ import math
 import os
 from array import array
 from collections import deque
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -62,7 +63,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         preemption_mode: PreemptionMode,
         swap_cost: float,
     ) -> None:
-        self.model_args = {"num_blocks": num_blocks, "block_size": block_size, "num_host_blocks": num_host_blocks}
+        self.model_args: dict[str, Any] = {
+            "num_blocks": num_blocks,
+            "block_size": block_size,
+            "num_host_blocks": num_host_blocks,
+        }
         self.config = CoreConfig(
             num_blocks=num_blocks,
             block_size=block_size,

@@ -27,7 +27,7 @@ class CoreConfig:
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     seconds_per_swapped_block: float = math.inf  # to copy one between device and host
     enable_prefix_caching: bool = True
-    chunked_prefill: bool = True  # False: a prompt is computed in one step, whatever else waits for it
+    chunked_prefill: bool = True  # False: every prompt is computed whole, in one step
     fair_queueing: bool = False  # turns go by what tenants have had, not by arrival alone
     max_num_queued_reqs: int = 1024  # sequences that may wait before new ones are refused
     # Of the new sequences in one plan, so that a plan stays under a megabyte; a larger sequence travels alone.

@@ -42,11 +42,12 @@ def http_routes() -> tuple[HttpRoute, ...]:
     for api, service in _SERVICES.items():
         for method in service.methods:
             rule = method.GetOptions().Extensions[annotations_pb2.http]
-            verb = rule.WhichOneof("pattern")
-            template = getattr(rule, verb)
-            head, brace, variable = template.partition("{")
-            if brace and not variable.endswith("=**}"):
-                raise ValueError(f"{method.full_name}: the gateway knows no path template like {template}")
-            methods.setdefault(("prefix" if brace else "path", head, api), []).append(verb.upper())
+            for binding in (rule, *rule.additional_bindings):
+                verb = binding.WhichOneof("pattern")
+                template = getattr(binding, verb)
+                head, brace, variable = template.partition("{")
+                if brace and not variable.endswith("=**}"):
+                    raise ValueError(f"{method.full_name}: the gateway knows no path template like {template}")
+                methods.setdefault(("prefix" if brace else "path", head, api), []).append(verb.upper())
     routes = (HttpRoute(match, path, tuple(verbs), api) for (match, path, api), verbs in methods.items())
     return tuple(sorted(routes, key=lambda route: (route.match != "path", -len(route.path))))

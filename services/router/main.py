@@ -16,6 +16,7 @@ from services.router.calls import Calls
 from services.router.chat.forms import FormChoice
 from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
+from services.router.embedding.embedder import Embedder
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
@@ -63,6 +64,7 @@ class Router:
         )
         self.metrics = RequestMetrics()
         self.generator = Generator(self.placement, self.metrics, config.max_num_requests)
+        self.embedder = Embedder(self.generator, self.metrics)
         self.collector = RouterCollector(self.metrics, self.placement)
         calls = Calls(config.api_key, self.metrics)
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
@@ -75,7 +77,7 @@ class Router:
             self._add_translations(self._add_openai(calls, tracing))
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
-            InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n),
+            InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n, self.embedder),
         )
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
@@ -83,6 +85,8 @@ class Router:
         from services.router.answers import Answers
         from services.router.chat.service import ChatService
         from services.router.openai.completions import CompletionService
+        from services.router.openai.embeddings import EmbeddingService
+        from services.router.openai.scoring import ScoringService
         from services.router.openai.servicer import OpenAIServicer
 
         answers = Answers(calls, self.generator)
@@ -92,6 +96,8 @@ class Router:
             self.placement,
             chats,
             CompletionService(self.generator, answers, tracing),
+            EmbeddingService(self.placement, calls, self.embedder, tracing),
+            ScoringService(self.placement, calls, self.embedder, tracing),
             self.metrics,
             registry_of([self.collector, LoadCollector(self.placement)]),
             self._threads,

@@ -17,7 +17,7 @@ from services.router.chat.turn import plan_turn
 from services.router.chat_template import text_of
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, GenerationRequest, Generator, Usage
-from services.router.model import ServedModel, output_budget
+from services.router.model import ServedModel, check_generates, output_budget
 from services.router.prompts import encode_chat
 from services.router.tracing import Tracing
 from shared.placement import chat_key
@@ -69,6 +69,7 @@ async def prepare(
     request: ChatRequest, model: ServedModel, caller: Caller, traceparent: str, forms: FormChoice
 ) -> tuple[GenerationRequest, list[MessageParser]]:
     """What to generate, and what tells each choice's text apart. Raises ApiError."""
+    check_generates(model.info)
     turn = await plan_turn(request, model, forms)
     options = dataclasses.replace(request.options, structure=turn.structure)
     prompt = await encode_chat(

@@ -160,6 +160,7 @@ class FakeModel:
         self._used_ids.add(new.wire_id)
         is_pooled = new.HasField("pooling")
         _check(not is_pooled or len(token_ids) == new.num_prompt_tokens, "a pooled sequence has output")
+        _check(not (is_pooled and new.HasField("prompt_logprobs_from")), "pooled, and wants log probabilities")
         _check(not (is_pooled and self.pools_all_tokens and new.num_computed_tokens), "pooled over a part")
         sequence = _FakeSequence(new.slot, token_ids, new.num_computed_tokens, new.choice_index, is_pooled)
         self._sequences[new.wire_id] = sequence

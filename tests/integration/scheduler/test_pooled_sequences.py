@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.inference.v1 import pooling_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.core.sequence import FinishReason
 from services.scheduler.frame import MAX_EMBEDDING_BYTES
@@ -82,6 +82,23 @@ async def test_an_encoder_s_prompts_are_planned_whole_and_share_nothing(tmp_path
         stats = await stack.stats()
         assert stats.load.num_prefix_cache_hits == 0
         assert stats.num_steps >= 6
+
+
+async def test_what_is_said_of_an_output_is_not_read_where_there_is_none(tmp_path: Path) -> None:
+    worker = FakeWorker(embedding=LAST)
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        submit = scheduler_pb2.Submit(
+            prompt_token_ids=array("I", [5, 6, 7]).tobytes(),
+            sampling=sampling_pb2.SamplingParams(prompt_logprobs=2),
+            constraints=constraints_pb2.TokenConstraints(grammar="start: /x/"),
+            choices=[scheduler_pb2.Choice(sequence_id=1)],
+            pooling=pooling_pb2.PoolingParams(),
+        )
+        await router._call.write(scheduler_pb2.ConnectRequest(submit=submit))
+        await router.read_until_finished(1)
+        assert router.finished[1].embedding == expected_vector([5, 6, 7])
+        assert not worker.grammars
 
 
 async def test_what_the_model_cannot_do_is_refused(tmp_path: Path) -> None:

@@ -149,6 +149,8 @@ def test_parts_of_sequences_and_generation_break_the_contract(tmp_path: Path) ->
         launch(dataclasses.replace(whole, num_computed_tokens=4), 5)
     with pytest.raises(PlanError, match="is to generate"):
         launch(dataclasses.replace(whole, pooling=None), 9)
+    with pytest.raises(PlanError, match="log probabilities"):
+        launch(dataclasses.replace(whole, prompt_logprobs_from=1), 9)
 
 
 def test_the_longest_input_is_what_sentence_transformers_were_told_else_what_has_positions(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help setup demo test test-long kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu clean
+.PHONY: help setup demo test test-long clients schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,8 +23,18 @@ setup: .venv/dev ## make .venv with everything development needs
 demo: .venv/local ## start the whole stack on this host, ask it one question, stop it
 	$(BIN)/quire demo
 
-test: check kernels-check ## everything CI runs
+test: check kernels-check clients ## everything CI runs
 	$(BIN)/pytest
+
+.venv-clients/made: tests/e2e/clients/requirements.txt
+	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
+	.venv-clients/bin/pip install --quiet --disable-pip-version-check -r $<
+	touch $@
+
+clients: .venv-clients/made ## make the environment of the clients that tests/e2e/test_clients.py runs
+
+schemathesis: .venv/dev ## over 5,000 requests made up from /openapi.json, through Envoy
+	QUIRE_TEST_FACTOR=50 $(BIN)/pytest --timeout 3600 tests/e2e/test_schemathesis.py
 
 kernels: .venv/dev ## compile the GPU kernels for sm_80, sm_89 and sm_90, without a GPU, and make their table
 	$(BIN)/python -m services.worker.ops.triton.compile --markdown docs/gpu-kernels.md
@@ -69,4 +79,4 @@ bench-gpu: ## measure a GPU, from a bare source tree; GPU_ARGS='--quantization f
 	PYTHONPATH=$(CURDIR) $(PYTHON) -m benchmarks.gpu all $(GPU_ARGS)
 
 clean: ## remove .venv and what was built
-	rm -rf .venv .venv-proto build
+	rm -rf .venv .venv-proto .venv-clients build

@@ -20,4 +20,4 @@ for stub in "$out"/quire/*/v1/*_pb2_grpc.py; do
 done 2>/dev/null || true
 "$venv/bin/python" -m grpc_tools.protoc -Iprotos -I"$googleapis" --include_imports \
   --descriptor_set_out="$out/quire/http_apis.binpb" \
-  protos/quire/{openai/v1/openai,anthropic/v1/anthropic,ollama/v1/ollama}.proto
+  protos/quire/{openai/v1/openai,anthropic/v1/anthropic,ollama/v1/ollama,kserve/v1/kserve,documents/v1/documents}.proto

@@ -9,19 +9,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from quire.cli.supervisor import StackError as StackError
     from quire.client.aio import AsyncClient as AsyncClient
     from quire.client.errors import QuireError as QuireError
     from quire.client.errors import StreamCutError as StreamCutError
     from quire.client.sync import Client as Client
-
+    from quire.offline.llm import LLM as LLM
+    from quire.offline.outputs import CompletionOutput as CompletionOutput
+    from quire.offline.outputs import RequestOutput as RequestOutput
+    from quire.offline.sampling_params import SamplingParams as SamplingParams
 _HOMES = {
     "AsyncClient": "quire.client.aio",
     "Client": "quire.client.sync",
+    "CompletionOutput": "quire.offline.outputs",
+    "LLM": "quire.offline.llm",
     "QuireError": "quire.client.errors",
+    "RequestOutput": "quire.offline.outputs",
+    "SamplingParams": "quire.offline.sampling_params",
+    "StackError": "quire.cli.supervisor",
     "StreamCutError": "quire.client.errors",
 }
 
-__all__ = ["AsyncClient", "Client", "QuireError", "StreamCutError"]
+__all__ = [
+    "LLM",
+    "AsyncClient",
+    "Client",
+    "CompletionOutput",
+    "QuireError",
+    "RequestOutput",
+    "SamplingParams",
+    "StackError",
+    "StreamCutError",
+]
 
 
 def __getattr__(name: str) -> Any:

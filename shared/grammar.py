@@ -1,29 +1,25 @@
-"""Grammars of outputs: how the router that checks one and the worker that runs it have the library compile it."""
+"""Grammars of outputs: how the router that checks one and the worker that runs it have the library compile it.
+
+The library, llguidance, is imported with the first grammar: who is sent none can do without it.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-# Of a grammar as the library takes it. What becomes of so many is bounded by LIMITS.
+# Of a grammar as the library takes it. What becomes of so many is bounded by `_limits`.
 MAX_GRAMMAR_BYTES = 64 * 1024
 # The library follows chains of references by recursion: of the longest that fit into a grammar, 13,000, with some 10 KB
 # for each (measured). Pages that nothing reaches take no memory.
 STACK_BYTES = 256 * 1024 * 1024
 
-# A schema of 300 properties takes a tenth of each. The fuel is what a compilation and one mask may take: some 20 and
-# some 10 ms; states of the lexer are 1 to 2 KB each, and every sequence has its own.
-LIMITS = LLParserLimits(
-    initial_lexer_fuel=300_000,
-    step_lexer_fuel=100_000,
-    step_max_items=50_000,
-    max_items_in_row=2_000,
-    max_lexer_states=20_000,
-    max_grammar_size=100_000,
-    verbose_errors=False,
-)
 _MAX_MESSAGE_CHARS = 300
 
 
@@ -31,12 +27,36 @@ class GrammarError(ValueError):
     """A grammar that cannot be compiled, or a matcher that failed. The text is a sentence for the client."""
 
 
+@functools.cache
+def has_library() -> bool:
+    return importlib.util.find_spec("llguidance") is not None
+
+
+@functools.cache
+def _limits() -> LLParserLimits:
+    """A schema of 300 properties takes a tenth of each. The fuel is what a compilation and one mask may take: some 20
+    and some 10 ms; states of the lexer are 1 to 2 KB each, and every sequence has its own."""
+    from llguidance import LLParserLimits
+
+    return LLParserLimits(
+        initial_lexer_fuel=300_000,
+        step_lexer_fuel=100_000,
+        step_max_items=50_000,
+        max_items_in_row=2_000,
+        max_lexer_states=20_000,
+        max_grammar_size=100_000,
+        verbose_errors=False,
+    )
+
+
 def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
     """At the beginning of an output. To be called on one of `grammar_threads`. Raises GrammarError."""
     size = len(grammar.encode())
     if size > MAX_GRAMMAR_BYTES:
         raise GrammarError(f"it has {size} bytes; {MAX_GRAMMAR_BYTES} are allowed")
-    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LIMITS)
+    from llguidance import LLMatcher
+
+    matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_limits())
     check_matcher(matcher)
     return matcher
 

@@ -11,8 +11,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 HIDDEN = (
     "aiohttp", "envoy", "gguf", "google.api", "google.rpc", "grpc_health", "grpc_reflection", "hypothesis",
-    "matplotlib", "openai", "opentelemetry", "prometheus_client", "prompt_toolkit", "pydantic", "pydantic_core",
-    "pytest", "pytest_asyncio", "pytest_timeout", "requests", "rich",
+    "llguidance", "matplotlib", "openai", "opentelemetry", "prometheus_client", "prompt_toolkit", "pydantic",
+    "pydantic_core", "pytest", "pytest_asyncio", "pytest_timeout", "requests", "rich",
 )  # fmt: skip
 
 # Found by every process that is started with this folder on its path, and so by that process's own.

@@ -11,6 +11,7 @@ from shared.config import ConfigError, option
 class GatewayConfig:
     host: str = option("127.0.0.1", "Address to serve HTTP and gRPC on; 0.0.0.0 for every interface.")
     port: int = option(8000, "TCP port to serve on; 0 takes a free one.", minimum=0, maximum=65535)
+    listen: str = option("", "Unix socket to serve on in place of host and port, unix:/path.")
     router: tuple[str, ...] = option(
         ("127.0.0.1:50051",),
         "Address of a router, `host:port` or `unix:/path`; repeat it for several. A name stands for all its addresses.",
@@ -43,6 +44,8 @@ class GatewayConfig:
     def __post_init__(self) -> None:
         if not self.router:
             raise ConfigError("--router names no router")
+        if self.listen and not self.listen.startswith("unix:/"):
+            raise ConfigError(f"--listen {self.listen}: use unix:/path, or --host and --port")
         kinds = {endpoint_kind(address) for address in self.router}
         if {"pipe", "name"} <= kinds:
             raise ConfigError("--router mixes Unix sockets with host names: use IP addresses beside Unix sockets")

@@ -15,7 +15,12 @@ HERE = Path(__file__).parent
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 # Reached by gRPC clients through the same port, untouched.
-GRPC_PREFIXES = ("/quire.inference.v1.InferenceService/", "/grpc.health.v1.Health/", "/grpc.reflection.")
+GRPC_PREFIXES = (
+    "/quire.inference.v1.InferenceService/",
+    "/inference.GRPCInferenceService/",
+    "/grpc.health.v1.Health/",
+    "/grpc.reflection.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,8 @@ LOCAL_REPLIES = (
 
 
 def render(config: GatewayConfig, admin: str) -> str:
-    """Envoy's YAML. `admin` is the admin interface's address: `unix:/path`, or `host:port` on loopback. `config.host`
-    must be an IP address and `config.port` not 0."""
+    """Envoy's YAML. `admin` is the admin interface's address: `unix:/path`, or `host:port` on loopback. Without
+    `config.listen`, `config.host` must be an IP address and `config.port` not 0."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         undefined=jinja2.StrictUndefined,
@@ -62,7 +67,7 @@ def render(config: GatewayConfig, admin: str) -> str:
     return environment.get_template("envoy.yaml.j2").render(
         config=config,
         admin=_address(admin),
-        listen=_address(f"{config.host}:{config.port}"),
+        listen=_address(config.listen or f"{config.host}:{config.port}"),
         metrics_listen=_address(f"{config.metrics_host}:{config.metrics_port or 0}"),
         endpoints=[_address(address) for address in config.router],
         resolve_names=any(endpoint_kind(address) == "name" for address in config.router),

@@ -17,7 +17,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -38,6 +37,7 @@ from quire.bench.prompts import (
 from quire.bench.report import Traffic, file_name, result, table
 from quire.bench.server import NotServedError, Server, ServerError
 from quire.bench.session import open_session
+from quire.cli.server_url import check_url, server_root
 from shared.config import ConfigError, option, resolve, stop
 
 PROG = "quire bench serve"
@@ -97,7 +97,7 @@ class BenchConfig:
 
     @property
     def url(self) -> str:
-        return self.base_url.rstrip("/").removesuffix("/v1") or f"http://{self.host}:{self.port}"
+        return server_root(self.base_url) or f"http://{self.host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _check(config: BenchConfig) -> Figures:
     """What options by themselves cannot say. Raises ConfigError."""
-    _check_url(config.url)
+    check_url(config.url)
     for name, value in (("--request-rate", config.request_rate), ("--burstiness", config.burstiness)):
         if not value > 0:
             raise ConfigError(f"{name} is {value}: use more than 0")
@@ -152,16 +152,6 @@ def _check(config: BenchConfig) -> Figures:
     if unknown := sorted(set(latencies) - set(LATENCIES)):
         raise ConfigError(f"--percentile-metrics names {unknown[0]!r}: use some of {','.join(LATENCIES)}")
     return Figures(latencies, _percents(config.metric_percentiles), dict(map(_objective, config.goodput)))
-
-
-def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
-    except ValueError:  # The port is none, or brackets hold no address.
-        is_usable = False
-    if not is_usable:
-        raise ConfigError(f"{url!r} is no URL: use http://host:port")
 
 
 def _percents(text: str) -> tuple[float, ...]:

@@ -58,6 +58,8 @@ def main(argv: Sequence[str]) -> int:
 
 def with_real_address(config: GatewayConfig) -> GatewayConfig:
     """The host as an IP address and port 0 replaced by a free one. Raises GatewayError when the port cannot be had."""
+    if config.listen:
+        return config
     try:
         family, _, _, _, (host, *_) = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -76,7 +78,9 @@ def with_real_address(config: GatewayConfig) -> GatewayConfig:
 
 
 def url(config: GatewayConfig) -> str:
-    """Where a program on this host finds the gateway."""
+    """Where a program on this host finds the gateway: its socket, unix:/path, if it has one."""
+    if config.listen:
+        return config.listen
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
     return f"http://[{host}]:{config.port}" if ":" in host else f"http://{host}:{config.port}"
 

@@ -22,6 +22,7 @@ class Command:
 COMMANDS = {
     "serve": Command("quire.cli.serve", "local", "the whole stack on this host, in one command"),
     "chat": Command("quire.cli.chat", "local", "talk to a server in the terminal"),
+    "run-batch": Command("quire.cli.run_batch", "local", "answer a file of requests in OpenAI's batch format"),
     "demo": Command("quire.cli.demo", "local", "start everything, stream one answer, stop everything"),
     "router": Command("services.router.main", "router", "one router: OpenAI's API and text, in front of schedulers"),
     "scheduler": Command(

@@ -7,7 +7,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,16 @@ from quire.cli import gateway
 from quire.cli.display import PlainDisplay
 from quire.cli.http_probe import ask
 from quire.cli.part import PartSpec
-from quire.cli.stack import SERVICES, WIRING, Stack, build_stack, part_environment, part_specs, runtime_directory
+from quire.cli.stack import (
+    SERVICES,
+    WIRING,
+    Stack,
+    build_stack,
+    part_environment,
+    part_specs,
+    runtime_directory,
+    socket_address,
+)
 from quire.cli.supervisor import Check, StackError, Supervisor
 from shared.config import ConfigError, add_options, read_file
 
@@ -51,12 +60,14 @@ def with_port(stack: Stack) -> Stack:
     return Stack({**stack.configs, "gateway": gateway.with_real_address(stack.gateway)})
 
 
-async def run(stack: Stack, on_ready: OnReady, *, verbose: bool) -> None:
-    """Until a signal comes, or `on_ready` stops the stack. Raises StackError when a part fails for good. No process is
-    left when this returns."""
-    url = gateway.url(stack.gateway)
-    with runtime_directory() as name, _display(verbose) as display:
-        specs, environment = part_specs(stack, Path(name)), part_environment(stack, Path(name))
+async def run(stack: Stack, on_ready: OnReady, *, verbose: bool, private: bool = False) -> None:
+    """Until a signal comes, or `on_ready` stops the stack. A `private` one listens on a Unix socket alone, and
+    `on_ready` gets that for a URL. Raises StackError when a part fails for good. No process is left when this
+    returns."""
+    with runtime_directory() as name, start_display(tuple(stack.configs), verbose) as display:
+        directory = Path(name)
+        specs, environment = part_specs(stack, directory, private=private), part_environment(stack, directory)
+        url = socket_address(directory, "gateway") if private else gateway.url(stack.gateway)
         await supervise(specs, environment, display, lambda: _unhealthy(url), lambda stop: on_ready(url, stop))
 
 
@@ -122,11 +133,12 @@ async def _welcome(url: str, api_key: str | None) -> None:
     )
 
 
-def _display(verbose: bool) -> PlainDisplay | LiveDisplay:
+def start_display(names: Sequence[str], verbose: bool) -> PlainDisplay | LiveDisplay:
+    """`names`: the parts that are started."""
     if sys.stderr.isatty():
         from quire.cli.live_display import LiveDisplay
 
-        return LiveDisplay(tuple(SERVICES), verbose)
+        return LiveDisplay(names, verbose)
     return PlainDisplay(verbose)
 
 
@@ -137,14 +149,20 @@ def _parser() -> argparse.ArgumentParser:
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_stack_options(parser)
+    return parser
+
+
+def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] = WIRING) -> None:
+    """What build_stack takes, and `verbose` and `config`; skips what the parser has already, and tells nobody of what
+    is `decided`."""
     parser.add_argument("-v", "--verbose", action="store_true", help="show what the parts log")
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file of options")
     for name in reversed(SERVICES):
         add_options(parser.add_argument_group(name), SERVICES[name])
     for action in parser._actions:
-        if action.dest in WIRING:
+        if action.dest in decided:
             action.help = argparse.SUPPRESS
         elif action.dest == "metrics_port":
             ports = ", ".join(f"{name} +{offset}" for offset, name in enumerate(SERVICES))
             action.help = f"First of the TCP ports for Prometheus metrics ({ports}); none are served if left out."
-    return parser

@@ -76,11 +76,11 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     return Stack(configs)
 
 
-def part_specs(stack: Stack, directory: Path) -> tuple[PartSpec, ...]:
-    """`directory` is where the sockets go."""
-    sockets = {name: f"unix:{directory}/{name}.sock" for name in ("router", "scheduler", "worker")}
+def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple[PartSpec, ...]:
+    """`directory` is where the sockets go; the gateway's too, if the stack is `private`."""
+    sockets = {name: socket_address(directory, name) for name in SERVICES}
     wiring = {
-        "gateway": ("--router", sockets["router"]),
+        "gateway": ("--router", sockets["router"], *(("--listen", sockets["gateway"]) if private else ())),
         "router": ("--listen", sockets["router"], "--scheduler", sockets["scheduler"]),
         "scheduler": ("--listen", sockets["scheduler"], "--worker", sockets["worker"]),
         "worker": ("--listen", sockets["worker"]),
@@ -93,6 +93,11 @@ def part_specs(stack: Stack, directory: Path) -> tuple[PartSpec, ...]:
         )
         for name, config in stack.configs.items()
     )
+
+
+def socket_address(directory: Path, name: str) -> str:
+    """Where a part of the stack listens, if it does so on a Unix socket."""
+    return f"unix:{directory}/{name}.sock"
 
 
 def part_environment(stack: Stack, directory: Path) -> dict[str, str]:

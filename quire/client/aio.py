@@ -73,7 +73,7 @@ class AsyncClient:
 
     async def generate(self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]) -> Result:
         """Continues a prompt: text or token ids. `model` may be left out where there is only one."""
-        return await self.stream_generate(prompt, model=model, **options).result()
+        return await self._generate(generate_request(model, prompt, options, whole=True)).result()
 
     async def chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> Result:
         """Answers a conversation: mappings with `role` and `content`."""
@@ -82,10 +82,7 @@ class AsyncClient:
     def stream_generate(
         self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]
     ) -> AsyncStream:
-        request = generate_request(model, prompt, options)
-        return AsyncStream(
-            lambda timeout: self._stub.Generate(request, timeout=timeout, metadata=self._metadata), self._retries()
-        )
+        return self._generate(generate_request(model, prompt, options))
 
     def stream_chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> AsyncStream:
         request = chat_request(model, messages, options)
@@ -124,6 +121,11 @@ class AsyncClient:
     async def models(self) -> list[Model]:
         response = await self._call(self._stub.ListModels, inference_pb2.ListModelsRequest())
         return [Model(model.name, model.max_model_len) for model in response.models]
+
+    def _generate(self, request: inference_pb2.GenerateRequest) -> AsyncStream:
+        return AsyncStream(
+            lambda timeout: self._stub.Generate(request, timeout=timeout, metadata=self._metadata), self._retries()
+        )
 
     def _retries(self) -> Retries:
         return Retries(self._max_retries, self._timeout)

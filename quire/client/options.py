@@ -43,6 +43,7 @@ class Options(TypedDict, total=False):
     # Strings that must not stand in the output.
     bad_words: Sequence[str]
     n: int
+    skip_special_tokens: bool
     cache_salt: str
     priority: int
     tenant: str
@@ -81,9 +82,11 @@ class EmbedOptions(TypedDict, total=False):
 Messages = Iterable[Mapping[str, Any]]
 
 
-def generate_request(model: str, prompt: str | Sequence[int], options: Options) -> inference_pb2.GenerateRequest:
-    """`prompt`: text, or token ids."""
-    request = inference_pb2.GenerateRequest(model=model, options=options_to_proto(options))
+def generate_request(
+    model: str, prompt: str | Sequence[int], options: Options, *, whole: bool = False
+) -> inference_pb2.GenerateRequest:
+    """`prompt`: text, or token ids. `whole`: whether each choice comes in one piece."""
+    request = inference_pb2.GenerateRequest(model=model, options=options_to_proto(options), whole=whole)
     if isinstance(prompt, str):
         request.text = prompt
     else:
@@ -175,6 +178,7 @@ def options_to_proto(options: Mapping[str, Any]) -> inference_pb2.GenerationOpti
         stop=stop,
         stop_strings=[strings] if isinstance(strings, str) else strings,
         n=values.get("n"),
+        skip_special_tokens=values.get("skip_special_tokens"),
         cache_salt=values.get("cache_salt", ""),
         priority=values.get("priority", 0),
         tenant=values.get("tenant", ""),

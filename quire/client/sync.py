@@ -73,17 +73,14 @@ class Client:
 
     def generate(self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]) -> Result:
         """Continues a prompt: text or token ids. `model` may be left out where there is only one."""
-        return self.stream_generate(prompt, model=model, **options).result()
+        return self._generate(generate_request(model, prompt, options, whole=True)).result()
 
     def chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> Result:
         """Answers a conversation: mappings with `role` and `content`."""
         return self.stream_chat(messages, model=model, **options).result()
 
     def stream_generate(self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]) -> Stream:
-        request = generate_request(model, prompt, options)
-        return Stream(
-            lambda timeout: self._stub.Generate(request, timeout=timeout, metadata=self._metadata), self._retries()
-        )
+        return self._generate(generate_request(model, prompt, options))
 
     def stream_chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> Stream:
         request = chat_request(model, messages, options)
@@ -119,6 +116,11 @@ class Client:
     def models(self) -> list[Model]:
         response = self._call(self._stub.ListModels, inference_pb2.ListModelsRequest())
         return [Model(model.name, model.max_model_len) for model in response.models]
+
+    def _generate(self, request: inference_pb2.GenerateRequest) -> Stream:
+        return Stream(
+            lambda timeout: self._stub.Generate(request, timeout=timeout, metadata=self._metadata), self._retries()
+        )
 
     def _retries(self) -> Retries:
         return Retries(self._max_retries, self._timeout)

@@ -17,12 +17,14 @@ import subprocess
 import sys
 from collections import OrderedDict
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
-
-from services.router.errors import invalid, overloaded
+from services.router.errors import ApiError, ErrorKind, invalid, overloaded
 from services.router.structure import Structure
-from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, check_matcher, compile_grammar, grammar_threads
+from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, check_matcher, compile_grammar, grammar_threads, has_library
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 _MAX_PENDING = 64
 # The process has its own limit of computing time; this is for one that does not get to compute.
@@ -45,18 +47,28 @@ class _ByteTokenizer:
         return list(text if isinstance(text, bytes) else text.encode())
 
 
+@functools.cache
+def byte_tokenizer() -> LLTokenizer:
+    from llguidance import LLTokenizer, TokenizerWrapper
+
+    return LLTokenizer(TokenizerWrapper(_ByteTokenizer()), slices=[])
+
+
 class GrammarChecks:
     """Results are kept, refusals too, so that what is sent again and again is tried once. One thread: a hostile client
     holds up other structured requests' checks, and nothing else."""
 
     def __init__(self) -> None:
         self._thread = grammar_threads(1)
-        self._tokenizer = LLTokenizer(TokenizerWrapper(_ByteTokenizer()), slices=[])
         self._checked: OrderedDict[Structure, str | GrammarError] = OrderedDict()
         self._num_pending = 0
 
     async def check(self, structure: Structure) -> str:
         """Its grammar in the library's form. Raises ApiError, naming the structure's field."""
+        if not has_library():
+            raise ApiError(
+                ErrorKind.UNSUPPORTED, "This router lacks llguidance, which structures need.", structure.param
+            )
         result = self._checked.get(structure)
         if len(structure.source) > MAX_GRAMMAR_BYTES:  # nor is it kept
             result = GrammarError(f"it has {len(structure.source)} characters; {MAX_GRAMMAR_BYTES} are allowed")
@@ -86,7 +98,7 @@ class GrammarChecks:
     def _compile(self, structure: Structure) -> str | GrammarError:
         try:
             grammar = structure.to_grammar()
-            matcher = compile_grammar(grammar, self._tokenizer)
+            matcher = compile_grammar(grammar, byte_tokenizer())
             for seed in range(_NUM_WALKS):
                 _walk(matcher.deep_copy(), random.Random(seed))
         except GrammarError as error:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quire.inference.v1 import inference_pb2_grpc
+from quire.kserve.v1 import open_inference_pb2_grpc
 from services.router.calls import Calls
 from services.router.chat.forms import FormChoice
 from services.router.chat_template import import_renderer
@@ -19,6 +20,8 @@ from services.router.config import RouterConfig
 from services.router.embedding.embedder import Embedder
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
+from services.router.kserve.grpc_servicer import GrpcInferenceServicer
+from services.router.kserve.state import ServerState, server_version
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
 from services.router.placement import Placement
 from services.router.tokenizer import TextThreads
@@ -34,13 +37,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+GRPC_SERVICES = ("quire.inference.v1.InferenceService", "inference.GRPCInferenceService")
+# What the gateway calls for HTTP clients.
 HTTP_SERVICES = (
     "quire.openai.v1.OpenAIService",
     "quire.anthropic.v1.AnthropicService",
     "quire.ollama.v1.OllamaService",
+    "quire.documents.v1.DocumentService",
+    "quire.kserve.v1.KserveService",
 )
-SERVICES = (*HTTP_SERVICES, "quire.inference.v1.InferenceService")
-# What the HTTP APIs need beside grpcio and protobuf, and the typed one does not.
+# What those need beside grpcio and protobuf, and the typed ones do not.
 _HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
 
 
@@ -70,14 +76,20 @@ class Router:
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
-        self._server = GrpcServer(SERVICES[len(HTTP_SERVICES) :] if missing else SERVICES)
+        self._server = GrpcServer(GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES))
         if missing:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:
             self._add_translations(self._add_openai(calls, tracing))
+            self._add_documents(calls)
+            self._add_kserve(calls)
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
             InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n, self.embedder),
+        )
+        self._server.add(
+            open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server,
+            GrpcInferenceServicer(calls, ServerState(self.placement)),
         )
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
@@ -124,6 +136,20 @@ class Router:
             ollama_pb2_grpc.add_OllamaServiceServicer_to_server,
             OllamaServicer(Calls(keys, metrics, ollama_error), self.placement, chats, metrics, self._threads),
         )
+
+    def _add_documents(self, calls: Calls) -> None:
+        from quire.documents.v1 import documents_pb2_grpc
+        from services.router.openapi.servicer import DocumentServicer
+
+        servicer = DocumentServicer(calls, self._threads, server_version())
+        self._server.add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
+
+    def _add_kserve(self, calls: Calls) -> None:
+        from quire.kserve.v1 import kserve_pb2_grpc
+        from services.router.kserve.http_servicer import KserveServicer
+
+        servicer = KserveServicer(calls, ServerState(self.placement))
+        self._server.add(kserve_pb2_grpc.add_KserveServiceServicer_to_server, servicer)
 
     async def start(self) -> list[str]:
         """Listens and dials the schedulers; returns the addresses got. Raises OSError where one cannot be bound."""

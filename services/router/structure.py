@@ -9,9 +9,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from llguidance import LLMatcher
-from llguidance.gbnf_to_lark import any_to_lark
-
 from services.router.json_schema import checked_schema
 from shared.grammar import GrammarError
 
@@ -41,6 +38,8 @@ class Structure:
 
     def to_grammar(self) -> str:
         """In the library's form, not compiled yet. Raises GrammarError."""
+        from llguidance import LLMatcher
+
         match self.kind:
             case StructureKind.JSON_SCHEMA:
                 return _json_grammar(checked_schema(self.source))
@@ -55,12 +54,16 @@ class Structure:
 
 
 def _json_grammar(schema: Any) -> str:
+    from llguidance import LLMatcher
+
     options: Any = {"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE}
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
 
 
 def _regex_grammar(regex: str) -> str:
     """The library takes anchors nowhere but at the ends, where they say what is so anyway."""
+    from llguidance import LLMatcher
+
     return LLMatcher.grammar_from_regex(f"(?:{regex})" if "|" in regex else regex)
 
 
@@ -70,6 +73,8 @@ def _literal(text: str) -> str:
 
 
 def _lark(grammar: str) -> str:
+    from llguidance.gbnf_to_lark import any_to_lark
+
     try:
         return any_to_lark(grammar)
     except Exception as error:  # the library raises plain Exception

@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from llguidance import LLMatcher
 
 from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
@@ -21,6 +20,8 @@ from services.worker.sampling.grammars import Grammars
 from services.worker.step_thread import MAX_QUEUED_STEPS, Outcome, Session, StepThread
 
 if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
     from services.worker.engine import Engine
 
 logger = logging.getLogger(__name__)

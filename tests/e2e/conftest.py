@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fidelity.tap import Tap
+
 ROOT = Path(__file__).parents[2]
 STORIES = ROOT.parent / "shared" / "models" / "stories260k"
 
@@ -36,16 +38,31 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
 
+_TAPS: list[Tap] = []
+
+
+@pytest.fixture(autouse=True)
+def answers_are_as_documented() -> Iterator[None]:
+    """Whatever a test asks, what it is answered is in our document and has OpenAI's published schema."""
+    yield
+    assert [problem for tap in _TAPS for problem in tap.take_problems()] == []
+
+
 @contextmanager
 def serving(*arguments: str, model: str) -> Iterator[Server]:
-    """`quire serve` until the block ends; its output is shown when it does not come up, and nothing of it may stay."""
+    """`quire serve` until the block ends; its output is shown when it does not come up, and nothing of it may stay.
+    Every answer that it gives over HTTP is checked."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", str(port)]
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
         try:
             wait_healthy(process, port, log.fileno())
-            yield Server(port, model, process.pid)
+            with Tap(port) as tap:
+                _TAPS.append(tap)
+                yield Server(tap.port, model, process.pid)
+                _TAPS.remove(tap)
+            assert tap.take_problems() == []
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import json
+import os
 import re
-import shlex
 import subprocess
 import sys
+from pathlib import Path
 
-import grpc
 import pytest
-from google.protobuf import json_format
-from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message_factory import GetMessageClass
-from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from tests.e2e.conftest import ROOT, Server
+from tests.e2e.grpcurl import grpcurl
 
 ADDRESS = "127.0.0.1:8000"
 
 
-def example(beginning: str, server: Server, document: str = "README.md") -> str:
-    """The one code block of the document that begins so, with this server's address in it."""
+def block(beginning: str, document: str = "README.md") -> str:
+    """The one code block of the document that begins so."""
     blocks = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
-    (block,) = (block for block in blocks if block.startswith(beginning))
-    assert ADDRESS in block
-    return str(block).replace(ADDRESS, server.address)
+    (found,) = (found for found in blocks if found.startswith(beginning))
+    return str(found)
 
 
-def output(*command: str) -> str:
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+def example(beginning: str, server: Server, document: str = "README.md") -> str:
+    """The block with this server's address in it."""
+    found = block(beginning, document)
+    assert ADDRESS in found
+    return found.replace(ADDRESS, server.address)
+
+
+def output(*command: str, cwd: Path = ROOT) -> str:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, env=environment)
     assert result.returncode == 0, result.stderr
     return result.stdout
 
@@ -52,24 +56,25 @@ def test_clients_of_other_apis(server: Server, client: str) -> None:
 
 def test_the_python_client(server: Server) -> None:
     # "Count from 3 to 9."
-    assert len(re.findall(r"\d+", output(sys.executable, "-c", example("from quire import", server)))) > 3
+    assert len(re.findall(r"\d+", output(sys.executable, "-c", example("from quire import Client", server)))) > 3
 
 
 def test_grpcurl(server: Server) -> None:
-    """As grpcurl does it: what the service is like is asked of the server, and JSON becomes messages by that."""
-    program, _, _, body, address, path = shlex.split(example("grpcurl -plaintext -d ", server))
-    assert program == "grpcurl"
-    with grpc.insecure_channel(address) as channel:
-        pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
-        service, _, name = path.partition("/")
-        method = pool.FindServiceByName(service).methods_by_name[name]
-        assert method.server_streaming
-        request = json_format.Parse(body, GetMessageClass(method.input_type)())
-        call = channel.unary_stream(
-            f"/{path}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=GetMessageClass(method.output_type).FromString,
-        )
-        events = [json_format.MessageToDict(event) for event in call(request, timeout=60)]
+    events = grpcurl(example("grpcurl -plaintext -d ", server))
     assert "".join(event["delta"].get("text", "") for event in events[:-1])
     assert events[-1]["final"]["usage"]["completionTokens"] > 0
+
+
+def test_a_batch(tmp_path: Path) -> None:
+    script = block("echo '{").replace("quire run-batch", f"{sys.executable} -m quire.cli.main run-batch")
+    output("sh", "-ec", script, cwd=tmp_path)
+    (line,) = (tmp_path / "answers.jsonl").read_text().splitlines()
+    (choice,) = json.loads(line)["response"]["body"]["choices"]
+    assert "12" in choice["message"]["content"]
+
+
+def test_an_llm() -> None:
+    first, second, third = output(sys.executable, "-c", block("from quire import LLM")).splitlines()
+    assert first.startswith("Count from 3")
+    assert second.startswith("Count from 7")
+    assert third

@@ -56,6 +56,7 @@ def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> 
         allowed_token_ids=allowed or None,
         bad_words=tuple(options.bad_words),
         n=n,
+        skip_special_tokens=options.skip_special_tokens if options.HasField("skip_special_tokens") else True,
         cache_salt=options.cache_salt,
         priority=options.priority,
         path=_OPTIONS,

@@ -11,7 +11,7 @@ from quire.inference.v1 import inference_pb2
 from services.router.calls import Caller, Calls, caller_of, rpc
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser
-from services.router.chat.service import prepare, with_reasoning
+from services.router.chat.preparation import prepare, with_reasoning
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.errors import invalid
 from services.router.generation import GenerationRequest, Generator, Usage
@@ -25,6 +25,7 @@ from services.router.inference.converters import (
     options_from_proto,
 )
 from services.router.inference.embedding import embedding_from_proto
+from services.router.inference.whole_choices import whole_choices
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.prompts import check_length, check_token_range, encode_chat, encode_text
 from services.router.tracing import RequestSpan, Tracing
@@ -58,7 +59,7 @@ class InferenceServicer:
             params = (param, MAX_TOKENS_PARAM)
             max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
             generation_request = await options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
-            await self._generate(generation_request, span, context)
+            await self._generate(generation_request, span, context, whole=request.whole)
 
     @rpc
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> None:  # noqa: N802
@@ -129,10 +130,11 @@ class InferenceServicer:
     async def _model(self, name: str) -> ServedModel:
         return await self.generator.placement.model(name or None)
 
-    async def _generate(self, request: GenerationRequest, span: RequestSpan, context: Any) -> None:
+    async def _generate(self, request: GenerationRequest, span: RequestSpan, context: Any, *, whole: bool) -> None:
+        """`whole`: one delta for each choice."""
         with self.generator.start(request) as generation:
             span.started(request)
-            async for deltas in generation.deltas():
+            async for deltas in whole_choices(generation.deltas()) if whole else generation.deltas():
                 for delta in deltas:
                     message = delta_to_proto(delta, request.prompts[0])
                     await self.calls.write(context, inference_pb2.GenerateResponse(delta=message))

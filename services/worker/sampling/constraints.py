@@ -7,10 +7,10 @@ from a sequence's tokens when it is admitted, so preemption and failover need no
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from llguidance import LLMatcher
 from numpy.typing import NDArray
 
 from services.worker.constraints import TokenConstraints
@@ -20,6 +20,9 @@ from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.stage import I64
 from services.worker.sampling.token_mask import TokenMask
 from shared.grammar import GrammarError, check_matcher
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
 
 NO_GRAMMARS = "This worker has no tokenizer to apply a grammar with."
 NOTHING_LEFT = "No token is left to draw: the constraints of this request contradict each other."

@@ -6,10 +6,12 @@ import logging
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
+from typing import TYPE_CHECKING
 
-from llguidance import LLMatcher, LLTokenizer
+from shared.grammar import GrammarError, compile_grammar, grammar_threads, has_library
 
-from shared.grammar import GrammarError, compile_grammar, grammar_threads
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -49,11 +51,15 @@ class Grammars:
         return self.prepare(grammar).result().deep_copy()
 
     def _compile(self, grammar: str) -> LLMatcher:
+        if not has_library():
+            raise GrammarError("this worker lacks llguidance, which structures need")
         if self._tokenizer is None:
             self._tokenizer = self._read_tokenizer()
         return compile_grammar(grammar, self._tokenizer)
 
     def _read_tokenizer(self) -> LLTokenizer:
+        from llguidance import LLTokenizer
+
         try:
             return LLTokenizer(self._tokenizer_json.decode(), self._vocab_size, list(self._eos_token_ids) or None)
         except Exception as error:  # the library raises what it likes

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import grpc
 
+from quire.cli.http_probe import ask
 from tests.integration.gateway.client import call
 from tests.integration.gateway.conftest import Gateway, free_port, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter, aborting, event, waiting_for
@@ -33,6 +34,18 @@ async def test_only_the_port_for_clients_is_open(short_directory: Path) -> None:
     port = int(gateway.address.rpartition(":")[2])
     try:
         assert listening_addresses(gateway.process.pid) == {f"00000000:{port:04X}"}
+    finally:
+        await gateway.stop()
+
+
+async def test_a_socket_takes_the_place_of_the_port(short_directory: Path, router: FakeRouter) -> None:
+    address = f"unix:{short_directory}/gateway.sock"
+    gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--listen", address)
+    try:
+        assert gateway.url == address
+        assert listening_addresses(gateway.process.pid) == set()
+        assert (await ask(address, "/health")).status == 200
+        assert (await ask(address, "/nowhere")).status == 404
     finally:
         await gateway.stop()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -13,11 +14,14 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 from tokenizers import Tokenizer
 
+from deploy.envoy.routes import http_annotations
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.openai.v1 import openai_pb2, openai_pb2_grpc
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.config import RouterConfig
 from services.router.main import Router
+from tests.fidelity import own_document, published
+from tests.fidelity.answer import Answer as HttpAnswer
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, bundle_of
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level, tokenizer_config
 
@@ -130,8 +134,8 @@ class Api:
         try:
             replies = [reply async for reply in call] if method.startswith("Create") else [await call]
         except grpc.aio.AioRpcError as error:
-            raise error_reply(error) from None
-        return Reply(replies[0].content_type, [reply.data for reply in replies])
+            raise error_reply(error, method) from None
+        return checked(Reply(replies[0].content_type, [reply.data for reply in replies]), method)
 
     async def get(self, method: str, request: Any = None, metadata: Sequence[tuple[str, str]] = ()) -> Reply:
         requests = {
@@ -143,8 +147,8 @@ class Api:
         try:
             reply = await getattr(self.stub, method)(request or requests[method](), metadata=metadata)
         except grpc.aio.AioRpcError as error:
-            raise error_reply(error) from None
-        return Reply(reply.content_type, [reply.data])
+            raise error_reply(error, method) from None
+        return checked(Reply(reply.content_type, [reply.data]), method)
 
     async def refused(self, method: str, body: Any, metadata: Sequence[tuple[str, str]] = ()) -> RefusedError:
         """The error that this must be answered with."""
@@ -153,13 +157,37 @@ class Api:
         return caught.value
 
 
-def error_reply(error: grpc.aio.AioRpcError) -> RefusedError:
+# What Envoy makes of a gRPC status.
+HTTP_STATUS = {
+    grpc.StatusCode.INVALID_ARGUMENT: 400,
+    grpc.StatusCode.UNAUTHENTICATED: 401,
+    grpc.StatusCode.NOT_FOUND: 404,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: 429,
+    grpc.StatusCode.INTERNAL: 500,
+    grpc.StatusCode.UNAVAILABLE: 503,
+    grpc.StatusCode.DEADLINE_EXCEEDED: 504,
+}
+
+
+def checked(reply: Reply, method: str, status: int = 200) -> Reply:
+    """The same. It must be in our document and have OpenAI's published schema."""
+    verb, template = http_annotations()[f"quire.openai.v1.OpenAIService.{method}"][0]
+    path = re.sub(r"{[^}]*}", MODEL, template)
+    answer = HttpAnswer(verb, path, status, reply.content_type, b"".join(reply.messages))
+    assert [*own_document.problems(answer), *published.problems(answer)] == []
+    return reply
+
+
+def error_reply(error: grpc.aio.AioRpcError, method: str | None = None) -> RefusedError:
+    """`method`: of OpenAI's service."""
     trailers = {key: str(value) for key, value in error.trailing_metadata() or ()}
     assert len(trailers["quire-error"]) <= 4096
     assert trailers["quire-error"].isascii()
     body = json.loads(trailers["quire-error"])
     assert set(body) == {"error"}
     assert set(body["error"]) == {"message", "type", "param", "code"}
+    if method is not None:
+        checked(Reply("application/json", [trailers["quire-error"].encode()]), method, HTTP_STATUS[error.code()])
     return RefusedError(error.code(), body["error"], trailers.get("retry-after"))
 
 

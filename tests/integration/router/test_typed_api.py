@@ -10,6 +10,7 @@ import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
+from services.router.main import GRPC_SERVICES, HTTP_SERVICES
 from tests.integration.router.conftest import (
     GREETING,
     MODEL,
@@ -51,6 +52,37 @@ async def test_generate_streams_text_ids_and_a_final_message(start_router: Start
     assert final.usage.completion_tokens == len(ids)
     assert final.usage.prompt_tokens == len(byte_level().encode("Once").ids)
     assert final.usage.cached_tokens == 4
+
+
+async def test_generate_gives_whole_choices_to_who_does_not_read_along(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(answer_text("one, two, three")))
+    options = inference_pb2.GenerationOptions(
+        sampling=sampling_pb2.SamplingParams(logprobs=1), n=3, stop_strings=[", th"]
+    )
+    streamed, end = await collect(stub_of(api).Generate(inference_pb2.GenerateRequest(text="Once", options=options)))
+    request = inference_pb2.GenerateRequest(text="Once", options=options, whole=True)
+    deltas, final = await collect(stub_of(api).Generate(request))
+
+    assert len(streamed) > 3
+    assert sorted(delta.choice_index for delta in deltas) == [0, 1, 2]
+    for delta in deltas:
+        pieces = [piece for piece in streamed if piece.choice_index == delta.choice_index]
+        assert delta.text == "one, two"
+        assert list(delta.token_ids) == [token_id for piece in pieces for token_id in piece.token_ids]
+        assert list(delta.logprobs) == [entry for piece in pieces for entry in piece.logprobs]
+        assert delta.finish_reason == sampling_pb2.FINISH_REASON_STOP
+    assert final == end
+
+
+@pytest.mark.parametrize(("skip", "text"), [(None, "Hi!"), (True, "Hi!"), (False, "Hi<|im_start|>!")])
+async def test_special_tokens_are_left_out_of_the_text_or_not(
+    start_router: StartRouter, skip: bool | None, text: str
+) -> None:
+    api = await start_router(fake_scheduler(answer_text("Hi<|im_start|>!")))
+    options = inference_pb2.GenerationOptions(skip_special_tokens=skip)
+    deltas, _ = await collect(stub_of(api).Generate(inference_pb2.GenerateRequest(text="Once", options=options)))
+
+    assert "".join(delta.text for delta in deltas) == text
 
 
 async def test_chat_takes_options(start_router: StartRouter) -> None:
@@ -147,7 +179,7 @@ async def test_reflection_lists_the_services(start_router: StartRouter) -> None:
             return set(ProtoReflectionDescriptorDatabase(channel).get_services())
 
     names = await asyncio.to_thread(services)
-    assert {"quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService", "grpc.health.v1.Health"} <= names
+    assert {*HTTP_SERVICES, *GRPC_SERVICES, "grpc.health.v1.Health"} <= names
 
 
 async def test_prompts_given_as_ids_are_sent_as_they_are(start_router: StartRouter) -> None:

@@ -113,6 +113,6 @@ def test_a_verbose_terminal_has_the_parts_own_lines_above_the_table() -> None:
 
 def test_serve_takes_the_display_that_fits() -> None:
     with terminal():
-        assert isinstance(serve._display(verbose=False), LiveDisplay)
+        assert isinstance(serve.start_display(("worker",), verbose=False), LiveDisplay)
     with open(os.devnull, "w") as log, redirect_stderr(log):
-        assert isinstance(serve._display(verbose=False), PlainDisplay)
+        assert isinstance(serve.start_display(("worker",), verbose=False), PlainDisplay)

@@ -31,9 +31,10 @@ def accepted(text: str, directory: Path) -> None:
         GatewayConfig(),
         GatewayConfig(router=("unix:/run/a.sock", "unix:/run/b.sock", "10.0.0.1:50051")),
         GatewayConfig(router=("router:50051", "[::1]:50051"), metrics_port=9000, access_log="-"),
+        GatewayConfig(listen="unix:/run/gateway.sock"),
         GatewayConfig(host="::", admin_port=9901, access_log="/var/log/quire.log", max_body_bytes=1024, concurrency=4),
     ],
-    ids=["defaults", "sockets", "names", "everything"],
+    ids=["defaults", "sockets", "names", "socket", "everything"],
 )
 def test_envoy_takes_what_is_rendered(config: GatewayConfig, tmp_path: Path) -> None:
     accepted(render(config, f"unix:{tmp_path}/admin.sock"), tmp_path)
@@ -80,6 +81,7 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
         ({"router": ["router"]}, "'router' is no address"),
         ({"router": ["router:0"]}, "the port must be 1 to 65535"),
         ({"router": [""]}, "names no router"),
+        ({"listen": "127.0.0.1:1"}, "--listen 127.0.0.1:1: use unix:/path, or --host and --port"),
         ({"port": "70000"}, "--port is 70000: use at most 65535"),
     ],
 )

@@ -33,3 +33,8 @@ def test_importing_quire_brings_nothing_and_its_client_no_server() -> None:
     assert not {"grpc", "torch", "numpy"} & modules_after("import quire")
     modules = modules_after("from quire import AsyncClient, Client, QuireError, StreamCutError")
     assert not {"torch", "numpy", "pydantic", "tokenizers", "services", "shared"} & modules
+
+
+def test_an_llm_brings_no_engine_into_its_program() -> None:
+    modules = modules_after("from quire import LLM, SamplingParams")
+    assert not {"torch", "numpy", "pydantic", "tokenizers", "transformers", "aiohttp", "jinja2"} & modules

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from benchmarks.json_schema import Sampler, suite
-from services.router.grammar_checks import GrammarChecks
+from services.router.grammar_checks import byte_tokenizer
 from services.router.json_schema import checked_schema
 from services.router.structure import Structure, StructureKind
 from shared.grammar import GrammarError, compile_grammar
 
 ROOT = Path(__file__).parents[3]
-BYTES = GrammarChecks()._tokenizer
+BYTES = byte_tokenizer()
 SUITE = ROOT.parent / "shared" / "schema" / "json-schema-test-suite-draft2020-12"
 
 ADDRESS = {"type": "object", "properties": {"street": {"type": "string"}, "number": {"type": "integer"}}}

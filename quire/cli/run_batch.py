@@ -1,0 +1,198 @@
+"""`quire run-batch`: answers a file of requests, from a stack of its own or from a server that runs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import stat
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from quire.batch.lines import Line, read_lines
+from quire.batch.output import STANDARD_OUTPUT, BatchError, BatchOutput
+from quire.batch.run import Batch, Tally, skip_answered
+from quire.batch.server import Server, open_session
+from quire.cli import serve
+from quire.cli.server_url import check_url, server_root
+from quire.cli.stack import WIRING, Stack, build_stack
+from quire.cli.supervisor import StackError
+from quire.offline.progress import progress_bar
+from shared.config import ConfigError, add_options, build, option, read_file
+
+PROG = "quire run-batch"
+DESCRIPTION = """\
+Answers a file of requests in OpenAI's batch format: a JSON object with custom_id, method, url and body per line.
+Answers stand in the order of the requests. A run that was stopped or killed goes on where it was when it is started
+again with the same files. Without --base-url it starts a stack of its own, which takes quire serve's options."""
+STANDARD_INPUT = "-"
+# The stack listens on a socket that nobody else knows.
+ADDRESS = frozenset({"host", "port"})
+# Requests at once to a server of which nothing is known; what it does not take is sent again.
+DEFAULT_CONCURRENCY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class BatchConfig:
+    input_file: str = option("", "File of requests; - for standard input.")
+    output_file: str = option("", "File of answers, gone on with if it is there; - for standard output.")
+    base_url: str = option("", "A server to ask, with or without /v1, instead of a stack of its own.")
+    max_concurrency: int | None = option(
+        None,
+        "Requests under way at most; if left out, two for every sequence of a step of its own stack, or 256.",
+        minimum=1,
+        maximum=16384,
+    )
+    request_timeout: float = option(3600.0, "Seconds for one answer.", minimum=0.001)
+    retry_timeout: float = option(
+        600.0, "Seconds that one request is sent again while the server is too busy or away.", minimum=0
+    )
+
+
+def main(argv: Sequence[str]) -> int:
+    flags = vars(_parser().parse_args(argv))
+    verbose, path = flags.pop("verbose"), flags.pop("config")
+    own = {field.name: flags.pop(field.name) for field in fields(BatchConfig) if field.name in flags}
+    tally, start = Tally(), time.monotonic()
+    try:
+        config = build(BatchConfig, own)
+        stack = _stack(config, flags, read_file(path))
+    except ConfigError as error:
+        print(f"{PROG}: {error}", file=sys.stderr)
+        return 2
+    problem, is_whole = "", False
+    try:
+        is_whole = asyncio.run(_run(config, stack, tally, verbose))
+    except (BatchError, StackError) as error:
+        problem = str(error)
+    except KeyboardInterrupt:
+        pass
+    print(_summary(config, tally, is_whole, time.monotonic() - start), file=sys.stderr)
+    if problem:
+        print(f"{PROG}: {problem}", file=sys.stderr)
+        return 1
+    if not is_whole:
+        return 130
+    return 1 if tally.failed else 0
+
+
+def _stack(config: BatchConfig, flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
+    """The one to start; with --base-url, the holder of a key. Raises ConfigError."""
+    for name in ("input_file", "output_file"):
+        if not getattr(config, name):
+            raise ConfigError(f"--{name.replace('_', '-')} is missing")
+    if config.base_url:
+        check_url(config.base_url)
+        if others := sorted({*flags, *file} - {"api_key", "api-key"}):
+            raise ConfigError(
+                f"--{others[0].replace('_', '-')} is for a stack to start; --base-url names one that runs"
+            )
+    if addresses := sorted(ADDRESS & flags.keys()):
+        raise ConfigError(f"--{addresses[0]} is for quire serve; the stack of run-batch is on no network")
+    return build_stack(flags, file)
+
+
+async def _run(config: BatchConfig, stack: Stack, tally: Tally, verbose: bool) -> bool:
+    """Whether it came to its end. Raises BatchError, StackError."""
+    fd = _open_input(config.input_file)
+    with BatchOutput(config.output_file) as output:
+        if output.is_same_file(fd):
+            raise BatchError("--input-file and --output-file are the same file")
+        total = _count_lines(fd)
+        lines = read_lines(fd)
+        await skip_answered(lines, output, tally)
+        first = await anext(lines, None)
+        if first is None:
+            return True  # No model is loaded for nothing.
+        rest = _chain(first, lines)
+        is_whole = False
+
+        async def answer(address: str, stop: Callable[[], None]) -> None:
+            nonlocal is_whole
+            limit = config.max_concurrency or _default_concurrency(config, stack)
+            key = stack.api_key or (os.environ.get("OPENAI_API_KEY") if config.base_url else None)
+            session, url = open_session(address, key)
+            async with session:
+                server = Server(
+                    session, url, request_timeout=config.request_timeout, retry_timeout=config.retry_timeout
+                )
+                with progress_bar(config.input_file, total) as advance:
+                    advance(tally.kept)
+                    await Batch(server.ask, output, tally, limit, lambda: advance(1)).run(rest)
+            output.sync()
+            is_whole = True
+            stop()
+
+        if config.base_url:
+            await answer(server_root(config.base_url), lambda: None)
+        else:
+            await serve.run(stack, answer, verbose=verbose, private=True)
+        return is_whole
+
+
+def _open_input(path: str) -> int:
+    """Raises BatchError."""
+    if path == STANDARD_INPUT:
+        return 0
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError as error:
+        raise BatchError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _count_lines(fd: int) -> int | None:
+    """Of a file, from where it stands; None for what can be read only once."""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        return None
+    start = os.lseek(fd, 0, os.SEEK_CUR)
+    count, last = 0, b"\n"
+    while block := os.read(fd, 1024 * 1024):
+        count += block.count(b"\n")
+        last = block[-1:]
+    os.lseek(fd, start, os.SEEK_SET)
+    return count + (last != b"\n")
+
+
+async def _chain(first: Line, rest: AsyncIterator[Line]) -> AsyncIterator[Line]:
+    yield first
+    async for line in rest:
+        yield line
+
+
+def _default_concurrency(config: BatchConfig, stack: Stack) -> int:
+    """Of an own stack, a full step and as many that wait for their turn."""
+    if config.base_url:
+        return DEFAULT_CONCURRENCY
+    return int(min(2 * stack.configs["worker"].max_num_seqs, stack.configs["scheduler"].max_num_queued_reqs))
+
+
+def _summary(config: BatchConfig, tally: Tally, is_whole: bool, seconds: float) -> str:
+    name = "standard output" if config.output_file == STANDARD_OUTPUT else config.output_file
+    before = f", {tally.kept} of them there before" if tally.kept else ""
+    text = f"{name}: {tally.written} answers{before}; {tally.failed} failed; {seconds:.1f} s"
+    return text if is_whole else f"{text}\nnot all were answered; start it again with the same files to go on"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROG,
+        usage="quire run-batch -i FILE -o FILE [--model MODEL | --base-url URL] [options]",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    group = parser.add_argument_group("run-batch")
+    metadata = {field.name: field.metadata for field in fields(BatchConfig)}
+    for letter, name in (("-i", "input_file"), ("-o", "output_file")):
+        flag = f"--{name.replace('_', '-')}"
+        group.add_argument(
+            letter, flag, dest=name, metavar="FILE", default=argparse.SUPPRESS, help=metadata[name]["help"]
+        )
+    group.add_argument(
+        "--model", metavar="MODEL", default=argparse.SUPPRESS, help="Model of its own stack, as for quire serve."
+    )
+    add_options(group, BatchConfig)
+    serve.add_stack_options(parser, WIRING | ADDRESS)
+    return parser

@@ -1,0 +1,72 @@
+"""The process that keeps a program's own stack: `python -m quire.offline.keeper PARENT STATUS_FD`, with the stack's
+options as a JSON object on standard input.
+
+A process of its own, so that no part is forked from a program with threads and much memory, no signal of the
+program's terminal reaches the parts, and nothing is left whatever kills the program: this one ends when its parent
+does, and the parts end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from quire.cli.serve import start_display
+from quire.cli.stack import Stack, part_environment, part_specs, runtime_directory, socket_address
+from quire.cli.supervisor import StackError, Supervisor
+from quire.offline.own_stack import router_stack
+from shared.config import ConfigError
+from shared.status import StatusReporter
+
+_POLL_S = 0.2
+
+
+def main(parent: int, status_fd: int) -> int:
+    os.set_inheritable(status_fd, False)
+    reporter = StatusReporter(status_fd)
+    try:
+        asyncio.run(_keep(router_stack(json.load(sys.stdin)), parent, reporter))
+    except (ConfigError, StackError) as error:
+        reporter.failed(str(error))
+        return 1
+    return 0
+
+
+async def _keep(stack: Stack, parent: int, reporter: StatusReporter) -> None:
+    """Until a signal comes, the parent is gone, or a part fails for good: then raises StackError."""
+    stop, hurry = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (hurry if stop.is_set() else stop).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+
+    async def watch() -> None:
+        while os.getppid() == parent:  # noqa: ASYNC110 - nobody tells a child
+            await asyncio.sleep(_POLL_S)
+        hurry.set()
+        stop.set()
+
+    with runtime_directory() as name, start_display(tuple(stack.configs), verbose=False) as display:
+        directory = Path(name)
+
+        async def on_ready() -> None:
+            display.settle()
+            reporter.ready(address=socket_address(directory, "router"))
+
+        async def works() -> str | None:
+            return None  # The router is ready once it can serve.
+
+        watching = asyncio.create_task(watch())
+        specs, environment = part_specs(stack, directory), part_environment(stack, directory)
+        await Supervisor(specs, environment, display, works).run(stop, hurry, on_ready)
+        watching.cancel()
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,94 @@
+"""A stack that this program has for itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+from quire.cli.stack import Stack, build_stack
+from quire.cli.supervisor import StackError
+from shared.status import parse_status
+
+# Parts get their own time to stop before; then the keeper is told to hurry.
+_STOP_TIMEOUT_S = 60.0
+_HURRY_TIMEOUT_S = 10.0
+
+
+def router_stack(options: Mapping[str, Any]) -> Stack:
+    """A stack without a gateway: what a program talks to is its router. Raises ConfigError."""
+    stack = build_stack(options, {})
+    return Stack({name: config for name, config in stack.configs.items() if name != "gateway"})
+
+
+class OwnStack:
+    """Started when it is made, and there until `stop`. Only the process that made it may stop it."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        """`options`: checked ones of build_stack. Returns once it can serve. Raises StackError where it cannot."""
+        self._owner = os.getpid()
+        self._reason: str | None = None
+        reader, writer = os.pipe()
+        self._statuses: TextIO = os.fdopen(reader)
+        try:
+            self._keeper = subprocess.Popen(
+                (sys.executable, "-m", "quire.offline.keeper", str(self._owner), str(writer)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(writer,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(writer)
+        try:
+            assert self._keeper.stdin is not None
+            with contextlib.suppress(BrokenPipeError), self._keeper.stdin as standard_input:
+                standard_input.write(json.dumps(dict(options)).encode())
+            self.address = self._next_status()["address"]
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def is_ours(self) -> bool:
+        """False in a process that was forked from the one that made it."""
+        return os.getpid() == self._owner
+
+    def failure(self) -> str | None:
+        """Why the stack is there no more; None while it is."""
+        if self._reason is None and self._keeper.poll() is not None:
+            try:
+                self._next_status()
+            except StackError as error:
+                self._reason = str(error)
+        return self._reason
+
+    def stop(self) -> None:
+        """Returns once no process of it is left."""
+        self._reason = self._reason or "it was stopped"
+        self._keeper.terminate()
+        try:
+            self._keeper.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._keeper.terminate()
+            try:
+                self._keeper.wait(_HURRY_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._keeper.kill()
+                self._keeper.wait()
+        self._statuses.close()
+
+    def _next_status(self) -> dict[str, str]:
+        """Waits for the keeper's word: what it says of a stack that is ready. Raises StackError where it says, or lets
+        guess, that there is none."""
+        line = self._statuses.readline()
+        if not line:
+            raise StackError(f"the stack's keeper ended with status {self._keeper.wait()}")
+        status = parse_status(line)
+        if status.state == "failed":
+            raise StackError(status.detail)
+        return status.facts

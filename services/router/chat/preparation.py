@@ -1,0 +1,59 @@
+"""From a conversation to what is generated for it, and how each choice's text is told apart: the same for every API."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from services.router.calls import Caller
+from services.router.chat.forms import FormChoice
+from services.router.chat.message import MessageParser, PlainParser
+from services.router.chat.request import ChatRequest
+from services.router.chat.text_parser import TextParser
+from services.router.chat.turn import plan_turn
+from services.router.chat_template import text_of
+from services.router.generation import GenerationRequest, Usage
+from services.router.model import ServedModel, check_generates, output_budget
+from services.router.prompts import encode_chat
+from shared.placement import chat_key
+
+
+async def prepare(
+    request: ChatRequest, model: ServedModel, caller: Caller, traceparent: str, forms: FormChoice
+) -> tuple[GenerationRequest, list[MessageParser]]:
+    """What to generate, and what tells each choice's text apart. Raises ApiError."""
+    check_generates(model.info)
+    turn = await plan_turn(request, model, forms)
+    options = dataclasses.replace(request.options, structure=turn.structure)
+    prompt = await encode_chat(
+        model,
+        turn.messages,
+        add_special_tokens=request.add_special_tokens,
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
+        chat_template=request.chat_template,
+        template_kwargs=turn.template_kwargs,
+        tools=turn.template_tools,
+        documents=request.documents,
+        truncation=options.truncation,
+        max_tokens=options.stop.max_tokens,
+        param=request.messages_param,
+    )
+    params = (request.messages_param, request.max_tokens_param)
+    max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
+    turns = ((message["role"], text_of(message)) for message in turn.messages)
+    affinity = chat_key(model.info.name, options.cache_salt, turns)
+    generation_request = await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
+    text_plan = await turn.text_plan(model, prompt, options.skip_special_tokens)
+    if text_plan.is_plain:
+        return generation_request, [PlainParser() for _ in range(options.n)]
+    visible = model.tokenizer.vocabulary.special_ids(text_plan.hidden_tokens)
+    return (
+        dataclasses.replace(generation_request, visible_token_ids=visible),
+        [TextParser(text_plan) for _ in range(options.n)],
+    )
+
+
+def with_reasoning(usage: Usage, parsers: Sequence[MessageParser]) -> Usage:
+    """The usage with what the parsers counted."""
+    return dataclasses.replace(usage, reasoning_tokens=sum(parser.num_reasoning_tokens for parser in parsers))

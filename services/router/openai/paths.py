@@ -1,0 +1,96 @@
+"""What OpenAI's API serves, and vLLM's paths beside it, for the document."""
+
+from __future__ import annotations
+
+from services.router.openai.chat_completions import ChatCompletionRequest
+from services.router.openai.completions import CompletionRequest
+from services.router.openai.replies import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    Completion,
+    CompletionChunk,
+    DetokenizedPrompt,
+    Health,
+    ModelCard,
+    ModelList,
+    Nothing,
+    TokenizedPrompt,
+)
+from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
+from services.router.openapi.operation import Example, Operation
+
+_OPENAI = "OpenAI"
+_TOKENS = "Tokens"
+_SERVER = "Server"
+_MODEL = "quire-chat"
+_QUESTION = [{"role": "user", "content": "What is 7 plus 5?"}]
+
+OPERATIONS = (
+    Operation(
+        "POST", "/v1/chat/completions", "createChatCompletion", _OPENAI, "Answers a conversation",
+        "As OpenAI's, with vLLM's parameters beside. Unknown fields are ignored.",
+        body=ChatCompletionRequest, reply=ChatCompletion, event=ChatCompletionChunk,
+        examples=(
+            Example("A question", {"model": _MODEL, "messages": _QUESTION, "max_tokens": 16}),
+            Example(
+                "Streamed, with the usage at its end",
+                {
+                    "model": _MODEL, "messages": _QUESTION, "max_tokens": 16, "temperature": 0,
+                    "stream": True, "stream_options": {"include_usage": True},
+                },
+            ),
+            Example(
+                "Two answers, with log probabilities",
+                {
+                    "model": _MODEL, "messages": _QUESTION, "max_tokens": 4, "seed": 7, "n": 2, "logprobs": True,
+                    "top_logprobs": 2,
+                },
+            ),
+        ),
+        names_model=True, may_overload=True,
+    ),
+    Operation(
+        "POST", "/v1/completions", "createCompletion", _OPENAI, "Continues a text",
+        "As OpenAI's, with vLLM's parameters beside. Unknown fields are ignored.",
+        body=CompletionRequest, reply=Completion, event=CompletionChunk,
+        examples=(
+            Example("A text", {"model": _MODEL, "prompt": "One, two,", "max_tokens": 8}),
+            Example("Several", {"model": _MODEL, "prompt": ["One, two,", "Hello"], "max_tokens": 4, "logprobs": 1}),
+            Example("Token ids, streamed", {"model": _MODEL, "prompt": [5, 6, 7], "max_tokens": 8, "stream": True}),
+        ),
+        names_model=True, may_overload=True,
+    ),
+    Operation("GET", "/v1/models", "listModels", _OPENAI, "Lists the models", reply=ModelList),
+    Operation(
+        "GET", "/v1/models/{model}", "retrieveModel", _OPENAI, "Describes a model", reply=ModelCard,
+        parameters={"model": "The model's name; slashes in it may be escaped or not."},
+        examples=(Example("The bundled model", {"model": _MODEL}),), names_model=True,
+    ),
+    Operation(
+        "POST", "/tokenize", "tokenize", _TOKENS, "Turns a text or a conversation to token ids",
+        "Give exactly one of `prompt` and `messages`.", body=TokenizeRequest, reply=TokenizedPrompt,
+        examples=(
+            Example("A text", {"model": _MODEL, "prompt": "Hello, world!", "return_token_strs": True}),
+            Example("A conversation, as the model's chat template writes it", {"model": _MODEL, "messages": _QUESTION}),
+        ),
+        names_model=True, may_overload=True,
+    ),
+    Operation(
+        "POST", "/detokenize", "detokenize", _TOKENS, "Turns token ids to a text", body=DetokenizeRequest,
+        reply=DetokenizedPrompt, examples=(Example("Token ids", {"model": _MODEL, "tokens": [5, 6, 7]}),),
+        names_model=True, may_overload=True,
+    ),
+    Operation(
+        "POST", "/reset_prefix_cache", "resetPrefixCache", _SERVER, "Forgets all cached prompts",
+        "Nothing computed so far is found again. A body is not looked at.", reply=Nothing,
+    ),
+    Operation(
+        "GET", "/health", "getHealth", _SERVER, "Whether some scheduler can take requests",
+        "The answer is 200 where one can, and 503 where none can.", reply=Health, needs_key=False,
+    ),
+    Operation(
+        "GET", "/metrics", "getMetrics", _SERVER, "Metrics in Prometheus' text format",
+        "Of the router that answers, with the load of the schedulers it is connected to.", content_type="text/plain",
+        needs_key=False,
+    ),
+)  # fmt: skip

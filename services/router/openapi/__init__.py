@@ -1,0 +1,1 @@
+"""What is served over HTTP, as an OpenAPI document and as a page: made from the bodies and replies of each API."""

@@ -1,0 +1,132 @@
+"""The OpenAPI 3.1 document of what is served over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from services.router.openapi.operation import Operation
+from services.router.openapi.schemas import component_schemas
+
+_JSON = "application/json"
+
+# What can be wrong with any request, whatever it asks for. The gateway answers by itself where no router is reached.
+_ANYWHERE = {
+    "400": "Something in the request is wrong; `param` names the field.",
+    "408": "The request took too long to arrive.",
+    "431": "The headers are too large.",
+    "500": "A fault of the server's.",
+    "503": "Nobody can take it now.",
+    "504": "It could not be answered in time.",
+}
+_NO_KEY = "The key is missing or wrong."
+_NO_MODEL = "There is no such model."
+_TOO_LARGE = "The body is larger than the gateway takes."
+_OVERLOADED = "There is too much to do."
+_RETRY_AFTER = {
+    "Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 1}}
+}
+
+_ABOUT = """\
+One gateway serves these paths and, on the same port, gRPC. Errors have OpenAI's shape on every path.
+
+Answers that stream are server-sent events: the schema is that of the JSON after each `data: `. The last event is
+`data: [DONE]`, or, where an answer breaks off, an object with `error`."""
+
+
+def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:
+    operations = tuple(operations)
+    used = [model for one in operations for model in (one.body, one.reply, one.event, one.error) if model is not None]
+    references, schemas = component_schemas(used)
+    paths: dict[str, Any] = {}
+    for operation in operations:
+        described = _Describer(references).describe(operation)
+        paths.setdefault(operation.path, {})[operation.verb.lower()] = described
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Quire",
+            "version": version,
+            "description": _ABOUT,
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for operation in operations)],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "key": {"type": "http", "scheme": "bearer", "description": "Where the server was given keys."}
+            },
+        },
+    }
+
+
+class _Describer:
+    def __init__(self, references: dict[Any, Any]) -> None:
+        self._references = references
+
+    def describe(self, operation: Operation) -> dict[str, Any]:
+        described: dict[str, Any] = {
+            "operationId": operation.name,
+            "tags": [operation.tag],
+            "summary": operation.summary,
+        }
+        if operation.description:
+            described["description"] = operation.description
+        if operation.parameters:
+            described["parameters"] = [
+                {
+                    "name": name,
+                    "in": "path",
+                    "required": True,
+                    "description": text,
+                    "schema": {"type": "string", "minLength": 1},
+                    "examples": self._examples(operation, name),
+                }
+                for name, text in operation.parameters.items()
+            ]
+        if operation.body is not None:
+            content = {"schema": self._references[operation.body], "examples": self._examples(operation)}
+            described["requestBody"] = {"required": True, "content": {_JSON: content}}
+        described["responses"] = {"200": self._answer(operation), **self._errors(operation)}
+        # An empty requirement: a server without keys asks for none.
+        described["security"] = [{}, {"key": []}] if operation.needs_key else []
+        return described
+
+    def _examples(self, operation: Operation, parameter: str | None = None) -> dict[str, Any]:
+        return {
+            f"example{number}": {
+                "summary": example.summary,
+                "value": example.value if parameter is None else example.value[parameter],
+            }
+            for number, example in enumerate(operation.examples, start=1)
+        }
+
+    def _answer(self, operation: Operation) -> dict[str, Any]:
+        schema = {"type": "object" if operation.content_type == _JSON else "string"}
+        content = {
+            operation.content_type: {"schema": schema if operation.reply is None else self._references[operation.reply]}
+        }
+        if operation.event is not None:
+            content[operation.event_type] = {"schema": self._references[operation.event]}
+        return {"description": "The answer.", "content": content}
+
+    def _errors(self, operation: Operation) -> dict[str, Any]:
+        texts = dict(_ANYWHERE)
+        if operation.needs_key:
+            texts["401"] = _NO_KEY
+        if operation.names_model:
+            texts["404"] = _NO_MODEL
+        if operation.verb == "POST":
+            texts["413"] = _TOO_LARGE
+        if operation.may_overload:
+            texts["429"] = _OVERLOADED
+        content = {_JSON: {"schema": self._references[operation.error]}}
+        return {
+            status: {
+                "description": text,
+                **({"headers": _RETRY_AFTER} if status in ("429", "503") else {}),
+                "content": content,
+            }
+            for status, text in sorted(texts.items())
+        }

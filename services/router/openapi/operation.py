@@ -1,0 +1,71 @@
+"""One method of one HTTP path, as each API's package describes those it serves (`paths.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Reply(BaseModel):
+    """A JSON value that an API answers with: for the document, and for the tests that hold answers against it. Answers
+    themselves are mostly written without it, as they are too many. A field that may be left out has a default."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class ErrorDetails(Reply):
+    """What went wrong, in OpenAI's words."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorReply(Reply):
+    error: ErrorDetails
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """`value`: a body, or what is put in the path's parameters, by their names."""
+
+    summary: str
+    value: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    # GET or POST.
+    verb: str
+    # As in OpenAPI: /v1/models/{model}.
+    path: str
+    # The operationId: unique in the document.
+    name: str
+    # The API it belongs to.
+    tag: str
+    summary: str
+    description: str = ""
+    # What a request's JSON is checked by.
+    body: type[BaseModel] | None = None
+    # The JSON of an answer.
+    reply: type[BaseModel] | None = None
+    # The JSON of each event of an answer that streams; None: it does not stream.
+    event: type[BaseModel] | None = None
+    event_type: str = "text/event-stream"
+    # The JSON of an error.
+    error: type[BaseModel] = ErrorReply
+    # Of an answer that does not stream.
+    content_type: str = "application/json"
+    # Of each path parameter.
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    examples: tuple[Example, ...] = ()
+    # Whether it asks for a key where the router has some.
+    needs_key: bool = True
+    # Whether it names a model, which may be unknown.
+    names_model: bool = False
+    # Whether it may be turned away because there is too much to do.
+    may_overload: bool = False

@@ -1,0 +1,67 @@
+"""The document as one HTML page. It is written out whole, without a script: it works offline and in any reader, and
+what a package from PyPI would ship is a viewer of megabytes that has to be served and kept up to date."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup, escape
+
+from services.router.openapi.schemas import REF
+
+_BOUNDS = {
+    "minimum": "≥",
+    "exclusiveMinimum": ">",
+    "maximum": "≤",
+    "exclusiveMaximum": "<",
+    "minLength": "length ≥",
+    "maxLength": "length ≤",
+    "minItems": "items ≥",
+    "maxItems": "items ≤",
+}
+
+
+def page(document: dict[str, Any]) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["type_of"] = type_of
+    environment.filters["curl"] = curl
+    operations = [
+        {"verb": verb.upper(), "path": path, **operation}
+        for path, verbs in document["paths"].items()
+        for verb, operation in verbs.items()
+    ]
+    return environment.get_template("page.html.j2").render(document=document, operations=operations)
+
+
+def type_of(schema: dict[str, Any]) -> Markup:
+    """A schema in a few words, with links to the named ones: `string or array of TextPart`."""
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix(REF)
+        return Markup('<a href="#schema-{0}">{0}</a>').format(name)
+    if "anyOf" in schema:
+        return Markup(" or ").join(type_of(choice) for choice in schema["anyOf"])
+    if "const" in schema or "enum" in schema:
+        values = schema.get("enum", [schema.get("const")])
+        return Markup(" or ").join(Markup("<code>{}</code>").format(json.dumps(value)) for value in values)
+    words = escape(schema.get("type", "any JSON"))
+    if "items" in schema:
+        words += Markup(" of ") + type_of(schema["items"])
+    if isinstance(schema.get("additionalProperties"), dict):
+        words += Markup(" of ") + type_of(schema["additionalProperties"])
+    bounds = [f"{sign} {schema[key]}" for key, sign in _BOUNDS.items() if key in schema]
+    return words + (escape(" (" + ", ".join(bounds) + ")") if bounds else "")
+
+
+def curl(operation: dict[str, Any], example: dict[str, Any]) -> str:
+    """A command line that sends the example; `$HOST` stands for the server's address."""
+    body = json.dumps(example["value"], ensure_ascii=False).replace("'", "'\\''")
+    return f"curl -N \"$HOST{operation['path']}\" -H 'content-type: application/json' \\\n  -d '{body}'"

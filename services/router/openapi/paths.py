@@ -1,0 +1,21 @@
+"""The paths of the document itself, and all that the document describes."""
+
+from __future__ import annotations
+
+from services.router.kserve.paths import OPERATIONS as KSERVE
+from services.router.openai.paths import OPERATIONS as OPENAI
+from services.router.openai.pooling_paths import OPERATIONS as POOLING
+from services.router.openapi.operation import Operation
+
+_DOCUMENT = (
+    Operation(
+        "GET", "/openapi.json", "getOpenApi", "Documentation", "This document, OpenAPI 3.1", needs_key=False,
+    ),
+    Operation(
+        "GET", "/docs", "getDocs", "Documentation", "This document as a page, which loads nothing else",
+        content_type="text/html", needs_key=False,
+    ),
+)  # fmt: skip
+
+# By API, in the page's order. Every path of the gateway is in here: a test holds it against the protos.
+OPERATIONS = (*OPENAI, *POOLING, *KSERVE, *_DOCUMENT)

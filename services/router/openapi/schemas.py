@@ -1,0 +1,39 @@
+"""JSON schemas of bodies and replies, from their pydantic models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+REF = "#/components/schemas/"
+Model = type[BaseModel]
+
+
+class _Generator(GenerateJsonSchema):
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """A title would repeat the field's name."""
+        return False
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        """A field whose default is null may be left out, which says it already."""
+        described = super().default_schema(schema)
+        if "default" in described and described["default"] is None:
+            del described["default"]
+        return described
+
+    def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
+        """The bodies' unions are told apart by their values' shape, and some values have the shape of two: an empty
+        array is no strings and no token ids."""
+        return self.get_union_of_schemas([self.generate_inner(choice) for choice in schema["choices"].values()])
+
+
+def component_schemas(models: Iterable[Model]) -> tuple[dict[Model, Any], dict[str, Any]]:
+    """A reference to each model's schema, and the schemas, of all that they are made of too, by name."""
+    generator = _Generator(ref_template=REF + "{model}")
+    given = [(model, "validation", model.__pydantic_core_schema__) for model in dict.fromkeys(models)]
+    references, definitions = generator.generate_definitions(given)  # type: ignore[arg-type]  # a list of them, as asked
+    return {model: reference for (model, _), reference in references.items()}, dict(sorted(definitions.items()))

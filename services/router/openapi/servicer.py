@@ -1,0 +1,51 @@
+"""quire.documents.v1.DocumentService: the document and the page, made once, when somebody asks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from google.api.httpbody_pb2 import HttpBody
+
+from quire.documents.v1 import documents_pb2 as pb
+from services.router.answers import JSON
+from services.router.calls import Calls, rpc
+from services.router.openapi.document import document
+from services.router.openapi.page import page
+from services.router.openapi.paths import OPERATIONS
+from services.router.tokenizer import TextThreads
+
+# They change with the release alone; an old one for five minutes harms nobody.
+_CACHED = (("cache-control", "public, max-age=300"),)
+
+
+class DocumentServicer:
+    """Neither asks for a key: they say nothing of the models or of who uses them."""
+
+    def __init__(self, calls: Calls, threads: TextThreads, version: str) -> None:
+        self.calls = calls
+        self._threads = threads
+        self._version = version
+        self._written: tuple[bytes, bytes] | None = None
+
+    @rpc
+    async def GetOpenApi(self, request: pb.GetOpenApiRequest, context: Any) -> HttpBody:  # noqa: N802
+        as_json, _ = await self._documents(context)
+        return HttpBody(content_type=JSON, data=as_json)
+
+    @rpc
+    async def GetDocs(self, request: pb.GetDocsRequest, context: Any) -> HttpBody:  # noqa: N802
+        _, as_page = await self._documents(context)
+        return HttpBody(content_type="text/html; charset=utf-8", data=as_page)
+
+    async def _documents(self, context: Any) -> tuple[bytes, bytes]:
+        """As JSON, and as a page."""
+        if self._written is None:
+            # Tens of milliseconds. Who asks meanwhile makes them too, which harms nobody.
+            self._written = await self._threads.run_beside(self._write)
+        await context.send_initial_metadata(_CACHED)
+        return self._written
+
+    def _write(self) -> tuple[bytes, bytes]:
+        described = document(OPERATIONS, self._version)
+        return json.dumps(described, ensure_ascii=False).encode(), page(described).encode()

@@ -1,0 +1,30 @@
+"""What grpcurl does: what a service is like is asked of the server, and JSON becomes messages by that."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import grpc
+from google.protobuf import json_format
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+
+def grpcurl(command: str) -> list[dict[str, Any]]:
+    """What a command line `grpcurl -plaintext -d BODY ADDRESS SERVICE/METHOD` prints."""
+    program, plaintext, data, body, address, path = shlex.split(command)
+    assert (program, plaintext, data) == ("grpcurl", "-plaintext", "-d")
+    with grpc.insecure_channel(address) as channel:
+        pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+        service, _, name = path.partition("/")
+        method = pool.FindServiceByName(service).methods_by_name[name]
+        request = json_format.Parse(body, GetMessageClass(method.input_type)())
+        # A single reply is a stream of one, as far as the wire is concerned.
+        replies = channel.unary_stream(
+            f"/{path}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=GetMessageClass(method.output_type).FromString,
+        )(request, timeout=60)
+        return [json_format.MessageToDict(reply) for reply in replies]

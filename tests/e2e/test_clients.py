@@ -1,0 +1,57 @@
+"""Libraries that people reach OpenAI's API through, pointed at the gateway, need nothing changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import ROOT, Server
+
+# `make clients` makes it, and CI does.
+PYTHON = Path(os.environ.get("QUIRE_CLIENTS_PYTHON", ROOT / ".venv-clients" / "bin" / "python"))
+CLIENTS = ("openai", "langchain", "litellm", "instructor")
+# Nothing is looked up in the internet, and nothing is reported there.
+OFFLINE = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LANGSMITH_TRACING": "false", "LITELLM_LOG": "ERROR"}
+
+pytestmark = [
+    pytest.mark.skipif(not PYTHON.exists(), reason="the clients' environment is not here: make clients"),
+    pytest.mark.parametrize("client", CLIENTS),
+]
+
+
+def run(client: str, server: Server, *parts: str) -> dict[str, Any]:
+    """What the client's program prints of each part."""
+    program = ROOT / "tests" / "e2e" / "clients" / f"{client}_client.py"
+    result = subprocess.run(
+        [PYTHON, program, f"{server.url}/v1", server.model, *parts],
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | OFFLINE,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert result.returncode == 0, result.stderr
+    answers = json.loads(result.stdout.splitlines()[-1])
+    assert isinstance(answers, dict)
+    return answers
+
+
+def test_chat_stream_and_error(server: Server, client: str) -> None:
+    answers = run(client, server, "chat", "stream", "error")
+    assert "5" in answers["chat"]["text"]
+    assert answers["chat"]["tokens"] > 10
+    pieces = answers["stream"]["pieces"]
+    assert len([piece for piece in pieces if piece]) > 1
+    assert "".join(pieces) == answers["chat"]["text"]
+    assert answers["error"] == {"status": 400, "param": "top_p"}
+
+
+def test_a_tool_call_or_a_structured_reply(server: Server, client: str) -> None:
+    """Whatever the model would like to say, its answer is one of two words."""
+    answer = run(client, server, "structured")["structured"]
+    assert answer["name"] == "judge"
+    assert answer["verdict"] in ("yes", "no")

@@ -1,0 +1,53 @@
+"""The examples of docs/grpc.md, read from it and run as they stand, against the server of these tests."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.e2e.conftest import ROOT, Server
+from tests.e2e.grpcurl import grpcurl
+
+ADDRESS = "127.0.0.1:8000"
+BLOCKS = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / "docs/grpc.md").read_text(), re.MULTILINE | re.DOTALL)
+PROGRAMS = [block for block in BLOCKS if not block.startswith("grpcurl ")]
+COMMANDS = [block for block in BLOCKS if block.startswith("grpcurl ")]
+
+
+def here(block: str, server: Server) -> str:
+    assert ADDRESS in block
+    return block.replace(ADDRESS, server.address)
+
+
+@pytest.mark.parametrize(
+    ("program", "shown"),
+    list(
+        zip(
+            PROGRAMS,
+            [
+                r"\['quire-chat'\]\n[^\n]*5[^\n]* \d+\n.*temperature",
+                r"5.* \[-\d.*prompt_tokens: \d+",
+                r"^StatusCode.NOT_FOUND model\n$",
+            ],
+            strict=True,
+        )
+    ),
+    ids=["client", "stubs", "errors"],
+)
+def test_programs(server: Server, program: str, shown: str) -> None:
+    command = [sys.executable, "-c", here(program, server)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert re.search(shown, result.stdout, re.DOTALL), result.stdout
+
+
+def test_commands(server: Server) -> None:
+    generated, tokenized, health, ready, metadata = (grpcurl(here(command, server)) for command in COMMANDS)
+    assert generated[-1]["final"]["usage"]["completionTokens"] <= 8
+    assert len(tokenized[0]["tokenIds"]) > 3
+    assert health == [{"status": "SERVING"}]
+    assert ready == [{"ready": True}]
+    assert metadata == [{"name": "quire-chat", "platform": "quire"}]

@@ -1,0 +1,306 @@
+"""`quire run-batch` and `LLM` with the bundled model: stacks of their own, parts that die, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, QuireError, RequestOutput, SamplingParams, StackError
+from quire.offline import llm as llm_module
+from quire.offline.prompts import PromptLike
+from tests.e2e.conftest import ROOT
+from tests.unit.cli.processes import children, is_running, until_ended, with_environment
+
+SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 64 << 20, "num_threads": 1}
+PROMPTS = [f"Count from {number} to 60." for number in range(24)]
+GREEDY = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
+
+
+def part_of(keeper: int, part: str) -> int:
+    """The process of one part of the stack that `keeper` supervises."""
+    return next(pid for pid in children(keeper) if part in Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
+
+
+def texts(outputs: list[RequestOutput]) -> list[str]:
+    return [output.outputs[0].text for output in outputs]
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(**SMALL) as running:
+        yield running
+
+
+def keeper_of(llm: LLM) -> int:
+    """Of the one LLM of this process."""
+    (keeper,) = (pid for pid in children(os.getpid()) if b"quire.offline.keeper" in _command(pid))
+    return keeper
+
+
+def _command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def batch_line(number: int, prompt: str) -> str:
+    body = {"model": "quire-chat", "prompt": prompt, "temperature": 0, "max_tokens": 100, "ignore_eos": True}
+    return json.dumps({"custom_id": f"{number}", "method": "POST", "url": "/v1/completions", "body": body}) + "\n"
+
+
+@contextmanager
+def run_batch(directory: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    command = (sys.executable, "-m", "quire.cli.main", "run-batch", "-i", f"{directory}/in", "-o", f"{directory}/out")
+    words = (*command, "--kv-cache-memory-bytes", str(64 << 20), "--num-threads", "1", *options)
+    environment = {**os.environ, "QUIRE_TEST_OF": str(directory)}
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def until_lines(path: Path, count: int, process: subprocess.Popen[str]) -> None:
+    while not path.exists() or path.read_bytes().count(b"\n") < count:
+        assert process.poll() is None, process.communicate()[1]
+        threading.Event().wait(0.002)
+
+
+async def test_a_batch_that_is_stopped_and_killed_goes_on_and_survives_its_worker(tmp_path: Path, llm: LLM) -> None:
+    """Answers are those that LLM gives to the same prompts."""
+    (tmp_path / "in").write_text("".join(batch_line(number, prompt) for number, prompt in enumerate(PROMPTS)))
+    with run_batch(tmp_path, "--max-concurrency", "2") as process:
+        until_lines(tmp_path / "out", 1, process)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=100)
+    assert process.returncode == 130, told
+    assert told.endswith("not all were answered; start it again with the same files to go on\n")
+
+    with run_batch(tmp_path, "--max-concurrency", "2") as process:
+        until_lines(tmp_path / "out", (tmp_path / "out").read_bytes().count(b"\n") + 2, process)
+        process.kill()
+    kept = (tmp_path / "out").read_bytes()
+    await until_ended(with_environment(f"QUIRE_TEST_OF={tmp_path}"))
+    assert kept.count(b"\n") < len(PROMPTS)
+
+    with run_batch(tmp_path, "--max-concurrency", "2") as process:
+        until_lines(tmp_path / "out", kept.count(b"\n") + 2, process)
+        os.kill(part_of(process.pid, "worker"), signal.SIGKILL)
+        _, told = process.communicate(timeout=100)
+
+    assert process.returncode == 0, told
+    assert re.search(rf"out: 24 answers, {kept.count(chr(10).encode())} of them there before; 0 failed", told)
+    assert "worker: was killed by SIGKILL; starting it again" in told
+    data = (tmp_path / "out").read_bytes()
+    assert data.startswith(kept)
+    answers: list[Any] = [json.loads(line) for line in data.splitlines()]
+    assert [answer["custom_id"] for answer in answers] == [str(number) for number in range(24)]
+    assert all(answer["response"]["request_id"] for answer in answers)
+    by_http = [answer["response"]["body"]["choices"][0]["text"] for answer in answers]
+    assert by_http == texts(llm.generate(PROMPTS, GREEDY, use_tqdm=False))
+
+
+def test_a_batch_asks_whatever_the_gateway_serves(tmp_path: Path) -> None:
+    chat = {"messages": [{"role": "user", "content": "What is 7 plus 5?"}], "temperature": 0}
+    lines: list[dict[str, Any]] = [
+        {"custom_id": "chat", "method": "POST", "url": "/v1/chat/completions", "body": chat},
+        {"custom_id": "tokens", "method": "POST", "url": "/tokenize", "body": {"prompt": "Hello"}},
+        {"custom_id": "nowhere", "method": "POST", "url": "/v1/nowhere", "body": {}},
+        {"custom_id": "bad", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "n": 0}},
+        {"custom_id": "stream", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "stream": True}},
+    ]
+    (tmp_path / "in").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with run_batch(tmp_path, "--api-key", "a-key") as process:
+        _, told = process.communicate(timeout=100)
+
+    assert process.returncode == 1
+    assert "out: 5 answers; 3 failed" in told
+    answers: dict[str, Any] = {}
+    for line in (tmp_path / "out").read_text().splitlines():
+        answer = json.loads(line)
+        answers[answer["custom_id"]] = answer
+    assert answers["chat"]["response"]["body"]["choices"][0]["message"]["content"].endswith("12.")
+    assert answers["tokens"]["response"]["body"]["count"] > 0
+    assert answers["nowhere"]["response"]["status_code"] == 404
+    assert answers["bad"]["response"]["body"]["error"]["param"] == "n"
+    assert answers["stream"]["error"]["code"] == "stream_not_supported"
+
+
+def test_a_batch_whose_model_is_not_there_fails_with_the_parts_own_reason(tmp_path: Path) -> None:
+    (tmp_path / "in").write_text(batch_line(0, "x"))
+    with run_batch(tmp_path, "--model", "/nowhere") as process:
+        _, told = process.communicate(timeout=100)
+
+    assert process.returncode == 1
+    assert told.endswith("quire run-batch: worker failed: there is no directory /nowhere\n")
+
+
+def test_outputs_have_vllms_shape(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=8, logprobs=2, n=2)
+    prompts: list[PromptLike] = ["Count from 3", {"prompt_token_ids": [5, 6, 7]}]
+    by_text, by_ids = llm.generate(prompts, params, use_tqdm=False)
+
+    assert int(by_ids.request_id) == int(by_text.request_id) + 1
+    assert (by_text.prompt, by_ids.prompt) == ("Count from 3", None)
+    assert by_ids.prompt_token_ids == [5, 6, 7]
+    assert by_text.finished
+    first, second = by_text.outputs
+    assert (first.index, second.index) == (0, 1)
+    assert first.token_ids == second.token_ids
+    assert first.logprobs is not None
+    assert [next(iter(entry)) for entry in first.logprobs] == first.token_ids
+    assert all(len(entry) == 2 and next(iter(entry.values())).rank == 1 for entry in first.logprobs)
+    assert "".join(str(next(iter(entry.values())).decoded_token) for entry in first.logprobs) == first.text
+    assert first.cumulative_logprob == sum(next(iter(entry.values())).logprob for entry in first.logprobs)
+    assert (first.finish_reason, first.stop_reason) == ("length", None)
+
+
+def test_a_prompt_as_text_and_as_its_token_ids_is_the_same(llm: LLM) -> None:
+    (by_text,) = llm.generate(PROMPTS[0], GREEDY, use_tqdm=False)
+    (by_ids,) = llm.generate(by_text.prompt_token_ids, GREEDY, use_tqdm=False)
+
+    assert by_ids.prompt_token_ids == by_text.prompt_token_ids
+    assert by_ids.outputs == by_text.outputs
+    assert by_ids.num_cached_tokens >= 0
+
+
+def test_chats_and_their_ends(llm: LLM) -> None:
+    def ask(**options: Any) -> RequestOutput:
+        (output,) = llm.chat(
+            [{"role": "user", "content": [{"type": "text", "text": "What is 7 plus 5?"}]}],
+            SamplingParams(temperature=0, max_tokens=50, **options),
+            use_tqdm=False,
+        )
+        return output
+
+    plain = ask()
+    assert plain.prompt is not None
+    assert "What is 7 plus 5?" in plain.prompt
+    whole = plain.outputs[0]
+    assert whole.text == "7 plus 5 is 12."
+    assert (whole.finish_reason, whole.stop_reason) == ("stop", None)
+    by_string = ask(stop=["nothing", " is", "is"]).outputs[0]
+    assert (by_string.text, by_string.finish_reason, by_string.stop_reason) == ("7 plus 5", "stop", " is")
+    by_token = ask(stop_token_ids=[whole.token_ids[2]]).outputs[0]
+    assert (by_token.token_ids, by_token.stop_reason) == (whole.token_ids[:3], whole.token_ids[2])
+    several = llm.chat([[{"role": "user", "content": "Hello!"}]] * 3, GREEDY, use_tqdm=False)
+    assert len({output.outputs[0].text for output in several}) == 1
+
+
+def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:
+    params = [SamplingParams(max_tokens=count, ignore_eos=True) for count in (1, 5, 2)]
+    outputs = llm.generate(["a", "b", "c"], params, use_tqdm=False, priority=[2, 0, 1])
+    assert [len(output.outputs[0].token_ids) for output in outputs] == [1, 5, 2]
+    assert llm.generate([], use_tqdm=False) == []
+    assert len(llm.generate("Hello", use_tqdm=False)[0].outputs[0].token_ids) <= 16
+    with pytest.raises(ValueError, match="sampling_params has 3 entries for 2 prompts"):
+        llm.generate(["a", "b"], params)
+    with pytest.raises(ValueError, match="priority has 1 entries for 2 prompts"):
+        llm.generate(["a", "b"], priority=[1])
+
+
+def test_a_prompt_that_does_not_fit_is_told_by_its_place(llm: LLM) -> None:
+    with pytest.raises(QuireError, match="maximum context length") as raised:
+        llm.generate(["fits", "x" * 100_000, "fits"], use_tqdm=False)
+
+    assert raised.value.__notes__ == ["This is about prompt 1 of 3."]
+    assert llm.generate("fits", use_tqdm=False)[0].finished
+
+
+def test_answers_go_on_when_the_worker_dies(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    undisturbed = texts(llm.generate(PROMPTS, GREEDY, use_tqdm=False))
+    params = [SamplingParams(temperature=0, max_tokens=2, ignore_eos=True), *[GREEDY] * (len(PROMPTS) - 1)]
+    num_done = 0
+
+    @contextmanager
+    def killing(what: str, total: int, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
+        def advance(count: int) -> None:
+            nonlocal num_done
+            if not num_done:
+                os.kill(part_of(keeper_of(llm), "worker"), signal.SIGKILL)
+            num_done += count
+
+        yield advance
+
+    monkeypatch.setattr(llm_module, "progress_bar", killing)
+    outputs = llm.generate(PROMPTS, params)
+
+    assert num_done == len(PROMPTS)
+    assert texts(outputs)[1:] == undisturbed[1:]
+
+
+async def test_it_works_where_a_loop_runs_and_from_threads(llm: LLM) -> None:
+    expected = texts(llm.generate(PROMPTS[:4], GREEDY, use_tqdm=False))  # as a notebook's cell would
+
+    async def ask(start: int) -> str:
+        (output,) = await asyncio.to_thread(llm.generate, PROMPTS[start], GREEDY, use_tqdm=False)
+        return output.outputs[0].text
+
+    assert await asyncio.gather(*map(ask, range(4))) == expected
+
+
+def test_several_at_once_and_a_closed_one(llm: LLM) -> None:
+    expected = texts(llm.generate(PROMPTS[:2], GREEDY, use_tqdm=False))
+    before = set(children(os.getpid()))
+    with LLM(**SMALL, max_model_len=256) as other:
+        (keeper,) = set(children(os.getpid())) - before
+        parts = children(keeper)
+        assert len(parts) == 3
+        assert texts(other.generate(PROMPTS[:2], GREEDY, use_tqdm=False)) == expected
+        with pytest.raises(QuireError, match="maximum context length is 256"):
+            other.generate("x", SamplingParams(max_tokens=300), use_tqdm=False)
+
+    assert not any(map(is_running, [keeper, *parts]))
+    other.close()
+    with pytest.raises(RuntimeError, match="this LLM is closed"):
+        other.generate("x")
+    assert texts(llm.generate(PROMPTS[:2], GREEDY, use_tqdm=False)) == expected
+
+
+def test_a_stack_that_cannot_start_is_told_in_the_parts_words() -> None:
+    with pytest.raises(StackError, match=r"^worker failed: there is no directory /nowhere$"):
+        LLM("/nowhere")
+
+
+PROGRAM = """
+import os, sys
+from quire import LLM, SamplingParams
+llm = LLM(kv_cache_memory_bytes=64 << 20, num_threads=1)
+if os.fork() == 0:
+    sys.exit()  # A forked process stops nothing.
+os.wait()
+print(llm.generate("Hello", SamplingParams(temperature=0, max_tokens=4))[0].outputs[0].text, flush=True)
+"""
+
+
+@pytest.mark.parametrize("end", ["", "sys.stdin.read()"], ids=["exits", "is killed"])
+async def test_nothing_is_left_of_a_program_that(end: str, tmp_path: Path) -> None:
+    mark = f"QUIRE_TEST_OF={tmp_path}"
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", PROGRAM + end),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+        env={**os.environ, "QUIRE_TEST_OF": str(tmp_path)},
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"! I am a\n"
+    if end:
+        assert len(with_environment(mark)) == 5  # the program, the keeper and three parts
+        process.kill()
+    _, told = await process.communicate()
+
+    assert b"Traceback" not in told
+    assert process.returncode == (-9 if end else 0)
+    await until_ended(with_environment(mark))

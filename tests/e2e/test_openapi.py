@@ -1,0 +1,58 @@
+"""/openapi.json and /docs through Envoy; what the document gives as examples is answered."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+
+import pytest
+
+from services.router.openapi.operation import Example, Operation
+from services.router.openapi.paths import OPERATIONS
+from tests.e2e.conftest import Server
+from tests.fidelity.own_document import DOCUMENT
+
+EXAMPLES = [(operation, example) for operation in OPERATIONS for example in operation.examples]
+
+
+def ask(server: Server, verb: str, path: str, body: Any = None) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request(verb, path, None if body is None else json.dumps(body))
+    response = connection.getresponse()
+    answer = response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
+    connection.close()
+    return answer
+
+
+def test_the_document_is_served_and_may_be_cached(server: Server) -> None:
+    status, headers, body = ask(server, "GET", "/openapi.json")
+    assert (status, headers["content-type"]) == (200, "application/json")
+    assert headers["cache-control"] == "public, max-age=300"
+    served = json.loads(body)
+    assert served.pop("info")["title"] == "Quire"
+    assert served == {name: part for name, part in DOCUMENT.items() if name != "info"}
+
+
+def test_the_page_is_served(server: Server) -> None:
+    status, headers, body = ask(server, "GET", "/docs")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert headers["cache-control"] == "public, max-age=300"
+    assert b"/v1/chat/completions" in body
+
+
+@pytest.mark.parametrize(
+    ("operation", "example"), EXAMPLES, ids=[f"{one.name}: {example.summary}" for one, example in EXAMPLES]
+)
+def test_every_example_is_answered(server: Server, operation: Operation, example: Example) -> None:
+    if operation.body is None:
+        status, _, body = ask(server, operation.verb, operation.path.format(**example.value))
+    else:
+        status, _, body = ask(server, operation.verb, operation.path, example.value)
+    assert status == 200, body
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_another_verb_is_refused(server: Server, operation: Operation) -> None:
+    status, headers, _ = ask(server, "PUT", operation.path.format(model="quire-chat"))
+    assert (status, headers["allow"]) == (405, operation.verb)

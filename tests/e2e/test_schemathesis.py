@@ -1,0 +1,117 @@
+"""Requests that Schemathesis makes up from our own document, with right bodies and with wrong ones, through Envoy: none
+is a fault of the server's, none hangs, and every answer is in the document. `make schemathesis` sends over 5,000.
+
+That a right body is answered 200 is not asked: a schema cannot say how long a context is, or which tokens there are."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi import checks
+
+from services.router.openapi.operation import Operation
+from services.router.openapi.paths import OPERATIONS
+from tests.e2e.conftest import Server
+
+# Requests to each operation, for bodies that are right and for those that are wrong.
+NUM_EXAMPLES = 12 * int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
+CHECKS = [
+    not_a_server_error,
+    checks.status_code_conformance,
+    checks.content_type_conformance,
+    checks.response_headers_conformance,
+    checks.response_schema_conformance,
+    checks.negative_data_rejection,
+]
+TEXT = "Count from 3 to 9."
+VARIED = [operation for operation in OPERATIONS if operation.body is not None or operation.parameters]
+FIXED = [operation for operation in OPERATIONS if operation not in VARIED]
+NUM_SENT: Counter[str] = Counter()
+
+
+def answerable(body: Any, names: set[str]) -> Any:
+    """A right body, made one that the bundled model can answer, and soon; what else it says is kept. `names`: the
+    fields that the path knows."""
+    easy: dict[str, Any] = {"model": "quire-chat", "logit_bias": None, "best_of": None}
+    if "messages" in body:
+        easy["messages"] = [{"role": "user", "content": TEXT}]
+    elif "prompt" in body:
+        easy["prompt"] = TEXT
+    if "messages" in body and "prompt" in body:
+        easy["prompt"] = None
+    for name in ("tokens", "stop_token_ids"):
+        easy[name] = [token % 900 for token in (body.get(name) or []) if name in names]
+    for name, most in (("max_tokens", 8), ("max_completion_tokens", 8), ("n", 3)):
+        easy[name] = (body.get(name) or 1) % most + 1 if name in names else None
+    if not body.get("stream"):
+        easy["stream_options"] = None
+    if not body.get("logprobs"):
+        easy["top_logprobs"] = None
+    return {**body, **{name: value for name, value in easy.items() if name in names}}
+
+
+@pytest.fixture(scope="module")
+def document(server: Server) -> Any:
+    return schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+
+
+def send(case: Any) -> int:
+    response = case.call(timeout=30)
+    NUM_SENT[case.operation.label] += 1
+    # Events are checked one by one on their way (tests/fidelity): Schemathesis looks for JSON in OpenAPI 3.2's form.
+    is_stream = response.headers["content-type"][0].startswith("text/event-stream")
+    left_out = {checks.response_schema_conformance} if is_stream else set()
+    # A body past the gateway's limit is refused as such, whatever is in it.
+    left_out |= {checks.negative_data_rejection} if response.status_code == 413 else set()
+    case.validate_response(response, checks=[check for check in CHECKS if check not in left_out])
+    return int(response.status_code)
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("operation", VARIED, ids=lambda operation: operation.name)
+def test_made_up_requests_are_answered_as_documented(document: Any, operation: Operation) -> None:
+    described = document[operation.path][operation.verb]
+    answered = []
+
+    @settings(max_examples=NUM_EXAMPLES, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(described.as_strategy(generation_mode=GenerationMode.POSITIVE), st.booleans())
+    def right(case: Any, is_tamed: bool) -> None:
+        if is_tamed and operation.body is not None:
+            case.body = answerable(case.body, set(operation.body.model_fields))
+        elif is_tamed:
+            case.path_parameters = {"model": "quire-chat"}
+        answered.append(send(case))
+
+    right()
+    assert 200 in answered
+    if operation.body is None:
+        return
+
+    @settings(max_examples=NUM_EXAMPLES, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
+              suppress_health_check=list(HealthCheck))  # fmt: skip
+    @given(described.as_strategy(generation_mode=GenerationMode.NEGATIVE))
+    def wrong(case: Any) -> None:
+        send(case)
+
+    wrong()
+
+
+@pytest.mark.parametrize("operation", FIXED, ids=lambda operation: operation.name)
+def test_what_takes_no_input_is_answered(document: Any, operation: Operation) -> None:
+    assert send(document[operation.path][operation.verb].Case()) == 200
+
+
+def test_as_many_were_sent_as_promised() -> None:
+    """The last: it counts what those above it sent."""
+    if len(NUM_SENT) < len(OPERATIONS):
+        pytest.skip("not all of them ran")
+    assert NUM_SENT.total() >= (5_000 if NUM_EXAMPLES >= 600 else 100), NUM_SENT

@@ -1,0 +1,140 @@
+"""KServe's Open Inference Protocol, by gRPC and as Envoy makes HTTP of it: alive, ready, and which models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+import pytest
+from google.api.httpbody_pb2 import HttpBody
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
+from tests.integration.router.conftest import MODEL, Api, StartRouter, fake_scheduler
+
+
+def typed(api: Api) -> Any:
+    return open_inference_pb2_grpc.GRPCInferenceServiceStub(api.channel)
+
+
+def over_http(api: Api) -> Any:
+    return kserve_pb2_grpc.KserveServiceStub(api.channel)
+
+
+def content(reply: HttpBody) -> Any:
+    return json.loads(reply.data)
+
+
+async def status_of(call: Any) -> grpc.StatusCode:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return caught.value.code()
+
+
+def test_names_and_numbers_are_the_protocols() -> None:
+    """Wire-compatible: KServe's clients bring stubs of their own, made from KServe's proto."""
+    file = open_inference_pb2.DESCRIPTOR
+    (service,) = file.services_by_name.values()
+    assert service.full_name == "inference.GRPCInferenceService"
+    numbers = {
+        name: {field.name: field.number for field in message.fields}
+        for name, message in file.message_types_by_name.items()
+        if message.fields
+    }
+    assert numbers == {
+        "ServerLiveResponse": {"live": 1},
+        "ServerReadyResponse": {"ready": 1},
+        "ModelReadyRequest": {"name": 1, "version": 2},
+        "ModelReadyResponse": {"ready": 1},
+        "ServerMetadataResponse": {"name": 1, "version": 2, "extensions": 3},
+        "ModelMetadataRequest": {"name": 1, "version": 2},
+        "ModelMetadataResponse": {"name": 1, "versions": 2, "platform": 3, "inputs": 4, "outputs": 5},
+    }
+
+
+async def test_a_server_with_a_scheduler_is_ready(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    assert (await typed(api).ServerLive(open_inference_pb2.ServerLiveRequest())).live
+    assert (await typed(api).ServerReady(open_inference_pb2.ServerReadyRequest())).ready
+    for name in (MODEL, f"{MODEL}-alias"):
+        assert (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name=name))).ready
+        ready = await over_http(api).GetModelReady(kserve_pb2.GetModelReadyRequest(model=name))
+        assert content(ready) == {"name": name, "ready": True}
+    assert content(await over_http(api).GetLive(kserve_pb2.GetLiveRequest())) == {"live": True}
+    assert content(await over_http(api).GetReady(kserve_pb2.GetReadyRequest())) == {"ready": True}
+
+
+async def test_metadata_names_server_and_model(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    server = await typed(api).ServerMetadata(open_inference_pb2.ServerMetadataRequest())
+    assert (server.name, bool(server.version)) == ("quire", True)
+    model = await typed(api).ModelMetadata(open_inference_pb2.ModelMetadataRequest(name=MODEL))
+    assert (model.name, model.platform, list(model.inputs)) == (MODEL, "quire", [])
+    described = await over_http(api).GetModelMetadata(kserve_pb2.GetModelMetadataRequest(model=MODEL))
+    assert content(described) == {"name": MODEL, "versions": [], "platform": "quire", "inputs": [], "outputs": []}
+
+
+async def test_without_a_scheduler_the_server_lives_and_is_not_ready(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    await scheduler.stop()
+    while (await typed(api).ServerReady(open_inference_pb2.ServerReadyRequest())).ready:
+        pass
+    assert (await typed(api).ServerLive(open_inference_pb2.ServerLiveRequest())).live
+    assert not (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name=MODEL))).ready
+    for call in (
+        over_http(api).GetReady(kserve_pb2.GetReadyRequest()),
+        over_http(api).GetModelReady(kserve_pb2.GetModelReadyRequest(model=MODEL)),
+    ):
+        assert await status_of(call) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_probe_does_not_wait_for_the_first_scheduler(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    await scheduler.start()
+    await scheduler.stop()
+    api = await start_router(scheduler, wait=False, scheduler_wait=1000.0)
+    assert not (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name="any"))).ready
+    assert not (await typed(api).ServerReady(open_inference_pb2.ServerReadyRequest())).ready
+
+
+async def test_of_two_models_one_may_be_ready(start_router: StartRouter) -> None:
+    gone, here = fake_scheduler(name="gone"), fake_scheduler(name="here")
+    api = await start_router(gone, here)
+    for name in ("gone", "here"):
+        while not (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name=name))).ready:
+            pass
+    await gone.stop()
+    while (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name="gone"))).ready:
+        pass
+    assert (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name="here"))).ready
+
+
+async def test_unknown_models_and_versions_are_refused(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    ready, metadata = open_inference_pb2.ModelReadyRequest, open_inference_pb2.ModelMetadataRequest
+    assert await status_of(typed(api).ModelReady(ready(name="none"))) is grpc.StatusCode.NOT_FOUND
+    assert await status_of(typed(api).ModelMetadata(metadata(name=""))) is grpc.StatusCode.NOT_FOUND
+    refused = await status_of(typed(api).ModelMetadata(metadata(name=MODEL, version="2")))
+    assert refused is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_probes_need_no_key_and_what_names_models_does(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(), api_key=("secret",))
+    assert (await typed(api).ServerReady(open_inference_pb2.ServerReadyRequest())).ready
+    assert content(await over_http(api).GetLive(kserve_pb2.GetLiveRequest())) == {"live": True}
+    for call in (
+        typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name=MODEL)),
+        typed(api).ModelMetadata(open_inference_pb2.ModelMetadataRequest(name=MODEL)),
+        over_http(api).GetModelReady(kserve_pb2.GetModelReadyRequest(model=MODEL)),
+        over_http(api).GetModelMetadata(kserve_pb2.GetModelMetadataRequest(model=MODEL)),
+    ):
+        assert await status_of(call) is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_grpc_health_knows_the_service(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    check = health_pb2.HealthCheckRequest(service="inference.GRPCInferenceService")
+    health = await health_pb2_grpc.HealthStub(api.channel).Check(check)
+    assert health.status == health_pb2.HealthCheckResponse.SERVING

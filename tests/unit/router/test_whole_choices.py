@@ -1,0 +1,36 @@
+"""Deltas for who does not read along: one per choice, in pieces that fit a message."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from services.router.generation import ChoiceDelta
+from services.router.inference import whole_choices as module
+from services.router.inference.whole_choices import whole_choices
+from services.router.submission import FinishReason
+
+
+async def deltas() -> AsyncIterator[list[ChoiceDelta]]:
+    yield [ChoiceDelta(0, "a", [1], [], None), ChoiceDelta(1, "x", [2, 3], [], None)]
+    yield [ChoiceDelta(1, "", [4], [], None)]
+    yield [ChoiceDelta(1, "y", [], [], FinishReason.LENGTH)]
+    yield [ChoiceDelta(0, "b", [5], [], FinishReason.STOP)]
+
+
+async def test_a_choice_comes_when_it_is_over() -> None:
+    assert [news async for news in whole_choices(deltas())] == [
+        [ChoiceDelta(1, "xy", [2, 3, 4], [], FinishReason.LENGTH)],
+        [ChoiceDelta(0, "ab", [1, 5], [], FinishReason.STOP)],
+    ]
+
+
+async def test_a_long_choice_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_TOKENS", 2)
+
+    assert [news async for news in whole_choices(deltas())] == [
+        [ChoiceDelta(1, "x", [2, 3], [], None)],
+        [ChoiceDelta(1, "y", [4], [], FinishReason.LENGTH)],
+        [ChoiceDelta(0, "ab", [1, 5], [], FinishReason.STOP)],
+    ]

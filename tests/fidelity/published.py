@@ -11,6 +11,7 @@ from typing import Any
 
 import openai.types as sdk
 import openai.types.chat as sdk_chat
+import openai.types.responses as sdk_responses
 import pydantic
 
 from tests.fidelity.answer import Answer
@@ -18,20 +19,31 @@ from tests.fidelity.document_check import DocumentCheck
 
 DOCUMENT = Path(__file__).parents[2].parent / "shared" / "schema" / "openai-openapi.json"
 
-# Where OpenAI's document is not what OpenAI's own servers do: the only places. An embedding that was asked for in
-# base64, as the SDK does unasked, is a string, which no schema says. And it has one schema for a completion and
-# for the events of a streamed one; but before a choice's last event its finish_reason is null, and with include_usage
-# so is each usage before the last, as the schemas of chat's events say. The SDK's type was made from that schema.
-NULL_IN_COMPLETION_EVENTS = (("choices", "finish_reason"), ("usage",))
+# Where OpenAI's document is not what OpenAI's own servers do: the only places. They may be null there, and "[]" are an
+# array's items. The SDK's types were made from that document.
+#
+# Nothing is known of the first token of a prompt that is echoed.
+NULL_IN_COMPLETIONS = (
+    ("choices", "[]", "logprobs", "token_logprobs", "[]"),
+    ("choices", "[]", "logprobs", "top_logprobs", "[]"),
+)
+# It has one schema for a completion and for the events of a streamed one; but before a choice's last event its
+# finish_reason is null, and with include_usage so is each usage before the last, as the schemas of chat's events say.
+NULL_IN_COMPLETION_EVENTS = (*NULL_IN_COMPLETIONS, ("choices", "[]", "finish_reason"), ("usage",))
+_COMPLETION = "CreateCompletionResponse"
 _COMPLETION_EVENT = "CreateCompletionEvent"
 _ERROR = {"$ref": "#/components/schemas/ErrorResponse"}
 
-_SDK_TYPES: dict[tuple[str, bool], Any] = {
-    ("/v1/chat/completions", False): sdk_chat.ChatCompletion,
-    ("/v1/chat/completions", True): sdk_chat.ChatCompletionChunk,
-    ("/v1/completions", False): sdk.Completion,
-    ("/v1/completions", True): sdk.Completion,
+# By path, and whether the answer streams.
+_SDK_TYPES: dict[tuple[str, bool], pydantic.TypeAdapter[Any]] = {
+    ("/v1/chat/completions", False): pydantic.TypeAdapter(sdk_chat.ChatCompletion),
+    ("/v1/chat/completions", True): pydantic.TypeAdapter(sdk_chat.ChatCompletionChunk),
+    ("/v1/completions", False): pydantic.TypeAdapter(sdk.Completion),
+    ("/v1/completions", True): pydantic.TypeAdapter(sdk.Completion),
+    ("/v1/responses", False): pydantic.TypeAdapter(sdk_responses.Response),
+    ("/v1/responses", True): pydantic.TypeAdapter(sdk_responses.ResponseStreamEvent),
 }
+_EXCUSED = {False: NULL_IN_COMPLETIONS, True: NULL_IN_COMPLETION_EVENTS}
 
 
 def problems(answer: Answer) -> list[str]:
@@ -52,7 +64,8 @@ def _schema_problems(answer: Answer) -> list[str]:
         else:
             assert answer.path == "/v1/completions"
             schema = {"$ref": f"#/components/schemas/{_COMPLETION_EVENT}"}
-    return [f"OpenAI's schema: {problem}" for problem in check.problems(answer, schema, _ERROR)]
+    error_schema = _ERROR if answer.is_stream else None
+    return [f"OpenAI's schema: {problem}" for problem in check.problems(answer, schema, error_schema)]
 
 
 def _sdk_problems(answer: Answer) -> list[str]:
@@ -61,22 +74,22 @@ def _sdk_problems(answer: Answer) -> list[str]:
         return []
     found = []
     for value in map(json.loads, answer.json_values):
-        if "error" in value:
+        if answer.is_stream and "error" in value:
             continue
         try:
-            kind.model_validate(value, strict=True)
+            kind.validate_python(value, strict=True)
         except pydantic.ValidationError as error:
             found += [
                 f"the SDK: {answer.path}: {detail['loc']}: {detail['msg']}"
                 for detail in error.errors()
-                if not (answer.is_stream and kind is sdk.Completion and _is_excused(detail))
+                if not (answer.path == "/v1/completions" and _is_excused(detail, answer.is_stream))
             ]
     return found
 
 
-def _is_excused(detail: Any) -> bool:
-    place = tuple(part for part in detail["loc"] if isinstance(part, str))
-    return detail["input"] is None and place in NULL_IN_COMPLETION_EVENTS
+def _is_excused(detail: Any, is_stream: bool) -> bool:
+    place = tuple("[]" if isinstance(part, int) else part for part in detail["loc"])
+    return detail["input"] is None and place in _EXCUSED[is_stream]
 
 
 @cache
@@ -85,16 +98,27 @@ def _check() -> DocumentCheck | None:
         return None
     document = json.loads(DOCUMENT.read_text(encoding="utf-8"))
     schemas = document["components"]["schemas"]
-    event = copy.deepcopy(schemas["CreateCompletionResponse"])
-    for *parents, name in NULL_IN_COMPLETION_EVENTS:
-        owner = event
-        for parent in parents:
-            owner = owner["properties"][parent]["items"]
-        owner["properties"][name] = {"anyOf": [owner["properties"][name], {"type": "null"}]}
-    schemas[_COMPLETION_EVENT] = event
+    schemas[_COMPLETION_EVENT] = copy.deepcopy(schemas[_COMPLETION])
+    for schema, places in ((_COMPLETION, NULL_IN_COMPLETIONS), (_COMPLETION_EVENT, NULL_IN_COMPLETION_EVENTS)):
+        for place in places:
+            _allow_null(schemas[schema], place)
+    # An embedding that was asked for in base64, as the SDK does unasked, is a string.
     embedding = schemas["Embedding"]["properties"]
     embedding["embedding"] = {"anyOf": [embedding["embedding"], {"type": "string"}]}
     return DocumentCheck(_with_null(document), prefix="/v1")
+
+
+def _allow_null(schema: Any, place: tuple[str, ...]) -> None:
+    *parents, last = place
+    for name in parents:
+        schema = schema["items"] if name == "[]" else _object_of(schema)["properties"][name]
+    owner, key = (schema, "items") if last == "[]" else (_object_of(schema)["properties"], last)
+    owner[key] = {"anyOf": [owner[key], {"type": "null"}]}
+
+
+def _object_of(schema: Any) -> Any:
+    """The object's schema where it may also be null."""
+    return next((choice for choice in schema.get("anyOf", ()) if "properties" in choice), schema)
 
 
 def _with_null(schema: Any) -> Any:

@@ -28,7 +28,7 @@ _WITHOUT_EFFECT = frozenset(
 _MODES = {"auto": ToolMode.AUTO, "any": ToolMode.REQUIRED, "tool": ToolMode.NAMED, "none": ToolMode.NONE}
 
 
-class ToolParam(Body):
+class AnthropicTool(Body):
     name: str = Field(min_length=1, max_length=128)
     type: str | None = None
     description: str | None = None
@@ -36,7 +36,7 @@ class ToolParam(Body):
     strict: bool | None = None
 
 
-class ToolChoiceParam(Body):
+class AnthropicToolChoice(Body):
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
     disable_parallel_tool_use: bool | None = None
@@ -64,8 +64,8 @@ class CountTokensBody(Body):
     model: str
     messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: StringOrTexts | None = None
-    tools: list[ToolParam] | None = None
-    tool_choice: ToolChoiceParam | None = None
+    tools: list[AnthropicTool] | None = None
+    tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
 

@@ -10,7 +10,7 @@ from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser, PlainParser
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextParser
-from services.router.chat.turn import plan_turn
+from services.router.chat.turn import Turn, plan_turn
 from services.router.chat_template import text_of
 from services.router.generation import GenerationRequest, Usage
 from services.router.model import ServedModel, check_generates, output_budget
@@ -18,14 +18,10 @@ from services.router.prompts import encode_chat
 from shared.placement import chat_key
 
 
-async def prepare(
-    request: ChatRequest, model: ServedModel, caller: Caller, traceparent: str, forms: FormChoice
-) -> tuple[GenerationRequest, list[MessageParser]]:
-    """What to generate, and what tells each choice's text apart. Raises ApiError."""
-    check_generates(model.info)
-    turn = await plan_turn(request, model, forms)
-    options = dataclasses.replace(request.options, structure=turn.structure)
-    prompt = await encode_chat(
+async def encode_turn(turn: Turn, model: ServedModel) -> list[int]:
+    """Its prompt. Raises ApiError."""
+    request = turn.request
+    return await encode_chat(
         model,
         turn.messages,
         add_special_tokens=request.add_special_tokens,
@@ -35,10 +31,20 @@ async def prepare(
         template_kwargs=turn.template_kwargs,
         tools=turn.template_tools,
         documents=request.documents,
-        truncation=options.truncation,
-        max_tokens=options.stop.max_tokens,
+        truncation=request.options.truncation,
+        max_tokens=request.options.stop.max_tokens,
         param=request.messages_param,
     )
+
+
+async def prepare(
+    request: ChatRequest, model: ServedModel, caller: Caller, traceparent: str, forms: FormChoice
+) -> tuple[GenerationRequest, list[MessageParser]]:
+    """What to generate, and what tells each choice's text apart. Raises ApiError."""
+    check_generates(model.info)
+    turn = await plan_turn(request, model, forms)
+    options = dataclasses.replace(request.options, structure=turn.structure)
+    prompt = await encode_turn(turn, model)
     params = (request.messages_param, request.max_tokens_param)
     max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
     turns = ((message["role"], text_of(message)) for message in turn.messages)

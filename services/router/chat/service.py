@@ -10,8 +10,9 @@ from services.router.answers import Answers
 from services.router.calls import caller_of
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import Message, MessageDelta, MessageParser
-from services.router.chat.preparation import prepare, with_reasoning
+from services.router.chat.preparation import encode_turn, prepare, with_reasoning
 from services.router.chat.request import ChatRequest
+from services.router.chat.turn import plan_turn
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, Generator, Usage
 from services.router.model import ServedModel
@@ -51,6 +52,10 @@ class ChatService:
             generation_request, parsers = await prepare(request, model, caller, span.traceparent, self.forms)
             writer = MessageWriter(parsers, writer_for(model), generation_request.prompts[0])
             await self.answers.send(generation_request, span, context, writer, stream=stream)
+
+    async def prompt(self, request: ChatRequest, model: ServedModel) -> list[int]:
+        """The tokens that the model would answer. Raises ApiError."""
+        return await encode_turn(await plan_turn(request, model, self.forms), model)
 
     async def count_tokens(self, request: ChatRequest, context: Any) -> int:
         """How many tokens its prompt has. Raises ApiError, also where they leave no room for an answer."""

@@ -11,6 +11,12 @@ from services.router.structure import Structure, StructureKind
 
 # Keywords whose values are no schemas.
 _DATA = frozenset({"const", "enum", "default", "examples"})
+# Keywords beside which an object may have, or need, properties that `properties` does not name.
+_MAY_NEED_MORE = frozenset(
+    {"additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties"}
+    | {"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef", "$recursiveRef"}
+    | {"dependentSchemas", "dependentRequired", "dependencies"}
+)
 
 
 def structure_of(tools: Sequence[Tool], choice: ToolChoice) -> Structure | None:
@@ -52,7 +58,18 @@ def _calls(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
 def _parameters(tool: Tool) -> dict[str, Any]:
     if tool.parameters is None:
         return {"type": "object", "properties": {}, "additionalProperties": False}
-    return {"type": "object", **tool.parameters}
+    schema = {"type": "object", **tool.parameters}
+    # JSON Schema lets an object have more than it names. A function has no use for that, and a model that was never
+    # taught to call goes on making arguments up.
+    return schema | {"additionalProperties": False} if _names_all(schema) else schema
+
+
+def _names_all(schema: Mapping[str, Any]) -> bool:
+    """Whether an object that fits the schema needs no properties but those that it names. `schema`: unchecked."""
+    names, needed = schema.get("properties"), schema.get("required", [])
+    if schema.keys() & _MAY_NEED_MORE or not isinstance(names, Mapping) or not isinstance(needed, list):
+        return False
+    return all(isinstance(name, str) and name in names for name in needed)
 
 
 def _moved(schema: Any, root: str) -> Any:

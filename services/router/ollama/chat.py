@@ -26,7 +26,7 @@ class CallParam(Body):
     function: CalledFunction
 
 
-class ChatMessage(Body):
+class OllamaMessage(Body):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = None
@@ -42,14 +42,14 @@ class FunctionParam(Body):
     parameters: dict[str, Any] | None = None
 
 
-class ToolParam(Body):
+class OllamaTool(Body):
     type: Literal["function"] = "function"
     function: FunctionParam
 
 
 class ChatBody(OllamaBody):
-    messages: list[ChatMessage] | None = Field(None, max_length=MAX_MESSAGES)
-    tools: list[ToolParam] | None = None
+    messages: list[OllamaMessage] | None = Field(None, max_length=MAX_MESSAGES)
+    tools: list[OllamaTool] | None = None
 
     def to_chat(self, model: str) -> ChatRequest:
         """`model`: its name here. Raises ApiError."""
@@ -66,7 +66,7 @@ class ChatBody(OllamaBody):
         )
 
 
-def _to_template(messages: list[ChatMessage]) -> list[dict[str, Any]]:
+def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
     """Ollama's calls may have no ids, and their results then stand in the calls' order: they are counted."""
     rendered: list[dict[str, Any]] = []
     # (id, name) of calls whose results did not come yet.
@@ -97,7 +97,7 @@ def _to_template(messages: list[ChatMessage]) -> list[dict[str, Any]]:
     return rendered
 
 
-def _answered(open_calls: list[tuple[str, str]], message: ChatMessage) -> tuple[str, str]:
+def _answered(open_calls: list[tuple[str, str]], message: OllamaMessage) -> tuple[str, str]:
     """(id, name) of the call that a result answers, which it takes from `open_calls`."""
     for position, (call_id, name) in enumerate(open_calls):
         if message.tool_call_id in (None, call_id) and message.tool_name in (None, name):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from google.api.httpbody_pb2 import HttpBody
-from pydantic import Field
 
 from quire.ollama.v1 import ollama_pb2
 from services.router.answers import JSON
@@ -20,8 +19,8 @@ from services.router.ollama.generate import GenerateBody
 from services.router.ollama.models import card, description, find, names, running_card
 from services.router.ollama.options import OllamaBody
 from services.router.ollama.raw import answer_raw
+from services.router.ollama.show import ShowBody
 from services.router.ollama.writer import NDJSON, OllamaWriter, loaded
-from services.router.openai.body import Body
 from services.router.openai.json import dump
 from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
@@ -29,12 +28,6 @@ from services.router.tokenizer import TextThreads
 
 # The release of Ollama whose API this is: clients ask before they use what came with one.
 API_VERSION = "0.12.11"
-
-
-class ShowBody(Body):
-    model: str | None = Field(None, min_length=1)
-    # The same, in older clients.
-    name: str | None = Field(None, min_length=1)
 
 
 @dataclass(frozen=True, slots=True)

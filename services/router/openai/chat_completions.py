@@ -7,22 +7,16 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, Tag
 
 from services.router.chat.request import ChatRequest
-from services.router.chat.tools import MAX_TOOLS, check_tool_messages
+from services.router.chat.tools import check_tool_messages
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, GenerationBody, string_or_array
 from services.router.openai.chat_writer import ChatStyle
-from services.router.openai.tools import (
-    ToolCall,
-    ToolChoiceField,
-    ToolDefinition,
-    refuse_functions,
-    tools_and_choice,
-)
+from services.router.openai.prompt_fields import PromptFields
+from services.router.openai.tools import ToolCall, refuse_functions, tools_and_choice
 from services.router.openai.union import union
 from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import MAX_LOGPROBS
 
-MAX_DOCUMENTS = 1024
 # Of one message.
 MAX_CALLS = 128
 
@@ -102,21 +96,12 @@ def _text_of(part: Any) -> str:
     return text
 
 
-class ChatCompletionRequest(GenerationBody):
+class ChatCompletionRequest(GenerationBody, PromptFields):
     messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
-    tools: list[ToolDefinition] | None = Field(None, max_length=MAX_TOOLS)
-    tool_choice: ToolChoiceField | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     include_reasoning: bool | None = None
     echo: bool | None = None
 
@@ -129,13 +114,7 @@ class ChatCompletionRequest(GenerationBody):
             raise ApiError(ErrorKind.UNSUPPORTED, message, "echo")
         if self.top_logprobs and not self.logprobs:
             raise invalid("Invalid 'top_logprobs': it needs 'logprobs' to be true.", "top_logprobs")
-        if (
-            self.continue_final_message
-            and self.add_generation_prompt
-            and "add_generation_prompt" in self.model_fields_set
-        ):
-            message = "'continue_final_message' and 'add_generation_prompt' exclude each other."
-            raise invalid(message, "continue_final_message")
+        self.check_prompt()
 
     @property
     def style(self) -> ChatStyle:
@@ -160,25 +139,15 @@ class ChatCompletionRequest(GenerationBody):
             messages=messages,
             options=self.options(limit, (self.top_logprobs or 0) if self.logprobs else None),
             add_special_tokens=bool(self.add_special_tokens),
-            add_generation_prompt=self.add_generation_prompt and not self.continue_final_message,
+            add_generation_prompt=self.adds_generation_prompt,
             continue_final_message=self.continue_final_message,
             chat_template=self.chat_template,
             tools=tools,
             tool_choice=tool_choice,
-            template_kwargs=self._template_kwargs,
+            template_kwargs=self.template_kwargs,
             documents=self.documents,
             max_tokens_param=limit_param,
         )
-
-    @property
-    def _template_kwargs(self) -> dict[str, Any] | None:
-        """Templates read as arguments of theirs how much the model is to reason."""
-        if self.reasoning_effort is None:
-            return self.chat_template_kwargs
-        effort: dict[str, Any] = {"reasoning_effort": self.reasoning_effort}
-        if self.reasoning_effort == "none":
-            effort["enable_thinking"] = False
-        return effort | (self.chat_template_kwargs or {})
 
 
 def check_messages(messages: list[ChatMessage]) -> None:

@@ -15,6 +15,7 @@ from services.router.openai.replies import (
     ModelList,
     Nothing,
     TokenizedPrompt,
+    Version,
 )
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
 from services.router.openapi.operation import Example, Operation
@@ -88,6 +89,7 @@ OPERATIONS = (
         "GET", "/health", "getHealth", _SERVER, "Whether some scheduler can take requests",
         "The answer is 200 where one can, and 503 where none can.", reply=Health, needs_key=False,
     ),
+    Operation("GET", "/version", "getVersion", _SERVER, "The server's version", reply=Version),
     Operation(
         "GET", "/metrics", "getMetrics", _SERVER, "Metrics in Prometheus' text format",
         "Of the router that answers, with the load of the schedulers it is connected to.", content_type="text/plain",

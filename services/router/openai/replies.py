@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from services.router.openapi.operation import Reply
+from services.router.openapi.operation import Reply, may_lack
 
 Seconds = Annotated[int, Field(description="Seconds since the epoch.")]
 
@@ -15,11 +15,32 @@ class PromptTokensDetails(Reply):
     cached_tokens: int = Field(description="Prompt tokens that were found in the prefix cache.")
 
 
+class CompletionTokensDetails(Reply):
+    reasoning_tokens: int = Field(description="Of `completion_tokens`, those of the model's reasoning.")
+
+
 class Usage(Reply):
     prompt_tokens: int
     completion_tokens: int = Field(description="Up to and including the token that completed a stop string.")
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
+    completion_tokens_details: CompletionTokensDetails
+
+
+class PromptTokenLogprob(Reply):
+    """Of one candidate at one place of a prompt."""
+
+    logprob: float = Field(description="-9999 for a token out of reach.")
+    rank: int = Field(description="How many tokens are likelier, plus 1.")
+    decoded_token: str
+
+
+# By token id: the prompt's own token and the likeliest. Null for the first one, of which nothing is known.
+PromptLogprobs = list[dict[str, PromptTokenLogprob] | None]
+StopReason = Annotated[
+    str | int | None,
+    Field(description="The stop string or token of the request that ended it, if one of these did."),
+]
 
 
 class TopLogprob(Reply):
@@ -32,15 +53,38 @@ class TokenLogprob(TopLogprob):
     top_logprobs: list[TopLogprob]
 
 
+StreamUsage = Annotated[
+    Usage | None,
+    Field(
+        description="With `stream_options.include_usage`: of the last chunk, else null; with `continuous_usage_stats` "
+        "also, so far, of every other one."
+    ),
+]
+
+
 class ChatLogprobs(Reply):
     content: list[TokenLogprob]
     refusal: None
+
+
+class CallOfFunction(Reply):
+    name: str
+    arguments: str = Field(description="JSON, as the model wrote it.")
+
+
+class CallOfTool(Reply):
+    id: str
+    type: Literal["function"]
+    function: CallOfFunction
 
 
 class AssistantMessage(Reply):
     role: Literal["assistant"]
     content: str | None
     refusal: None
+    tool_calls: list[CallOfTool] = may_lack("Where the message makes some.")
+    reasoning_content: str = may_lack("Where the model reasoned before it answered.")
+    reasoning: str = may_lack("The same as `reasoning_content`.")
 
 
 class ChatChoice(Reply):
@@ -48,6 +92,8 @@ class ChatChoice(Reply):
     message: AssistantMessage
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"]
+    stop_reason: StopReason
+    token_ids: list[int] = may_lack("With `return_token_ids`: of the output.")
 
 
 class ChatCompletion(Reply):
@@ -58,11 +104,31 @@ class ChatCompletion(Reply):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str = Field(description="Changes when what answers changes.")
+    prompt_logprobs: PromptLogprobs = may_lack("Where they were asked for.")
+    prompt_token_ids: list[int] = may_lack("With `return_token_ids`.")
+
+
+class CallOfFunctionDelta(Reply):
+    name: str = may_lack("In the first delta of a call.")
+    arguments: str = Field(description="What is new of them.")
+
+
+class CallOfToolDelta(Reply):
+    index: int = Field(description="Counts the calls of one message.")
+    id: str = may_lack("In the first delta of a call.")
+    type: Literal["function"] = may_lack("In the first delta of a call.")
+    function: CallOfFunctionDelta
 
 
 class ChatDelta(Reply):
     role: Literal["assistant"] = Field("assistant", description="In the first delta of a choice.")
-    content: str = Field("", description="What is new of the text.")
+    content: str | None = Field(
+        None,
+        description="What is new of the text; null in the first delta of a choice that begins with something else.",
+    )
+    tool_calls: list[CallOfToolDelta] = may_lack("What is new of the calls.")
+    reasoning_content: str = may_lack("What is new of the model's reasoning.")
+    reasoning: str = may_lack("The same as `reasoning_content`.")
 
 
 class ChatChunkChoice(Reply):
@@ -70,6 +136,8 @@ class ChatChunkChoice(Reply):
     delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls"] | None
+    stop_reason: StopReason = None
+    token_ids: list[int] = may_lack("With `return_token_ids`: those that are new.")
 
 
 class ChatCompletionChunk(Reply):
@@ -78,18 +146,30 @@ class ChatCompletionChunk(Reply):
     created: Seconds
     model: str
     choices: list[ChatChunkChoice] = Field(description="Empty in the chunk that has the usage.")
-    usage: Usage | None = Field(None, description="With `stream_options.include_usage`: of the last chunk, else null.")
+    usage: StreamUsage = None
     system_fingerprint: str
+    prompt_token_ids: list[int] = may_lack("With `return_token_ids`: in the first chunk.")
 
 
 class CompletionLogprobs(Reply):
+    """Null for the first token of a prompt that is echoed, of which nothing is known."""
+
     text_offset: list[int]
-    token_logprobs: list[float]
+    token_logprobs: list[float | None]
     tokens: list[str]
-    top_logprobs: list[dict[str, float]]
+    top_logprobs: list[dict[str, float] | None]
 
 
-class CompletionChoice(Reply):
+class CompletionExtras(Reply):
+    """What vLLM's choices have besides OpenAI's."""
+
+    stop_reason: StopReason = None
+    token_ids: list[int] = may_lack("With `return_token_ids`: of the output, those that are new.")
+    prompt_token_ids: list[int] = may_lack("With `return_token_ids`: the first time.")
+    prompt_logprobs: PromptLogprobs = may_lack("Where they were asked for.")
+
+
+class CompletionChoice(CompletionExtras):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
@@ -106,7 +186,7 @@ class Completion(Reply):
     system_fingerprint: str
 
 
-class CompletionChunkChoice(Reply):
+class CompletionChunkChoice(CompletionExtras):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
@@ -119,7 +199,7 @@ class CompletionChunk(Reply):
     created: Seconds
     model: str
     choices: list[CompletionChunkChoice] = Field(description="Empty in the chunk that has the usage.")
-    usage: Usage | None = Field(None, description="With `stream_options.include_usage`: of the last chunk, else null.")
+    usage: StreamUsage = None
     system_fingerprint: str
 
 
@@ -152,6 +232,10 @@ class DetokenizedPrompt(Reply):
 
 class Nothing(Reply):
     """An empty object."""
+
+
+class Version(Reply):
+    version: str
 
 
 class Health(Reply):

@@ -13,10 +13,10 @@ from quire.openai.v1 import openai_pb2
 from services.router.answers import JSON
 from services.router.calls import Calls, rpc
 from services.router.chat.service import ChatService
-from services.router.errors import invalid, model_not_found, unavailable
+from services.router.errors import model_not_found, unavailable
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
-from services.router.openai.chat_completions import ChatCompletionRequest, check_messages
+from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.chat_writer import ChatCompletionWriter
 from services.router.openai.completions import CompletionRequest, CompletionService
 from services.router.openai.embeddings import EmbeddingBody, EmbeddingService
@@ -25,7 +25,7 @@ from services.router.openai.scoring import RerankBody, ScoreBody, ScoringService
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
 from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
-from services.router.prompts import check_token_range, encode_chat
+from services.router.prompts import check_token_range
 from services.router.responses.body import ResponseBody
 from services.router.responses.response import ResponseObject, response_not_found
 from services.router.responses.writer import ResponseWriter
@@ -126,24 +126,11 @@ class OpenAIServicer:
     async def Tokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         body = await self._parse(request, TokenizeRequest)
+        body.check()
         model = await self.placement.model(body.model)
-        if (body.prompt is None) == (body.messages is None):
-            raise invalid("Exactly one of 'prompt' and 'messages' is required.", "prompt")
-        if body.messages is not None:
-            check_messages(body.messages)
-            tokens = await encode_chat(
-                model,
-                [message.to_template() for message in body.messages],
-                add_special_tokens=bool(body.add_special_tokens),
-                add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
-                continue_final_message=body.continue_final_message,
-                chat_template=body.chat_template,
-                template_kwargs=body.chat_template_kwargs,
-                tools=body.tools,
-                documents=body.documents,
-            )
+        if body.prompt is None:
+            tokens = await self.chats.prompt(body.to_chat(), model)
         else:
-            assert body.prompt is not None
             (tokens,) = await model.tokenizer.encode([body.prompt], body.add_special_tokens is not False)
         vocabulary = model.tokenizer.vocabulary
         answer: dict[str, Any] = {

@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import Field
 
+from services.router.chat.request import ChatRequest
+from services.router.chat.tools import check_tool_messages
+from services.router.errors import invalid
 from services.router.openai.body import Body
-from services.router.openai.chat_completions import MAX_DOCUMENTS, ChatMessage
+from services.router.openai.chat_completions import ChatMessage, check_messages
+from services.router.openai.prompt_fields import PromptFields
+from services.router.openai.tools import tools_and_choice
+from services.router.options import GenerationOptions
 from services.router.prompts import MAX_MESSAGES
+from services.router.sampling import SamplingParams, StopConditions
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(Body, PromptFields):
     model: str | None = None
     prompt: str | None = None
     messages: list[ChatMessage] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
     add_special_tokens: bool | None = None
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
     return_token_strs: bool | None = None
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    # In OpenAI's form, as templates take them.
-    tools: list[dict[str, Any]] | None = None
-    documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
+
+    def check(self) -> None:
+        """What the schema cannot say. Raises ApiError."""
+        if (self.prompt is None) == (self.messages is None):
+            raise invalid("Exactly one of 'prompt' and 'messages' is required.", "prompt")
+        if self.messages is not None:
+            check_messages(self.messages)
+            self.check_prompt()
+
+    def to_chat(self) -> ChatRequest:
+        """The chat whose prompt it asks for. Raises ApiError."""
+        assert self.messages is not None
+        tools, tool_choice = tools_and_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
+        messages = [message.to_template() for message in self.messages]
+        check_tool_messages(messages)
+        return ChatRequest(
+            model=self.model,
+            messages=messages,
+            options=GenerationOptions(SamplingParams(), StopConditions()),
+            tools=tools,
+            tool_choice=tool_choice,
+            add_special_tokens=bool(self.add_special_tokens),
+            add_generation_prompt=self.adds_generation_prompt,
+            continue_final_message=self.continue_final_message,
+            chat_template=self.chat_template,
+            template_kwargs=self.template_kwargs,
+            documents=self.documents,
+        )
 
 
 class DetokenizeRequest(Body):

@@ -21,6 +21,7 @@ _ANYWHERE = {
 }
 _NO_KEY = "The key is missing or wrong."
 _NO_MODEL = "There is no such model."
+_NOTHING = "There is none."
 _TOO_LARGE = "The body is larger than the gateway takes."
 _OVERLOADED = "There is too much to do."
 _RETRY_AFTER = {
@@ -28,10 +29,12 @@ _RETRY_AFTER = {
 }
 
 _ABOUT = """\
-One gateway serves these paths and, on the same port, gRPC. Errors have OpenAI's shape on every path.
+One gateway serves these paths and, on the same port, gRPC. Errors have OpenAI's shape, but for the paths of Anthropic's
+and Ollama's APIs, where they have theirs.
 
-Answers that stream are server-sent events: the schema is that of the JSON after each `data: `. The last event is
-`data: [DONE]`, or, where an answer breaks off, an object with `error`."""
+Answers that stream are server-sent events, and Ollama's are lines: the schema is that of the JSON after each `data: `,
+or of each line. Where an answer breaks off, the last of them is an error. Otherwise the last event of chats and
+completions is `data: [DONE]`."""
 
 
 def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:
@@ -88,7 +91,8 @@ class _Describer:
         if operation.body is not None:
             content = {"schema": self._references[operation.body], "examples": self._examples(operation)}
             described["requestBody"] = {"required": True, "content": {_JSON: content}}
-        described["responses"] = {"200": self._answer(operation), **self._errors(operation)}
+        answers = {} if operation.is_always_missing else {"200": self._answer(operation)}
+        described["responses"] = answers | self._errors(operation)
         # An empty requirement: a server without keys asks for none.
         described["security"] = [{}, {"key": []}] if operation.needs_key else []
         return described
@@ -117,6 +121,8 @@ class _Describer:
             texts["401"] = _NO_KEY
         if operation.names_model:
             texts["404"] = _NO_MODEL
+        if operation.is_always_missing:
+            texts["404"] = _NOTHING
         if operation.verb == "POST":
             texts["413"] = _TOO_LARGE
         if operation.may_overload:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Reply(BaseModel):
@@ -14,6 +14,11 @@ class Reply(BaseModel):
     themselves are mostly written without it, as they are too many. A field that may be left out has a default."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
+
+
+def may_lack(description: str, **extra: Any) -> Any:
+    """A field that is left out where there is nothing to say, and never null."""
+    return Field(None, description=description, **extra)
 
 
 class ErrorDetails(Reply):
@@ -67,5 +72,7 @@ class Operation:
     needs_key: bool = True
     # Whether it names a model, which may be unknown.
     names_model: bool = False
+    # Whether nothing is ever found there: the path is served for clients that ask.
+    is_always_missing: bool = False
     # Whether it may be turned away because there is too much to do.
     may_overload: bool = False

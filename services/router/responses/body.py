@@ -15,7 +15,7 @@ from services.router.openai.union import union
 from services.router.options import GenerationOptions
 from services.router.prompts import MAX_MESSAGES
 from services.router.responses.items import Item, to_template
-from services.router.responses.tools import StringOrToolChoice, ToolParam, choose
+from services.router.responses.tools import ResponseTool, StringOrToolChoice, choose
 from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges
 from services.router.structure import Structure, StructureKind
 
@@ -39,8 +39,16 @@ _WITHOUT_EFFECT = frozenset(
 class Format(Body):
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
+    description: str | None = None
     schema_: dict[str, Any] | None = Field(None, alias="schema")
     strict: bool | None = None
+
+    def echo(self) -> dict[str, Any]:
+        """As the response repeats it."""
+        if self.type != "json_schema":
+            return {"type": self.type}
+        known = {"name", "description", "schema_", "strict"}
+        return {"type": self.type, **self.model_dump(include=known, by_alias=True, exclude_none=True)}
 
 
 class Text(Body):
@@ -66,7 +74,7 @@ class ResponseBody(Body):
     top_p: float | None = Field(None, gt=0, le=1)
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     stream: bool | None = None
-    tools: list[ToolParam] | None = None
+    tools: list[ResponseTool] | None = None
     tool_choice: StringOrToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: Text | None = None
@@ -75,7 +83,7 @@ class ResponseBody(Body):
     include: list[str] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     user: str | None = None
-    safety_identifier: str | None = None
+    safety_identifier: str | None = Field(None, max_length=64)
     prompt_cache_key: str | None = None
     # vLLM's.
     top_k: int | None = Field(None, ge=-1, le=2**31)

@@ -128,13 +128,13 @@ def _tool_choice(body: ResponseBody) -> Any:
     choice = body.tool_choice
     if choice is None or isinstance(choice, str):
         return choice or "auto"
-    return choice.model_dump(exclude_none=True)
+    return choice.echo()
 
 
 def _text(body: ResponseBody) -> dict[str, Any]:
     text: dict[str, Any] = {"format": {"type": "text"}}
     if body.text is not None and body.text.format is not None:
-        text["format"] = body.text.format.model_dump(by_alias=True, exclude_none=True)
+        text["format"] = body.text.format.echo()
     if body.text is not None and body.text.verbosity is not None:
         text["verbosity"] = body.text.verbosity
     return text

@@ -14,7 +14,7 @@ from services.router.openai.union import union
 _MODES = {"none": ToolMode.NONE, "auto": ToolMode.AUTO, "required": ToolMode.REQUIRED}
 
 
-class ToolParam(Body):
+class ResponseTool(Body):
     type: str
     name: str | None = None
     description: str | None = None
@@ -46,7 +46,7 @@ class AllowedTool(Body):
     name: str | None = None
 
 
-class ToolChoiceParam(Body):
+class ResponseToolChoice(Body):
     type: str
     # A function's.
     name: str | None = None
@@ -54,19 +54,26 @@ class ToolChoiceParam(Body):
     mode: Literal["auto", "required"] | None = None
     tools: list[AllowedTool] | None = Field(None, min_length=1)
 
+    def echo(self) -> dict[str, Any]:
+        """As the response repeats it. Of a choice that `choose` takes."""
+        if self.type == "function":
+            return {"type": self.type, "name": self.name}
+        tools = [{"type": tool.type, "name": tool.name} for tool in self.tools or ()]
+        return {"type": self.type, "mode": self.mode or "auto", "tools": tools}
+
 
 def _tag(value: object) -> str | None:
     return "#string" if isinstance(value, str) else "#object" if isinstance(value, dict) else None
 
 
 StringOrToolChoice = Annotated[
-    Annotated[Literal["none", "auto", "required"], Tag("#string")] | Annotated[ToolChoiceParam, Tag("#object")],
+    Annotated[Literal["none", "auto", "required"], Tag("#string")] | Annotated[ResponseToolChoice, Tag("#object")],
     union(_tag, "a string or an object"),
 ]
 
 
 def choose(
-    choice: str | ToolChoiceParam | None, tools: tuple[Tool, ...], parallel: bool
+    choice: str | ResponseToolChoice | None, tools: tuple[Tool, ...], parallel: bool
 ) -> tuple[tuple[Tool, ...], ToolChoice]:
     """The tools that may be used, and how. Raises ApiError."""
     if choice is None or isinstance(choice, str):

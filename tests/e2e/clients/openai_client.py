@@ -20,6 +20,8 @@ TOOL = {
         },
     },
 }
+# A model that was never taught to call would make several.
+ONE_CALL = {"tool_choice": "required", "parallel_tool_calls": False}
 
 
 def main(url: str, name: str, part: str) -> object:
@@ -38,7 +40,7 @@ def main(url: str, name: str, part: str) -> object:
             except BadRequestError as error:
                 return {"status": error.status_code, "param": error.param}
         case "structured":
-            answer = client.chat.completions.create(tools=[TOOL], tool_choice="required", **options)
+            answer = client.chat.completions.create(tools=[TOOL], **ONE_CALL, **options)
             (tool_call,) = answer.choices[0].message.tool_calls
             return {"name": tool_call.function.name, **json.loads(tool_call.function.arguments)}
     raise ValueError(part)

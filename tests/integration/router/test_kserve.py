@@ -102,6 +102,9 @@ async def test_a_probe_does_not_wait_for_the_first_scheduler(start_router: Start
 async def test_of_two_models_one_may_be_ready(start_router: StartRouter) -> None:
     gone, here = fake_scheduler(name="gone"), fake_scheduler(name="here")
     api = await start_router(gone, here)
+    # One is enough for the router to start, and the other is not known yet.
+    while not all(connection.is_ready for connection in api.router.placement.connections):
+        await typed(api).ServerLive(open_inference_pb2.ServerLiveRequest())
     for name in ("gone", "here"):
         while not (await typed(api).ModelReady(open_inference_pb2.ModelReadyRequest(name=name))).ready:
             pass

@@ -11,13 +11,24 @@ import jsonschema
 import pytest
 from google.api.httpbody_pb2 import HttpBody
 
+from deploy.envoy.routes import http_annotations
 from quire.anthropic.v1 import anthropic_pb2_grpc
 from quire.ollama.v1 import ollama_pb2, ollama_pb2_grpc
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
-from tests.integration.router.conftest import GREETING, MODEL, Api, StartRouter, answer_text, fake_scheduler
+from tests.integration.router.conftest import (
+    GREETING,
+    HTTP_STATUS,
+    MODEL,
+    Api,
+    Reply,
+    StartRouter,
+    answer_text,
+    checked,
+    fake_scheduler,
+)
 from tests.integration.router.fake_scheduler import Answer, unpack
-from tests.integration.router.small_tokenizers import byte_level
+from tests.integration.router.small_tokenizers import CHAT_TEMPLATE, byte_level
 
 USER = {"role": "user", "content": "Hello"}
 MESSAGE = {"model": MODEL, "max_tokens": 100, "messages": [USER]}
@@ -25,21 +36,33 @@ CHAT = {"model": MODEL, "messages": [USER], "stream": False}
 RESPONSE = {"model": MODEL, "input": "Hello"}
 
 
+def service_of(method: str) -> str:
+    services = ("anthropic.v1.AnthropicService", "ollama.v1.OllamaService", "openai.v1.OpenAIService")
+    return next(service for service in services if f"quire.{service}.{method}" in http_annotations())
+
+
 async def post(api: Api, method: str, body: Any, *metadata: tuple[str, str]) -> list[bytes]:
     """The answer's messages. `method`: CreateMessage and the like, of whichever service has it."""
-    stubs: list[Any] = [
-        anthropic_pb2_grpc.AnthropicServiceStub(api.channel), ollama_pb2_grpc.OllamaServiceStub(api.channel), api.stub,
-    ]  # fmt: skip
-    stub = next(stub for stub in stubs if hasattr(stub, method))
-    call = getattr(stub, method)(HttpBody(data=json.dumps(body).encode()), metadata=metadata)
-    return [reply.data async for reply in call]
+    stubs: dict[str, Any] = {
+        "anthropic.v1.AnthropicService": anthropic_pb2_grpc.AnthropicServiceStub(api.channel),
+        "ollama.v1.OllamaService": ollama_pb2_grpc.OllamaServiceStub(api.channel),
+        "openai.v1.OpenAIService": api.stub,
+    }
+    service = service_of(method)
+    call = getattr(stubs[service], method)(HttpBody(data=json.dumps(body).encode()), metadata=metadata)
+    replies = [reply async for reply in call]
+    answer = Reply(replies[0].content_type, [reply.data for reply in replies])
+    return checked(answer, method, service=service).messages
 
 
 async def error_of(api: Api, method: str, body: Any, *metadata: tuple[str, str]) -> tuple[grpc.StatusCode, Any]:
     """The call's status, and the body of its error."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await post(api, method, body, *metadata)
-    return caught.value.code(), json.loads(dict(caught.value.trailing_metadata() or ())["quire-error"])
+    status = caught.value.code()
+    body = str(dict(caught.value.trailing_metadata() or ())["quire-error"])
+    checked(Reply("application/json", [body.encode()]), method, HTTP_STATUS[status], service_of(method))
+    return status, json.loads(body)
 
 
 async def test_every_api_answers_the_same_conversation_alike(start_router: StartRouter) -> None:
@@ -200,3 +223,62 @@ async def test_responses_match_openai_s_published_schema(start_router: StartRout
         assert len(events) > 8
         for event in events:
             assert [error.message for error in schemas["ResponseStreamEvent"].iter_errors(event)] == [], event
+
+
+TOOLS: dict[str, Any] = {
+    "CreateChatCompletion": {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}},
+    "CreateResponse": {"type": "function", "name": "add", "description": "Adds.", "parameters": {"type": "object"}},
+    "CreateMessage": {"name": "add", "input_schema": {"type": "object"}},
+    "Chat": {"type": "function", "function": {"name": "add"}},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("method", TOOLS)
+async def test_thoughts_texts_and_calls_are_as_documented(start_router: StartRouter, method: str, stream: bool) -> None:
+    text = '<think>\nHm.\n</think>\n\nI add.\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+    template = CHAT_TEMPLATE + "{# </think> <tool_call> {{ tools }} #}"
+    api = await start_router(fake_scheduler(answer_text(text), chat_template=template, max_model_len=4096))
+    bodies: dict[str, dict[str, Any]] = {"CreateResponse": RESPONSE, "CreateMessage": MESSAGE}
+    body = bodies.get(method, {"model": MODEL, "messages": [USER]})
+    # Whatever is answered is held against the documents by `post`.
+    data = b"".join(await post(api, method, body | {"tools": [TOOLS[method]], "stream": stream}))
+    assert {"CreateMessage": b"thinking", "Chat": b"thinking"}.get(method, b"reasoning") in data
+    assert b'"add"' in data
+    assert b"</think>" not in data
+    assert b"<tool_call>" not in data
+
+
+async def test_a_response_repeats_what_is_known_of_its_request(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(answer_text("{}"), max_model_len=4096))
+    tool = {**TOOLS["CreateResponse"], "surprise": 1}
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "add", "surprise": 1}]}
+    schema = {"type": "json_schema", "name": "n", "description": "d", "schema": {"type": "object"}, "strict": True}
+    for asked, repeated in (
+        (schema | {"surprise": 1}, schema),
+        ({"type": "text", "name": "n", "surprise": 1}, {"type": "text"}),
+    ):
+        body = {"tools": [tool], "tool_choice": allowed | {"surprise": 1}, "text": {"format": asked}}
+        (reply,) = await post(api, "CreateResponse", RESPONSE | body)
+        response = json.loads(reply)
+        assert response["text"] == {"format": repeated}
+        assert response["tools"] == [TOOLS["CreateResponse"] | {"strict": False}]
+        assert response["tool_choice"] == allowed | {"tools": [{"type": "function", "name": "add"}]}
+    named = {"type": "function", "name": "add"}
+    (reply,) = await post(api, "CreateResponse", RESPONSE | {"tools": [tool], "tool_choice": named | {"surprise": 1}})
+    assert json.loads(reply)["tool_choice"] == named
+    _, error = await error_of(api, "CreateResponse", RESPONSE | {"safety_identifier": "x" * 65})
+    assert error["error"]["param"] == "safety_identifier"
+
+
+async def test_ollama_s_models_are_as_documented(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    stub = ollama_pb2_grpc.OllamaServiceStub(api.channel)
+    for method, request in (
+        ("ListModels", ollama_pb2.ListModelsRequest()), ("ListRunningModels", ollama_pb2.ListRunningModelsRequest()),
+        ("GetVersion", ollama_pb2.GetVersionRequest()), ("ShowModel", HttpBody(data=b'{"model": "test-model"}')),
+    ):  # fmt: skip
+        reply = await getattr(stub, method)(request)
+        checked(Reply(reply.content_type, [reply.data]), method, service="ollama.v1.OllamaService")
+    for body in (CHAT | {"messages": []}, CHAT | {"messages": [], "keep_alive": 0, "stream": True}):
+        assert json.loads(b"".join(await post(api, "Chat", body)))["done_reason"] in ("load", "unload")

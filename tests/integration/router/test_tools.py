@@ -361,3 +361,39 @@ async def test_the_typed_api_and_its_client_have_tools_and_reasoning_too(start_r
         with pytest.raises(QuireError) as refused:
             await client.chat([broken])
         assert refused.value.param == "messages[0].tool_calls[0].arguments"
+
+
+@pytest.mark.parametrize("template", [CHAT_TEMPLATE, QWEN], ids=["no tools in the template", "tools in the template"])
+async def test_tokenize_counts_the_prompt_that_a_chat_has(start_router: StartRouter, template: str) -> None:
+    scheduler = fake_scheduler(chat_template=template)
+    api = await start_router(scheduler)
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Bonn"}'}}
+    messages = [
+        {"role": "user", "content": "How is it in Bonn?"},
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "Rain."},
+    ]
+    counts = set()
+    for choice in (
+        {}, {"tool_choice": "none"}, {"tool_choice": "required"}, {"parallel_tool_calls": False},
+        {"reasoning_effort": "none"},
+    ):  # fmt: skip
+        body = {"model": conftest.MODEL, "messages": messages, "tools": [WEATHER, TIME], **choice}
+        await api.chat(**body)
+        tokens = (await api.post("Tokenize", body)).json["tokens"]
+        assert tokens == unpack(scheduler.submits[-1].prompt_token_ids), choice
+        counts.add(len(tokens))
+    assert len(counts) > 1
+
+
+async def test_tokenize_refuses_tools_as_a_chat_does(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    for wrong in (
+        {"tools": [WEATHER, WEATHER]}, {"tools": [{"type": "function"}]}, {"tool_choice": "required"},
+        {"messages": [{"role": "tool", "content": "Rain.", "tool_call_id": "call_9"}]},
+    ):  # fmt: skip
+        body = {"messages": [{"role": "user", "content": "Hello"}], **wrong}
+        of_chat = await api.refused("CreateChatCompletion", body)
+        of_tokenize = await api.refused("Tokenize", body)
+        assert of_tokenize.error == of_chat.error
+        assert of_tokenize.error["param"] is not None

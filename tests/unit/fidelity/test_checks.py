@@ -76,6 +76,46 @@ def test_what_openais_schema_does_not_allow_is_said() -> None:
     assert any(found.startswith("OpenAI's schema") and "created" in found for found in problems)
 
 
+def test_each_api_s_streams_and_errors_are_told_apart() -> None:
+    broken = {"type": "error", "error": {"type": "api_error", "message": "m"}}
+    stop = {"type": "message_stop"}
+    body = "".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in (stop, broken))
+    answer = Answer("POST", "/v1/messages", 200, "text/event-stream", body.encode())
+    assert own_document.problems(answer) == []
+    wrong = Answer("POST", "/v1/messages", 200, "text/event-stream", body.replace("api_error", "fault").encode())
+    assert len(own_document.problems(wrong)) == 1
+    line = {"model": "m", "created_at": "2026-01-01T00:00:00Z", "response": "x", "done": False}
+    lines = "".join(json.dumps(value) + "\n" for value in (line, {"error": "m"}))
+    answer = Answer("POST", "/api/generate", 200, "application/x-ndjson", lines.encode())
+    assert own_document.problems(answer) == []
+    wrong = Answer("POST", "/api/chat", 200, "application/x-ndjson", lines.encode())
+    assert any("response" in problem for problem in own_document.problems(wrong))
+
+
+@pytest.mark.skipif(not published.DOCUMENT.exists(), reason="OpenAI's OpenAPI document is not here")
+def test_a_response_whose_error_is_null_is_no_error() -> None:
+    problems = published.problems(whole("/v1/responses", 200, {"object": "response", "error": None}, "POST"))
+    assert any("'output' is a required property" in found.replace('"', "'") for found in problems)
+    assert any(found.startswith("the SDK") for found in problems)
+
+
+LOGPROBS = {"text_offset": [0, 1], "tokens": ["a", "b"], "token_logprobs": [None, -1.0], "top_logprobs": [None, {}]}
+
+
+@pytest.mark.parametrize("is_stream", [False, True], ids=["whole", "streamed"])
+def test_an_echoed_prompt_s_first_token_has_no_log_probability(is_stream: bool) -> None:
+    choice = {"index": 0, "text": "ab", "logprobs": LOGPROBS, "finish_reason": "stop", "stop_reason": None}
+    value = {
+        "id": "x", "object": "text_completion", "created": 1, "model": "m", "choices": [choice],
+        "system_fingerprint": "f",
+    }  # fmt: skip
+    kind = "text/event-stream" if is_stream else "application/json"
+    text = f"data: {json.dumps(value)}\n\n" if is_stream else json.dumps(value)
+    assert published.problems(Answer("POST", "/v1/completions", 200, kind, text.encode())) == []
+    wrong = text.replace('"text_offset": [0', '"text_offset": [null')
+    assert published.problems(Answer("POST", "/v1/completions", 200, kind, wrong.encode())) != []
+
+
 def test_only_a_broken_connection_may_end_within_an_event() -> None:
     with pytest.raises(AssertionError, match="a stream ends with"):
         own_document.problems(stream(CHUNK, rest="data: {"))

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from deploy.envoy.routes import http_annotations
 from services.router.openai.validation import parse_body
 from services.router.openapi.document import document
-from services.router.openapi.operation import Operation, Reply
+from services.router.openapi.operation import Operation, Reply, may_lack
 from services.router.openapi.page import page, type_of
 from services.router.openapi.paths import OPERATIONS
 
@@ -39,6 +39,8 @@ def test_every_schema_is_one_and_every_reference_leads_somewhere() -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
     references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(DOCUMENT)))
     assert references == set(schemas)
+    # Pydantic's name for what has a class's name and is not the only one.
+    assert not [name for name in schemas if "__" in name]
 
 
 def test_a_new_field_is_in_the_document() -> None:
@@ -71,6 +73,23 @@ def test_an_api_may_have_streams_and_errors_of_its_own() -> None:
     responses = document([operation], "1")["paths"]["/say"]["post"]["responses"]
     assert set(responses["200"]["content"]) == {"application/json", "application/x-ndjson"}
     assert responses["400"]["content"] == {"application/json": {"schema": {"$ref": "#/components/schemas/Fault"}}}
+
+
+def test_where_nothing_is_ever_found_no_answer_is_promised() -> None:
+    operation = Operation("GET", "/lost/{id}", "lost", "Lost", "Finds nothing", is_always_missing=True)
+    responses = document([operation], "1")["paths"]["/lost/{id}"]["get"]["responses"]
+    assert "200" not in responses
+    assert responses["404"]["description"] == "There is none."
+
+
+def test_a_field_that_may_lack_may_not_be_null() -> None:
+    class Answer(Reply):
+        note: str = may_lack("If there is one.")
+
+    made = document([Operation("GET", "/note", "note", "Notes", "Reads", reply=Answer)], "1")
+    schema = made["components"]["schemas"]["Answer"]
+    assert schema["properties"] == {"note": {"type": "string", "description": "If there is one."}}
+    assert "required" not in schema
 
 
 def test_errors_are_those_that_can_happen() -> None:

@@ -63,8 +63,35 @@ def test_one_call_is_all_where_several_are_not_wanted() -> None:
 
 
 def test_a_named_function_is_its_own_schema() -> None:
-    assert schema_of(ToolChoice(ToolMode.NAMED, "plant")) == TREE
+    assert schema_of(ToolChoice(ToolMode.NAMED, "plant")) == TREE | {"additionalProperties": False}
     assert not is_valid([], schema_of(ToolChoice(ToolMode.NAMED, "get_time")))
+
+
+NAMED = {"a": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "is_closed"),
+    [
+        ({"properties": NAMED}, True),
+        ({"properties": NAMED, "required": ["a"]}, True),
+        ({"properties": NAMED, "required": ["a", "b"]}, False),
+        ({"properties": NAMED, "additionalProperties": {"type": "string"}}, False),
+        ({"properties": NAMED, "additionalProperties": True}, False),
+        ({"properties": NAMED, "allOf": [{"properties": {"b": {}}, "required": ["b"]}]}, False),
+        ({"properties": NAMED, "minProperties": 2}, False),
+        # No schemas, which are refused elsewhere.
+        ({"properties": NAMED, "required": 5}, False),
+        ({"properties": NAMED, "required": [[]]}, False),
+        ({"properties": 5}, False),
+        ({}, False),
+    ],
+)
+def test_arguments_that_a_function_does_not_name_are_not_written(parameters: dict[str, Any], is_closed: bool) -> None:
+    structure = structure_of([Tool("f", parameters=parameters)], ToolChoice(ToolMode.NAMED, "f"))
+    assert structure is not None
+    closed = {"additionalProperties": False} if is_closed else {}
+    assert json.loads(structure.source) == {"type": "object", **parameters, **closed}
 
 
 def test_a_free_model_has_no_grammar() -> None:

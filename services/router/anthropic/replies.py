@@ -1,0 +1,144 @@
+"""The answers of Anthropic's Messages API."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, RootModel
+
+from services.router.openapi.operation import Reply
+
+
+class TextContent(Reply):
+    type: Literal["text"]
+    text: str
+
+
+class ThinkingContent(Reply):
+    type: Literal["thinking"]
+    thinking: str
+    signature: str = Field(description="Nothing is checked by it.")
+
+
+class ToolUseContent(Reply):
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+Content = Annotated[TextContent | ThinkingContent | ToolUseContent, Field(discriminator="type")]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+
+
+class AnthropicUsage(Reply):
+    input_tokens: int = Field(description="Those that were computed; what was found in the cache comes on top.")
+    cache_creation_input_tokens: int
+    cache_read_input_tokens: int
+    output_tokens: int
+
+
+class AnthropicMessage(Reply):
+    id: str
+    type: Literal["message"]
+    role: Literal["assistant"]
+    model: str
+    content: list[Content]
+    stop_reason: StopReason | None = Field(description="Null in the event that begins a stream.")
+    stop_sequence: str | None
+    usage: AnthropicUsage
+
+
+class MessageStartEvent(Reply):
+    type: Literal["message_start"]
+    message: AnthropicMessage
+
+
+class PingEvent(Reply):
+    type: Literal["ping"]
+
+
+class ContentBlockStartEvent(Reply):
+    type: Literal["content_block_start"]
+    index: int
+    content_block: Content
+
+
+class TextDelta(Reply):
+    type: Literal["text_delta"]
+    text: str
+
+
+class ThinkingDelta(Reply):
+    type: Literal["thinking_delta"]
+    thinking: str
+
+
+class SignatureDelta(Reply):
+    type: Literal["signature_delta"]
+    signature: str
+
+
+class InputJsonDelta(Reply):
+    type: Literal["input_json_delta"]
+    partial_json: str
+
+
+class ContentBlockDeltaEvent(Reply):
+    type: Literal["content_block_delta"]
+    index: int
+    delta: Annotated[TextDelta | ThinkingDelta | SignatureDelta | InputJsonDelta, Field(discriminator="type")]
+
+
+class ContentBlockStopEvent(Reply):
+    type: Literal["content_block_stop"]
+    index: int
+
+
+class MessageEnd(Reply):
+    stop_reason: StopReason
+    stop_sequence: str | None
+
+
+class MessageDeltaEvent(Reply):
+    type: Literal["message_delta"]
+    delta: MessageEnd
+    usage: AnthropicUsage
+
+
+class MessageStopEvent(Reply):
+    type: Literal["message_stop"]
+
+
+class MessageEvent(
+    RootModel[
+        Annotated[
+            MessageStartEvent
+            | PingEvent
+            | ContentBlockStartEvent
+            | ContentBlockDeltaEvent
+            | ContentBlockStopEvent
+            | MessageDeltaEvent
+            | MessageStopEvent,
+            Field(discriminator="type"),
+        ]
+    ]
+):
+    """One event of a message that streams."""
+
+
+class TokenCount(Reply):
+    input_tokens: int
+
+
+class AnthropicErrorDetails(Reply):
+    type: Literal[
+        "invalid_request_error", "authentication_error", "not_found_error", "request_too_large", "rate_limit_error",
+        "api_error", "overloaded_error", "timeout_error",
+    ]  # fmt: skip
+    message: str
+
+
+class AnthropicError(Reply):
+    type: Literal["error"]
+    error: AnthropicErrorDetails

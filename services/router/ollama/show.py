@@ -1,0 +1,13 @@
+"""The body of /api/show."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from services.router.openai.body import Body
+
+
+class ShowBody(Body):
+    model: str | None = Field(None, min_length=1)
+    # The same, in older clients.
+    name: str | None = Field(None, min_length=1)

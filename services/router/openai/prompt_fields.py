@@ -1,0 +1,51 @@
+"""The fields of bodies with messages that say, besides them, what a chat template writes."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+from services.router.chat.tools import MAX_TOOLS
+from services.router.errors import invalid
+from services.router.openai.tools import ToolChoiceField, ToolDefinition
+
+MAX_DOCUMENTS = 1024
+
+
+class PromptFields(BaseModel):
+    """Mixed into the body."""
+
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
+    tools: list[ToolDefinition] | None = Field(None, max_length=MAX_TOOLS)
+    tool_choice: ToolChoiceField | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+
+    def check_prompt(self) -> None:
+        """Raises ApiError."""
+        if (
+            self.continue_final_message
+            and self.add_generation_prompt
+            and "add_generation_prompt" in self.model_fields_set
+        ):
+            message = "'continue_final_message' and 'add_generation_prompt' exclude each other."
+            raise invalid(message, "continue_final_message")
+
+    @property
+    def adds_generation_prompt(self) -> bool:
+        return self.add_generation_prompt and not self.continue_final_message
+
+    @property
+    def template_kwargs(self) -> dict[str, Any] | None:
+        """Templates read as arguments of theirs how much the model is to reason."""
+        if self.reasoning_effort is None:
+            return self.chat_template_kwargs
+        effort: dict[str, Any] = {"reasoning_effort": self.reasoning_effort}
+        if self.reasoning_effort == "none":
+            effort["enable_thinking"] = False
+        return effort | (self.chat_template_kwargs or {})

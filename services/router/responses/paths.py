@@ -1,0 +1,47 @@
+"""What OpenAI's responses serve, for the document."""
+
+from __future__ import annotations
+
+from services.router.openapi.operation import Example, Operation
+from services.router.responses.body import ResponseBody
+from services.router.responses.replies import Response, ResponseEvent
+
+_TAG = "OpenAI's responses"
+_MODEL = "quire-chat"
+_QUESTION = "What is 7 plus 5?"
+_ADD = {
+    "type": "function",
+    "name": "add",
+    "parameters": {
+        "type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"],
+    },
+}  # fmt: skip
+
+OPERATIONS = (
+    Operation(
+        "POST", "/v1/responses", "createResponse", _TAG, "Answers a conversation",
+        "As OpenAI's, of text and functions. Nothing is kept: a conversation goes on with all of its items in `input`. "
+        "A stream's last event is `response.completed`, `response.incomplete` or `response.failed`.",
+        body=ResponseBody, reply=Response, event=ResponseEvent,
+        examples=(
+            Example("A question", {"model": _MODEL, "input": _QUESTION, "max_output_tokens": 16}),
+            Example(
+                "Streamed",
+                {
+                    "model": _MODEL, "instructions": "Be brief.", "input": [{"role": "user", "content": _QUESTION}],
+                    "max_output_tokens": 16, "temperature": 0, "stream": True,
+                },
+            ),
+            Example(
+                "A function that must be called",
+                {"model": _MODEL, "input": _QUESTION, "tools": [_ADD], "tool_choice": "required"},
+            ),
+        ),
+        names_model=True, may_overload=True,
+    ),
+    Operation(
+        "GET", "/v1/responses/{response_id}", "retrieveResponse", _TAG, "Finds no response",
+        "The answer is 404, whatever the id: no response is kept.",
+        parameters={"response_id": "The id of a response."}, is_always_missing=True,
+    ),
+)  # fmt: skip

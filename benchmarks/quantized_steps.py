@@ -34,7 +34,7 @@ ROUNDS = 15
 def decode_step(config: ModelConfig, quantize: Quantizer, batch_size: int) -> Callable[[], object]:
     """Of `batch_size` sequences with CONTEXT tokens each."""
     ops = create_ops(CPU, torch.float32)
-    source = Quantizing(DummySource(config, CPU, torch.float32), quantize)
+    source = Quantizing(DummySource(parameters(config), CPU, torch.float32), quantize)
     decoder = Decoder(config, ops, source, CONTEXT)
     shape = AttentionShape(
         config.num_heads, config.num_kv_heads, config.head_dim, BLOCK_SIZE, torch.float32, torch.float32

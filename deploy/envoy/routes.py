@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from google.api import annotations_pb2
@@ -39,9 +40,10 @@ def service_names() -> tuple[str, ...]:
     return tuple(str(service.full_name) for service, _ in _SERVICES)
 
 
-def http_annotations() -> dict[str, tuple[str, str]]:
-    """By each method's full name its verb and path template: `GET` and `/v1/models/{model=**}`."""
-    return {method.full_name: _annotation(method) for service, _ in _SERVICES for method in service.methods}
+def http_annotations() -> dict[str, list[tuple[str, str]]]:
+    """By each method's full name its verbs and path templates, such as `GET` and `/v1/models/{model=**}`: one, and
+    others that mean the same."""
+    return {method.full_name: _annotations(method) for service, _ in _SERVICES for method in service.methods}
 
 
 def http_routes() -> tuple[HttpRoute, ...]:
@@ -49,7 +51,7 @@ def http_routes() -> tuple[HttpRoute, ...]:
     than `/a/b`, `/a/{name=**}` or `/a/{name=**}/b`."""
     methods: dict[tuple[str, str, str], list[str]] = {}
     for service, api in _SERVICES:
-        for verb, template in map(_annotation, service.methods):
+        for verb, template in chain.from_iterable(map(_annotations, service.methods)):
             head, brace, variable = template.partition("{")
             if brace and ("=**}" not in variable or "{" in variable):
                 raise ValueError(f"the gateway knows no path template like {template}")
@@ -60,7 +62,7 @@ def http_routes() -> tuple[HttpRoute, ...]:
     return tuple(sorted(routes, key=lambda route: (route.match != "path", -len(route.path))))
 
 
-def _annotation(method: Any) -> tuple[str, str]:
+def _annotations(method: Any) -> list[tuple[str, str]]:
     rule = method.GetOptions().Extensions[annotations_pb2.http]
-    verb = rule.WhichOneof("pattern")
-    return verb.upper(), getattr(rule, verb)
+    bindings = [(binding.WhichOneof("pattern"), binding) for binding in (rule, *rule.additional_bindings)]
+    return [(verb.upper(), getattr(binding, verb)) for verb, binding in bindings]

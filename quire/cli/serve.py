@@ -109,8 +109,12 @@ async def _unhealthy(url: str) -> str | None:
 
 async def _welcome(url: str, api_key: str | None) -> None:
     models = await ask(url.removeprefix("http://"), "/v1/models", api_key=api_key)
-    model = str(json.loads(models.body)["data"][0]["id"])
-    request = json.dumps({"model": model, "messages": [{"role": "user", "content": "Hello!"}], "stream": True})
+    card = json.loads(models.body)["data"][0]
+    model, generates = str(card["id"]), "generate" in card["tasks"]
+    path, body = "embeddings", dict[str, object](model=model, input="Hello!")
+    if generates:
+        message = {"role": "user", "content": "Hello!"}
+        path, body = "chat/completions", {"model": model, "messages": [message], "stream": True}
     # The key itself is not for a terminal, or a log.
     header, note = "", ""
     if api_key is not None:
@@ -121,8 +125,9 @@ async def _welcome(url: str, api_key: str | None) -> None:
         f"  OpenAI's API   {url}/v1\n"
         f"  gRPC           {url.removeprefix('http://')}\n"
         f"  metrics        {url}/metrics\n\n"
-        f"Try:  curl -N {url}/v1/chat/completions -H 'content-type: application/json'{header} -d '{request}'\n"
-        f"      quire chat --url {url}\n{note}\n"
+        f"Try:  curl -N {url}/v1/{path} -H 'content-type: application/json'{header} -d '{json.dumps(body)}'\n"
+        + (f"      quire chat --url {url}\n" if generates else "")
+        + f"{note}\n"
         "Ctrl-C stops it.",
         flush=True,
     )

@@ -2,8 +2,8 @@
 
 from quire.client.aio import AsyncClient, AsyncStream
 from quire.client.errors import QuireError, StreamCutError
-from quire.client.options import ChatOptions, Options
-from quire.client.results import Choice, Delta, Model, Result, TokenLogprob, ToolCall, ToolCallDelta, Usage
+from quire.client.options import ChatOptions, EmbedOptions, Options
+from quire.client.results import Choice, Delta, Embeddings, Model, Result, TokenLogprob, ToolCall, ToolCallDelta, Usage
 from quire.client.sync import Client, Stream
 from quire.client.tools import Tool
 
@@ -14,6 +14,8 @@ __all__ = [
     "Choice",
     "Client",
     "Delta",
+    "EmbedOptions",
+    "Embeddings",
     "Model",
     "Options",
     "QuireError",

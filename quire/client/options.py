@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from quire.client.tools import Tool, tool_choice_to_proto, tools_to_proto
-from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, inference_pb2, pooling_pb2, sampling_pb2
 
 
 class Options(TypedDict, total=False):
@@ -66,6 +66,17 @@ class ChatOptions(Options, total=False):
     parallel_tool_calls: bool
 
 
+class EmbedOptions(TypedDict, total=False):
+    """How to embed; every option may be left out. Meanings as in EmbedRequest (quire/inference/v1/inference.proto)."""
+
+    dimensions: int
+    normalize: bool
+    truncate_prompt_tokens: int
+    cache_salt: str
+    priority: int
+    tenant: str
+
+
 # A role and content each; an assistant's may have `reasoning` and `tool_calls` (those of a Result), a tool's has the
 # `tool_call_id` that it answers.
 Messages = Iterable[Mapping[str, Any]]
@@ -93,6 +104,28 @@ def chat_request(model: str, messages: Messages, options: ChatOptions) -> infere
         tool_choice=tool_choice_to_proto(values.pop("tool_choice", None), values.pop("parallel_tool_calls", None)),
     )
     request.options.CopyFrom(options_to_proto(values))
+    return request
+
+
+def embed_request(
+    model: str, inputs: Sequence[str] | Sequence[Sequence[int]], options: EmbedOptions
+) -> inference_pb2.EmbedRequest:
+    """`inputs`: texts, or token ids of each. Raises TypeError for an option that there is not."""
+    if unknown := options.keys() - EmbedOptions.__annotations__.keys():
+        raise TypeError(f"there is no option {min(unknown)!r}")
+    request = inference_pb2.EmbedRequest(
+        model=model,
+        pooling=pooling_pb2.PoolingParams(dimensions=options.get("dimensions"), normalize=options.get("normalize")),
+        truncate_prompt_tokens=options.get("truncate_prompt_tokens"),
+        cache_salt=options.get("cache_salt", ""),
+        priority=options.get("priority", 0),
+        tenant=options.get("tenant", ""),
+    )
+    for given in inputs:
+        if isinstance(given, str):
+            request.inputs.add(text=given)
+        else:
+            request.inputs.add(token_ids=inference_pb2.TokenIds(ids=given))
     return request
 
 

@@ -189,3 +189,31 @@ class Gatherer:
         if usage is None or not choices:
             raise StreamCutError
         return Result(tuple(choices), usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Embeddings:
+    """A vector for each input, in their order."""
+
+    vectors: tuple[tuple[float, ...], ...]
+    usage: Usage
+
+
+@dataclass(slots=True)
+class VectorGatherer:
+    """Collects what one call to Embed brings."""
+
+    vectors: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    usage: Usage | None = None
+
+    def add(self, message: inference_pb2.EmbedResponse) -> None:
+        if message.WhichOneof("event") == "final":
+            self.usage = usage_from_proto(message.final.usage)
+        else:
+            self.vectors[message.embedding.index] = tuple(message.embedding.values)
+
+    def result(self) -> Embeddings:
+        """Raises StreamCutError where the final message is missing."""
+        if self.usage is None:
+            raise StreamCutError
+        return Embeddings(tuple(self.vectors[index] for index in range(len(self.vectors))), self.usage)

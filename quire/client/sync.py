@@ -11,8 +11,27 @@ import grpc
 
 from quire.client.channel import CHANNEL_OPTIONS, credentials_metadata
 from quire.client.errors import QuireError, StreamCutError, error_from_status
-from quire.client.options import ChatOptions, Messages, Options, chat_request, generate_request, tokenize_request
-from quire.client.results import Delta, Gatherer, Model, Result, Usage, delta_from_proto, usage_from_proto
+from quire.client.options import (
+    ChatOptions,
+    EmbedOptions,
+    Messages,
+    Options,
+    chat_request,
+    embed_request,
+    generate_request,
+    tokenize_request,
+)
+from quire.client.results import (
+    Delta,
+    Embeddings,
+    Gatherer,
+    Model,
+    Result,
+    Usage,
+    VectorGatherer,
+    delta_from_proto,
+    usage_from_proto,
+)
 from quire.client.retries import Retries
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 
@@ -68,6 +87,22 @@ class Client:
         return Stream(
             lambda timeout: self._stub.Chat(request, timeout=timeout, metadata=self._metadata), self._retries()
         )
+
+    def embed(
+        self, inputs: Sequence[str] | Sequence[Sequence[int]], *, model: str = "", **options: Unpack[EmbedOptions]
+    ) -> Embeddings:
+        """A vector for each input, all of them texts or all of them token ids."""
+        request, retries = embed_request(model, inputs, options), self._retries()
+        while True:
+            gatherer = VectorGatherer()
+            try:
+                for message in self._stub.Embed(request, timeout=retries.timeout(), metadata=self._metadata):
+                    gatherer.add(message)
+                return gatherer.result()
+            except (grpc.RpcError, StreamCutError) as raised:
+                # The same inputs give the same vectors, so what has come already may be asked for again.
+                error = raised if isinstance(raised, QuireError) else _error_of(raised)
+                time.sleep(retries.delay(error))
 
     def tokenize(self, text: str | Messages, *, model: str = "", add_special_tokens: bool | None = None) -> list[int]:
         """Token ids of a text, or of a conversation as the model's chat template renders it."""

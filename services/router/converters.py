@@ -10,12 +10,13 @@ from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.constraints import TokenConstraints
 from services.router.errors import ApiError, kind_of_code
 from services.router.load import Load
-from services.router.model import ModelInfo
+from services.router.model import EmbeddingInfo, ModelInfo
+from services.router.pooling import PoolingParams
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.submission import FinishReason, PromptLogprob, Sequence, Submission, TokenLogprob
 
@@ -79,7 +80,24 @@ def model_from_proto(message: model_pb2.ModelInfo) -> ModelInfo:
         tokenizer_bytes=message.tokenizer_bytes,
         architecture=message.architecture,
         dtype=message.dtype,
+        embedding=_embedding_from_proto(message.embedding) if message.HasField("embedding") else None,
+        is_encoder=message.is_encoder,
     )
+
+
+def _embedding_from_proto(message: pooling_pb2.EmbeddingInfo) -> EmbeddingInfo:
+    return EmbeddingInfo(message.size, message.is_matryoshka, tuple(message.matryoshka_dimensions))
+
+
+def pooling_from_proto(message: pooling_pb2.PoolingParams) -> PoolingParams:
+    return PoolingParams(
+        message.dimensions if message.HasField("dimensions") else None,
+        message.normalize if message.HasField("normalize") else None,
+    )
+
+
+def _pooling_to_proto(pooling: PoolingParams) -> pooling_pb2.PoolingParams:
+    return pooling_pb2.PoolingParams(dimensions=pooling.dimensions, normalize=pooling.normalize)
 
 
 def load_from_proto(message: scheduler_pb2.Load) -> Load:
@@ -155,6 +173,7 @@ def _submit_to_proto(
         cache_salt=submission.cache_salt,
         priority=submission.priority,
         tenant=submission.tenant,
+        pooling=None if submission.pooling is None else _pooling_to_proto(submission.pooling),
     )
     if submission.deadline is not None:
         submit.timeout_ms = max(1, int((submission.deadline - now) * 1000))
@@ -181,6 +200,8 @@ class FrameFinish:
     # None with an error.
     reason: FinishReason | None
     error: ApiError | None
+    # float32, little-endian, of a sequence that was pooled; else empty.
+    embedding: bytes
 
 
 def frame_rows(frame: scheduler_pb2.Frame) -> Iterator[FrameRow]:
@@ -268,4 +289,4 @@ def finish_from_proto(finished: scheduler_pb2.Finished) -> FrameFinish:
         retry_after = finished.error.retry_after_ms / 1000 or None
         message = finished.error.message or "The scheduler ended this request without saying why."
         error = ApiError(kind_of_code(finished.error.code), message, retry_after=retry_after)
-    return FrameFinish(finished.sequence_id, finished.attempt, reason, error)
+    return FrameFinish(finished.sequence_id, finished.attempt, reason, error, finished.embedding)

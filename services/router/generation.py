@@ -103,11 +103,19 @@ class Generator:
 
     def start(self, request: GenerationRequest) -> Generation:
         """Submits it. A context manager: leaving it ends what still runs. Raises ApiError when there are too many."""
+        self.check_room()
+        generation = Generation(self, request, self._metrics)
+        self.began()
+        return generation
+
+    def check_room(self) -> None:
+        """Raises ApiError when there are too many requests in progress."""
         if self._num_requests >= self._max_num_requests:
             raise overloaded(f"This router has {self._max_num_requests} requests in progress and takes no more.")
-        generation = Generation(self, request, self._metrics)
+
+    def began(self) -> None:
+        """One more is in progress, until `ended`."""
         self._num_requests += 1
-        return generation
 
     def ended(self) -> None:
         self._num_requests -= 1

@@ -17,6 +17,7 @@ from services.router.calls import Calls
 from services.router.chat.forms import FormChoice
 from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
+from services.router.embedding.embedder import Embedder
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
@@ -69,6 +70,7 @@ class Router:
         )
         self.metrics = RequestMetrics()
         self.generator = Generator(self.placement, self.metrics, config.max_num_requests)
+        self.embedder = Embedder(self.generator, self.metrics)
         self.collector = RouterCollector(self.metrics, self.placement)
         calls = Calls(config.api_key, self.metrics)
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
@@ -83,7 +85,7 @@ class Router:
             self._add_kserve(calls)
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
-            InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n),
+            InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n, self.embedder),
         )
         self._server.add(
             open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server,
@@ -95,6 +97,8 @@ class Router:
         from services.router.answers import Answers
         from services.router.chat.service import ChatService
         from services.router.openai.completions import CompletionService
+        from services.router.openai.embeddings import EmbeddingService
+        from services.router.openai.scoring import ScoringService
         from services.router.openai.servicer import OpenAIServicer
 
         answers = Answers(calls, self.generator)
@@ -104,6 +108,8 @@ class Router:
             self.placement,
             chats,
             CompletionService(self.generator, answers, tracing),
+            EmbeddingService(self.placement, calls, self.embedder, tracing),
+            ScoringService(self.placement, calls, self.embedder, tracing),
             self.metrics,
             registry_of([self.collector, LoadCollector(self.placement)]),
             self._threads,

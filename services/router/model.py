@@ -11,6 +11,16 @@ from services.router.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
+class EmbeddingInfo:
+    """As in quire/inference/v1/pooling.proto, but for what the schedulers see to."""
+
+    # Values in a vector.
+    size: int
+    is_matryoshka: bool
+    matryoshka_dimensions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     name: str
     aliases: tuple[str, ...]
@@ -23,6 +33,15 @@ class ModelInfo:
     tokenizer_bytes: int
     architecture: str
     dtype: str
+    # None: it gives no embeddings.
+    embedding: EmbeddingInfo | None = None
+    # It gives nothing else.
+    is_encoder: bool = False
+
+    @property
+    def tasks(self) -> list[str]:
+        """What it can be asked for."""
+        return [*([] if self.is_encoder else ["generate"]), *([] if self.embedding is None else ["embed"])]
 
     @property
     def key(self) -> tuple[str, str]:
@@ -73,3 +92,10 @@ def context_length_exceeded(info: ModelInfo, however: str, param: str) -> ApiErr
         f"for an answer. Please shorten '{param}'.",
         param,
     )
+
+
+def check_generates(info: ModelInfo) -> None:
+    """Raises ApiError for a model that gives embeddings alone."""
+    if info.is_encoder:
+        message = f"The model `{info.name}` is an encoder: it gives embeddings and generates no text."
+        raise invalid(message, "model")

@@ -293,6 +293,7 @@ class SchedulerConnection:
             if finish.error is not None:
                 self._owner.on_refused(self, sequence, finish.error)
             elif finish.reason is not None:
+                sequence.embedding = finish.embedding
                 sequence.finish(finish.reason)
 
     def _apply_prompt_logprobs(self, frame: scheduler_pb2.Frame) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from services.router.constraints import TokenConstraints
 from services.router.errors import ApiError
+from services.router.pooling import PoolingParams
 from services.router.sampling import SamplingParams, StopConditions
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Sequence:
         "attempt",
         "choice_index",
         "connection",
+        "embedding",
         "finish_reason",
         "has_news",
         "logprobs",
@@ -122,6 +124,8 @@ class Sequence:
         # Beside output_token_ids, index by index, where the request asked for them.
         self.logprobs: list[TokenLogprob] = []
         self.finish_reason: FinishReason | None = None
+        # float32, little-endian, of a submission with `pooling`, once it has finished.
+        self.embedding = b""
         self.num_cached_tokens = 0
         self.attempt = 0
         # Where it runs now, under which name; None while it waits for a scheduler, and once it is over.
@@ -160,6 +164,7 @@ class Submission:
         "mailbox",
         "model",
         "num_tokens_at_wait",
+        "pooling",
         "priority",
         "prompt_logprobs",
         "prompt_token_ids",
@@ -190,9 +195,10 @@ class Submission:
         tenant: str = "",
         affinity: bytes = b"",
         constraints: TokenConstraints | None = None,
+        pooling: PoolingParams | None = None,
     ) -> None:
         """`sampling` resolved, `stop.max_tokens` set. `deadline`: on the event loop's clock, seconds. `affinity`: a key
-        of shared/placement.py."""
+        of shared/placement.py. `pooling`: the prompt's embedding is wanted instead of tokens; `max_tokens` is 0."""
         self.request_id = request_id
         self.model = model
         self.prompt_token_ids = prompt_token_ids
@@ -208,6 +214,7 @@ class Submission:
         self.affinity = affinity
         # Of the prompt's tokens from the second on, as they come with the first choice.
         self.prompt_logprobs: list[PromptLogprob] = []
+        self.pooling = pooling
         self.sequences = [Sequence(self, index) for index in range(n)]
         # Schedulers that turned it away, and why; it is not offered to them again until something has changed there.
         self.refused_by: dict[SchedulerConnection, ApiError] = {}
@@ -219,6 +226,8 @@ class Submission:
 
     def end_of(self, sequence: Sequence) -> FinishReason | None:
         """How the sequence has ended by the tokens received, or None where it goes on."""
+        if self.pooling is not None:
+            return None  # Its vector comes with the word that it has ended.
         output, stop = sequence.output_token_ids, self.stop
         if output and output[-1] in stop.end_token_ids(self.model.eos_token_ids):
             return FinishReason.STOP

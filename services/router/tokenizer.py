@@ -89,6 +89,18 @@ class Tokenizer:
 
         return await self.threads.run(sum(map(len, texts)), work)
 
+    async def encode_cut(self, texts: Sequence[str], add_special_tokens: bool, max_tokens: int) -> list[list[int]]:
+        """As `encode`, but for what goes beyond `max_tokens`: texts end sooner then, and special tokens stay."""
+        num_special = self._library.num_special_tokens_to_add(is_pair=False) if add_special_tokens else 0
+
+        def work() -> list[list[int]]:
+            encodings = self._library.encode_batch(texts, add_special_tokens=False)
+            for encoding in encodings:
+                encoding.truncate(max(0, max_tokens - num_special))
+            return [self._library.post_process(e, add_special_tokens=add_special_tokens).ids for e in encodings]
+
+        return await self.threads.run(sum(map(len, texts)), work)
+
     async def decode(self, prompts: Sequence[Sequence[int]], skip_special_tokens: bool = False) -> list[str]:
         """The text of each list of token ids. Raises ApiError when too many long texts wait."""
         return await self.threads.run(

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
 
 from .core.plan import U32, PromptLogprobs, StepPlan, StepResult
-from .core.sequence import ErrorKind, Failure, FinishReason
+from .core.sequence import ErrorKind, Failure, FinishReason, Pooling
 
 if sys.byteorder != "little":
     raise ImportError("the wire's columns are little-endian and this machine is not")
@@ -120,8 +120,14 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
             traceparent=request.traceparent,
             constraints=request.constraints,
             prompt_logprobs_from=new.prompt_logprobs_from,
+            pooling=None if request.pooling is None else _pooling_params(request.pooling),
         )
     return message
+
+
+def _pooling_params(pooling: Pooling) -> pooling_pb2.PoolingParams:
+    assert isinstance(pooling.params, pooling_pb2.PoolingParams)
+    return pooling.params
 
 
 def _columns(pairs: list[tuple[int, int]]) -> tuple[bytes, bytes]:
@@ -138,7 +144,8 @@ def result_from_proto(result: worker_pb2.StepResult) -> StepResult:
         )
     errors = [(error.wire_id, error.message) for error in result.errors]
     of_prompts = list(_split_prompt_logprobs(result.prompt_logprobs))
-    return StepResult(result.step_id, wire_ids, token_ids, errors, result.timings.run_us / 1e6, of_prompts)
+    pooled = [(sequence.wire_id, sequence.embedding) for sequence in result.pooled]
+    return StepResult(result.step_id, wire_ids, token_ids, errors, result.timings.run_us / 1e6, of_prompts, pooled)
 
 
 def logprobs_from_proto(logprobs: sampling_pb2.TokenLogprobs) -> dict[int, TokenLogprob]:

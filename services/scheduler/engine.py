@@ -63,6 +63,7 @@ class Engine:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
         if max(request.prompt_token_ids + request.output_token_ids, default=0) >= self._fleet.model.info.vocab_size:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "a token id is out of the model's range"))
+        self._fleet.model.check_task(request)
         try:
             sequence = self.core.submit(request)
         except RefusedError as error:
@@ -277,7 +278,7 @@ class Engine:
             assert isinstance(owner, Owner)
             if end.failure is not None:
                 logger.warning("request %s failed: %s", owner.request_id, end.failure.message)
-            owner.session.add_finished(owner, end.reason, end.failure)
+            owner.session.add_finished(owner, end.reason, end.failure, end.embedding)
             self._spans.end(owner, end.reason.name.lower())
 
     def _fail_all(self, failure: Failure) -> None:
@@ -304,6 +305,7 @@ def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
         seconds_per_swapped_block=hello.swap_seconds_per_block,
         enable_prefix_caching=config.enable_prefix_caching,
         fair_queueing=config.fair_queueing,
+        chunked_prefill=not hello.model.is_encoder,
     )
 
 

@@ -11,6 +11,9 @@ from .converters import FINISH_REASONS, TokenLogprob, error_to_proto
 from .core.plan import U32
 from .core.sequence import Failure, FinishReason
 
+# Of one message; it grows by a vector past this at most.
+MAX_EMBEDDING_BYTES = 1 << 20
+
 
 class FrameBuilder:
     """Collects tokens and endings until the router's writer takes them: one step's while it keeps up, more when it
@@ -22,6 +25,7 @@ class FrameBuilder:
         "_finished",
         "_first_output_indices",
         "_logprobs",
+        "_num_embedding_bytes",
         "_sequence_ids",
         "_started",
         "_token_ids",
@@ -35,6 +39,7 @@ class FrameBuilder:
         self._logprobs: list[tuple[int, TokenLogprob]] = []
         self._started: list[scheduler_pb2.Started] = []
         self._finished: list[scheduler_pb2.Finished] = []
+        self._num_embedding_bytes = 0
 
     def __bool__(self) -> bool:
         return bool(self._sequence_ids) or bool(self._started) or bool(self._finished)
@@ -54,10 +59,23 @@ class FrameBuilder:
         self._first_output_indices.append(output_index)
         self._token_ids.append(token_id)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether what comes next belongs in another message: vectors are large."""
+        return self._num_embedding_bytes >= MAX_EMBEDDING_BYTES
+
     def add_finished(
-        self, sequence_id: int, attempt: int, reason: FinishReason, failure: Failure | None = None
+        self,
+        sequence_id: int,
+        attempt: int,
+        reason: FinishReason,
+        failure: Failure | None = None,
+        embedding: bytes | None = None,
     ) -> None:
-        finished = scheduler_pb2.Finished(sequence_id=sequence_id, attempt=attempt, reason=FINISH_REASONS[reason])
+        finished = scheduler_pb2.Finished(
+            sequence_id=sequence_id, attempt=attempt, reason=FINISH_REASONS[reason], embedding=embedding or b""
+        )
+        self._num_embedding_bytes += len(finished.embedding)
         if failure is not None:
             finished.error.CopyFrom(error_to_proto(failure))
         self._finished.append(finished)

@@ -205,13 +205,14 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             stop_token_ids.update(model.eos_token_ids)
         sampling = sampling_pb2.SamplingParams()
         sampling.CopyFrom(submit.sampling)
+        pooling = self._fleet.model.pooling(submit.pooling) if submit.HasField("pooling") else None
         constraints, needs = None, None
-        if submit.HasField("constraints"):
+        if pooling is None and submit.HasField("constraints"):
             constraints = constraints_pb2.TokenConstraints()
             constraints.CopyFrom(submit.constraints)
             if grammar := constraints.grammar:
                 needs = Preparation(hashlib.sha256(grammar.encode()).digest(), grammar)
-        wants = sampling.HasField("prompt_logprobs")
+        wants = pooling is None and sampling.HasField("prompt_logprobs")
         sampling_bytes = sampling.ByteSize() + submit.constraints.ByteSize()
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
         group = object() if len(submit.choices) > 1 else None
@@ -223,9 +224,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 SequenceRequest(
                     key=session.add_owner(choice.sequence_id, choice.attempt, submit.request_id),
                     prompt_token_ids=prompt,
-                    max_tokens=submit.stop.max_tokens,
+                    max_tokens=submit.stop.max_tokens if pooling is None else 0,
                     stop_token_ids=frozenset(stop_token_ids),
-                    output_token_ids=u32(choice.output_token_ids),
+                    output_token_ids=u32(choice.output_token_ids if pooling is None else b""),
                     was_accepted=choice.was_accepted,
                     choice_index=choice.choice_index,
                     num_prompt_logprobs=choice.num_prompt_logprobs if wants and choice.choice_index == 0 else None,
@@ -239,6 +240,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     sampling_bytes=sampling_bytes,
                     deadline=deadline,
                     traceparent=submit.traceparent,
+                    pooling=pooling,
                 )
             )
         return requests

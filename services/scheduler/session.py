@@ -32,6 +32,7 @@ class RouterSession:
         # Unfinished sequences by the router's name for them.
         self.owners: dict[int, Owner] = {}
         self._frame = FrameBuilder()
+        self._full_frames: list[FrameBuilder] = []
         self._prompt_frames = PromptFrames()
         self._load: scheduler_pb2.Load | None = None
         self._news = asyncio.Event()
@@ -60,9 +61,14 @@ class RouterSession:
         self._frame.add_started(owner.sequence_id, owner.attempt, num_cached_tokens)
         self._news.set()
 
-    def add_finished(self, owner: Owner, reason: FinishReason, failure: Failure | None = None) -> None:
+    def add_finished(
+        self, owner: Owner, reason: FinishReason, failure: Failure | None = None, embedding: bytes | None = None
+    ) -> None:
         self.owners.pop(owner.sequence_id, None)
-        self._frame.add_finished(owner.sequence_id, owner.attempt, reason, failure)
+        self._frame.add_finished(owner.sequence_id, owner.attempt, reason, failure, embedding)
+        if self._frame.is_full:
+            self._full_frames.append(self._frame)
+            self._frame = FrameBuilder()
         self._news.set()
 
     def set_load(self, load: scheduler_pb2.Load) -> None:
@@ -74,11 +80,13 @@ class RouterSession:
         """All news since the last call; waits for some."""
         await self._news.wait()
         self._news.clear()
-        # Before the tokens that follow those prompts.
-        messages = [scheduler_pb2.ConnectResponse(frame=frame) for frame in self._prompt_frames.take()]
+        frames, self._full_frames = self._full_frames, []
         if self._frame:
-            frame, self._frame = self._frame, FrameBuilder()
-            messages.append(scheduler_pb2.ConnectResponse(frame=frame.build()))
+            frames.append(self._frame)
+            self._frame = FrameBuilder()
+        # Prompts' entries before the tokens that follow those prompts.
+        built = [*self._prompt_frames.take(), *(frame.build() for frame in frames)]
+        messages = [scheduler_pb2.ConnectResponse(frame=frame) for frame in built]
         if self._load is not None:
             messages.append(scheduler_pb2.ConnectResponse(load=self._load))
             self._load = None

@@ -52,12 +52,14 @@ class Batch:
     sampled_rows: I64  # [m], rows that reach their sequence's last token
     sampled_tokens: I64  # [m], index of that token in token_ids
     sampled_positions: I32  # [m], position of the token to be drawn
+    ends: NDArray[np.bool_]  # [num_rows], whether it reaches its sequence's last token
+    pooled_rows: I64  # [k], rows whose sequences are pooled: none of them is sampled
     prompt: PromptTokens | None  # None: no log probability of a prompt token is wanted
     failed: tuple[tuple[int, str], ...]  # wire id and reason of the rows left out
 
     @property
-    def wanted_tokens(self) -> I64:
-        """Indices into token_ids of those whose hidden states are wanted: sampled_tokens, then the prompt's."""
+    def tokens_with_logits(self) -> I64:
+        """Indices into token_ids of those whose logits are wanted: sampled_tokens, then the prompt's."""
         return self.sampled_tokens if self.prompt is None else np.concatenate((self.sampled_tokens, self.prompt.tokens))
 
 
@@ -73,6 +75,7 @@ class BatchState:
         self._num_known = np.zeros(slots, np.int64)  # those the host knows: what the sequence came with
         self._num_computed = np.zeros(slots, np.int64)
         self._num_blocks = np.zeros(slots, np.int64)
+        self._is_pooled = np.zeros(slots, bool)
         self.block_tables: I32 = np.zeros((slots, limits.max_blocks_per_sequence), np.int32)
         self._known: list[I64 | None] = [None] * slots
         # Positions of the prompt tokens whose log probabilities are wanted, from one to before the other; and of how
@@ -129,7 +132,8 @@ class BatchState:
         self._admit_prompt_logprobs(sequence)
         self._admission[slot] = self._num_admitted
         self._num_admitted += 1
-        problem = sequence.sampling.check(self.limits.vocab_size)
+        self._is_pooled[slot] = sequence.pooling is not None
+        problem = None if sequence.pooling is not None else sequence.sampling.check(self.limits.vocab_size)
         if problem is not None:
             self.fail(sequence.wire_id, problem)
         return problem is None
@@ -147,37 +151,36 @@ class BatchState:
         self._append_blocks(rows, slots, scheduled)
         start = self._num_computed[slots]
         self._num_computed[slots] = start + scheduled
-        samples = start + scheduled == self._num_tokens[slots]
+        ends = start + scheduled == self._num_tokens[slots]
         num_known = self._num_known[slots]
-        self._num_tokens[slots[samples]] += 1
+        self._num_tokens[slots[ends & ~self._is_pooled[slots]]] += 1
         failed: tuple[tuple[int, str], ...] = ()
         if self._failed:
             alive = np.array([wire_id not in self._failed for wire_id in rows.wire_ids.tolist()], bool)
             gone = rows.wire_ids[~alive].tolist()
             failed = tuple((wire_id, self._failed[wire_id]) for wire_id in gone)
-            slots, scheduled, start, samples, num_known = (
-                column[alive] for column in (slots, scheduled, start, samples, num_known)
+            slots, scheduled, start, ends, num_known = (
+                column[alive] for column in (slots, scheduled, start, ends, num_known)
             )
-        return self._lay_out(slots, scheduled, start, samples, num_known, failed)
+        return self._lay_out(slots, scheduled, start, ends, num_known, failed)
 
     def leave_out_newest(self, batch: Batch, reason: str) -> Batch:
         """The batch without the row whose sequence was admitted last, which fails with `reason`."""
         newest = int(self._admission[batch.slots].argmax())
         self.fail(int(batch.wire_ids[newest]), reason)
         kept = np.arange(len(batch.slots)) != newest
-        slots, samples = batch.slots[kept], np.zeros(len(batch.slots), bool)
-        samples[batch.sampled_rows] = True
+        slots = batch.slots[kept]
         return self._lay_out(
             slots,
             np.diff(batch.query_starts)[kept].astype(np.int64),
             batch.positions[batch.query_starts[:-1]][kept].astype(np.int64),
-            samples[kept],
+            batch.ends[kept],
             self._num_known[slots],
             (*batch.failed, (int(batch.wire_ids[newest]), reason)),
         )
 
     def _lay_out(
-        self, slots: I64, scheduled: I64, start: I64, samples: NDArray[np.bool_], num_known: I64,
+        self, slots: I64, scheduled: I64, start: I64, ends: NDArray[np.bool_], num_known: I64,
         failed: tuple[tuple[int, str], ...],
     ) -> Batch:  # fmt: skip
         query_starts = np.zeros(len(slots) + 1, np.int64)
@@ -191,7 +194,8 @@ class BatchState:
             known = self._known[slots[row]]
             assert known is not None
             token_ids[first[row] : query_starts[row + 1]] = known[start[row] : start[row] + scheduled[row]]
-        sampled_rows = np.flatnonzero(samples)
+        is_pooled = self._is_pooled[slots]
+        sampled_rows = np.flatnonzero(ends & ~is_pooled)
         return Batch(
             wire_ids=self._wire_id[slots],
             slots=slots,
@@ -204,6 +208,8 @@ class BatchState:
             sampled_rows=sampled_rows,
             sampled_tokens=query_starts[1:][sampled_rows] - 1,
             sampled_positions=(start + scheduled)[sampled_rows].astype(np.int32),
+            ends=ends,
+            pooled_rows=np.flatnonzero(is_pooled),
             prompt=self._prompt_tokens(slots, scheduled, start, first),
             failed=failed,
         )
@@ -260,6 +266,8 @@ class BatchState:
             (1 <= sequence.num_prompt_tokens <= num_tokens <= limits.max_model_len, f"has {num_tokens} tokens"),
             (sequence.num_computed_tokens < num_tokens, "has nothing left to compute"),
             (wanted is None or wanted > sequence.num_computed_tokens, "wants what it has computed already"),
+            (sequence.pooling is None or num_tokens == sequence.num_prompt_tokens, "is to be pooled, but has output"),
+            (sequence.pooling is None or wanted is None, "is to be pooled, but wants log probabilities"),
             (len(sequence.block_ids) <= limits.max_blocks_per_sequence, "has more blocks than the longest sequence"),
             (len(sequence.block_ids) * limits.block_size >= sequence.num_computed_tokens, "lacks blocks it computed"),
             (bool((sequence.block_ids < limits.num_blocks).all()), "has a block id out of range"),

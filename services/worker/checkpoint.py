@@ -10,6 +10,9 @@ from pathlib import Path
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.models.config import ModelConfig, read_model_config
+from services.worker.models.encoder_config import EncoderConfig, read_encoder_config
+from services.worker.pooling.choices import PoolingKind
+from services.worker.pooling.config import PoolingConfig, read_pooling
 from services.worker.progress import Progress
 from services.worker.tokenizer_files import TokenizerFiles, read_tokenizer
 
@@ -30,6 +33,14 @@ class Checkpoint:
 
             return read_gguf_config(self.path)
         return read_model_config(self.path)
+
+    def read_encoder_config(self) -> EncoderConfig | None:
+        """None if it is no encoder. Raises ModelError, with a sentence, for one that cannot be run."""
+        return None if self.path.suffix == ".gguf" else read_encoder_config(self.path)
+
+    def read_pooling(self, option: str, default: PoolingKind) -> PoolingConfig:
+        """`option`: --pooling-type. Raises ModelError for a pooling that is not built."""
+        return read_pooling(self.path, option, default)
 
     def read_tokenizer(self) -> TokenizerFiles:
         """Raises ModelError if there is none that can be read or converted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.worker.pooling.choices import CHOICES as POOLING_CHOICES
 from services.worker.quantization.at_load import CHOICES
 from shared.config import option
 
@@ -33,6 +34,11 @@ class WorkerConfig:
         None, "Quantize weights as they are loaded (fp8, int8, int8-weight-only), or the method that the checkpoint "
         "must have been quantized with; they stay as they are if left out.",
         choices=CHOICES,
+    )  # fmt: skip
+    pooling_type: str = option(
+        "auto", "What an embedding is made of: the last token's hidden state, the mean of all tokens', or the first's "
+        "(encoders). auto: as the model's sentence-transformers files say; else last, for encoders cls.",
+        choices=POOLING_CHOICES,
     )  # fmt: skip
     kv_cache_dtype: str = option(
         "auto", "Type of keys and values in the KV cache; --dtype's if auto.", choices=("auto", "fp8")

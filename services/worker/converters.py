@@ -6,14 +6,23 @@ from itertools import pairwise
 
 import numpy as np
 
-from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.worker.constraints import TokenConstraints
 from services.worker.errors import PlanError
 from services.worker.models.config import GenerationDefaults
+from services.worker.models.encoder_config import EncoderConfig
 from services.worker.plan import U32, Logprobs, NewSequence, PromptLogprobs, Rows, StepPlan, StepResult
+from services.worker.pooling.choices import PoolingKind
+from services.worker.pooling.params import PoolingParams
 from services.worker.sampling.params import SamplingParams
 from services.worker.served_model import ServedModel
+
+_POOLING_TYPES = {
+    PoolingKind.LAST: pooling_pb2.POOLING_TYPE_LAST,
+    PoolingKind.MEAN: pooling_pb2.POOLING_TYPE_MEAN,
+    PoolingKind.CLS: pooling_pb2.POOLING_TYPE_CLS,
+}
 
 
 def u32(data: bytes) -> U32:
@@ -59,8 +68,9 @@ def _new_sequence(message: worker_pb2.NewSequence) -> NewSequence:
         sampling=_sampling(message.sampling),
         choice_index=message.choice_index,
         traceparent=message.traceparent,
-        prompt_logprobs_from=message.prompt_logprobs_from if message.HasField("prompt_logprobs_from") else None,
         constraints=_constraints(message.constraints) if message.HasField("constraints") else None,
+        prompt_logprobs_from=message.prompt_logprobs_from if message.HasField("prompt_logprobs_from") else None,
+        pooling=_pooling(message.pooling) if message.HasField("pooling") else None,
     )
 
 
@@ -74,6 +84,13 @@ def _constraints(message: constraints_pb2.TokenConstraints) -> TokenConstraints:
         end_token_ids=tuple(u32(message.end_token_ids).tolist()),
         allowed_token_ids=tuple(u32(message.allowed_token_ids).tolist()),
         bad_words=tuple(tuple(words[start:end].tolist()) for start, end in pairwise(offsets.tolist())),
+    )
+
+
+def _pooling(message: pooling_pb2.PoolingParams) -> PoolingParams:
+    return PoolingParams(
+        message.dimensions if message.HasField("dimensions") else None,
+        message.normalize if message.HasField("normalize") else None,
     )
 
 
@@ -96,6 +113,10 @@ def result_to_proto(result: StepResult) -> worker_pb2.StepResult:
         prompt_logprobs=None if result.prompt_logprobs is None else _prompt_logprobs_to_proto(result.prompt_logprobs),
         errors=[worker_pb2.SequenceError(wire_id=error.wire_id, message=error.message) for error in result.errors],
         timings=worker_pb2.StepTimings(queue_us=result.queue_us, run_us=result.run_us),
+        pooled=[
+            worker_pb2.PooledSequence(wire_id=pooled.wire_id, embedding=pooled.embedding.astype("<f4").tobytes())
+            for pooled in result.pooled
+        ],
     )
 
 
@@ -134,6 +155,19 @@ def model_info_to_proto(model: ServedModel) -> model_pb2.ModelInfo:
         tokenizer_bytes=len(model.tokenizer.data),
         architecture=model.config.architecture,
         dtype=model.dtype,
+        embedding=_embedding_info(model),
+        is_encoder=isinstance(model.config, EncoderConfig),
+    )
+
+
+def _embedding_info(model: ServedModel) -> pooling_pb2.EmbeddingInfo:
+    pooling = model.pooling
+    return pooling_pb2.EmbeddingInfo(
+        size=model.config.hidden_size,
+        pooling=_POOLING_TYPES[pooling.kind],
+        normalize=pooling.normalize,
+        is_matryoshka=pooling.is_matryoshka,
+        matryoshka_dimensions=pooling.matryoshka_dimensions,
     )
 
 

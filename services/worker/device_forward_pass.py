@@ -13,13 +13,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.batch_state import I32, Batch, Limits
+from services.worker.batch_state import I32, I64, Batch, Limits
 from services.worker.graphs import Recorder, Replay, bucket_sizes
 from services.worker.models.decoder import Decoder
 from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages, Ops
 from services.worker.ops.triton.slot_mapping import slot_mapping
 from services.worker.ops.triton.token_ids import fill_last_tokens
-from services.worker.ops.upload import upload
 from services.worker.step_inputs import SlotTables, StepInputs
 
 
@@ -51,26 +50,20 @@ class DeviceForwardPass:
         for size in sorted(buckets, reverse=True):
             self._replays[size] = recorder.record(self._decode(size, self._hidden[:size], last_tokens))
 
-    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor) -> Tensor | None:
+    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
         """See `ForwardPass`."""
         self._tables.send(batch.wire_ids, batch.slots, batch.num_blocks, block_tables)
-        work = self._inputs.send(batch)
-        num_tokens, num_sampled = len(batch.token_ids), len(batch.sampled_rows)
+        work = self._inputs.send(batch, wanted)
         bucket = self._bucket(batch)
-        if bucket is not None:
-            self._replays[bucket]()
-            assert self._hidden is not None
-            return self._hidden[:num_sampled] if num_sampled else None
-        wanted = self._inputs.sampled[:num_sampled]
-        if batch.prompt is not None:
-            place = self._inputs.place[batch.prompt.tokens]
-            wanted = torch.cat((wanted, upload(place, self._ops.device)))
-        hidden = self._launch(num_tokens, wanted, work, last_tokens)
-        return hidden if len(wanted) else None
+        if bucket is None:
+            return self._launch(len(batch.token_ids), len(wanted), work, last_tokens)
+        self._replays[bucket]()
+        assert self._hidden is not None
+        return self._hidden[: len(wanted)]
 
     def _bucket(self, batch: Batch) -> int | None:
         """The smallest that holds the step; None if it has to be launched."""
-        if len(batch.token_ids) != len(batch.slots) or batch.prompt is not None:
+        if len(batch.token_ids) != len(batch.slots):
             return None
         return min((size for size in self._replays if size >= len(batch.slots)), default=None)
 
@@ -79,16 +72,16 @@ class DeviceForwardPass:
         work = AttentionWork(self._inputs.work_items, bounds.num_decodes, bounds.num_tiles)
 
         def run() -> None:
-            hidden.copy_(self._launch(size, self._inputs.sampled[:size], work, last_tokens))
+            hidden.copy_(self._launch(size, size, work, last_tokens))
 
         return run
 
-    def _launch(self, num_tokens: int, wanted: Tensor, work: AttentionWork, last_tokens: Tensor) -> Tensor:
-        """[len(wanted), hidden], from the inputs that were sent last."""
+    def _launch(self, num_tokens: int, num_wanted: int, work: AttentionWork, last_tokens: Tensor) -> Tensor:
+        """[num_wanted, hidden], from the inputs that were sent last."""
         inputs = self._inputs
         token_ids, slots = inputs.token_ids[:num_tokens], self._slots[:num_tokens]
         fill_last_tokens(token_ids, last_tokens)
         positions = inputs.positions[:num_tokens]
         batch = AttentionBatch(positions, inputs.query_starts, self._tables.tables, work, slots)
         slot_mapping(batch, self._limits.block_size, out=slots)
-        return self._decoder.hidden_states(token_ids, batch, self._pages, wanted)
+        return self._decoder.hidden_states(token_ids, batch, self._pages, inputs.wanted[:num_wanted])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from services.worker.batch_state import Limits
 from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
+from services.worker.encoder_engine import load_encoder
 from services.worker.errors import ModelError
 from services.worker.graphs import GraphRecorder
 from services.worker.kv_cache import (
@@ -25,11 +27,14 @@ from services.worker.memory import GIB, CudaMemory, measure_needs, out_of_memory
 from services.worker.model_runner import ModelRunner
 from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import Decoder
+from services.worker.models.encoder_config import EncoderConfig
 from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.page_copies import PageCopies, create_page_copies
-from services.worker.progress import Report, per_percent
+from services.worker.pooling.choices import PoolingKind
+from services.worker.pooling.config import PoolingConfig
+from services.worker.progress import Progress, Report, per_percent
 from services.worker.quantization.at_load import resolve_quantization
 from services.worker.sampling.grammars import Grammars
 from services.worker.served_model import ServedModel
@@ -54,9 +59,12 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
     Raises ModelError."""
     report("finding the model", None)
     checkpoint = find_checkpoint(config, per_percent(report, "downloading the model"))
-    model = checkpoint.read_config()
+    encoder = checkpoint.read_encoder_config()
+    model = checkpoint.read_config() if encoder is None else encoder
+    pooling = checkpoint.read_pooling(config.pooling_type, PoolingKind.LAST if encoder is None else PoolingKind.CLS)
+    if pooling.kind is PoolingKind.CLS and encoder is None:
+        raise ModelError("the first token of a decoder has seen no other: pool by the last or the mean")
     tokenizer = checkpoint.read_tokenizer()
-    at_load = resolve_quantization(config.quantization, model.quantization)
     device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, model.dtype, device)
     if device.type == "cpu":
@@ -69,9 +77,41 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
         logger.warning("%s", reason)
     if config.batch_invariant and not ops.batch_invariant:
         raise ModelError(f"--batch-invariant is set, but {reason}")
-    kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
+    grammars = Grammars(tokenizer.tokenizer_json, model.vocab_size, model.eos_token_ids)
     progress = per_percent(report, "loading weights")
-    source = open_weights(checkpoint.path, model, ops, config.load_format, at_load, progress)
+    if isinstance(model, EncoderConfig):
+        runner, swap_seconds = load_encoder(config, checkpoint.path, model, pooling, ops, progress), 0.0
+    else:
+        runner, swap_seconds = _load_decoder(config, checkpoint.path, model, pooling, grammars, ops, report, progress)
+    report("measuring a step", None)
+    speed = Speed(swap_seconds, *measure_steps(runner))
+    dtype_name, limits = str(dtype).removeprefix("torch."), runner.limits
+    capacity = (
+        f"{limits.num_blocks} KV blocks of {limits.block_size} tokens ({limits.num_blocks * limits.block_size} tokens)"
+    )
+    logger.info(
+        "serving %s on %s in %s: %s, at most %d per sequence; %s",
+        checkpoint.names[0], device, dtype_name, capacity if runner.generates else "an encoder, without KV cache",
+        limits.max_model_len, describe_numerics(ops, reason),
+    )  # fmt: skip
+    return Engine(
+        runner,
+        grammars,
+        speed,
+        ServedModel(checkpoint.names, model, limits.max_model_len, dtype_name, tokenizer, pooling),
+        reason,
+    )
+
+
+def _load_decoder(
+    config: WorkerConfig, path: Path, model: ModelConfig, pooling: PoolingConfig, grammars: Grammars, ops: Ops,
+    report: Report, progress: Progress,
+) -> tuple[ModelRunner, float]:  # fmt: skip
+    """The runner, and the seconds that copying a block to the host takes. Raises ModelError."""
+    device, dtype = ops.device, ops.dtype
+    at_load = resolve_quantization(config.quantization, model.quantization)
+    kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
+    source = open_weights(path, model, ops, config.load_format, at_load, progress)
     with torch.inference_mode(), out_of_memory_explained("the weights", device, "quantize them with --quantization"):
         decoder = Decoder(model, ops, source, _longest(config, model))
     shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, config.block_size, dtype, kv_dtype)
@@ -80,8 +120,7 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
             ops.prepare_attention(shape, config.max_num_seqs, config.max_num_batched_tokens)
         except ValueError as error:
             raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
-    grammars = Grammars(tokenizer.tokenizer_json, model.vocab_size, model.eos_token_ids)
-    builder = _RunnerBuilder(config, model, decoder, ops, kv_dtype, grammars)
+    builder = _RunnerBuilder(config, model, decoder, ops, kv_dtype, grammars, pooling)
     measured = None
     if device.type == "cuda":
         measured = _measure_memory(builder, device, report)
@@ -93,21 +132,7 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
         swap_seconds = measure_swap(copies, num_blocks, device)
     if device.type == "cuda":
         _prepare_steps(runner, config, device, report)
-    report("measuring a step", None)
-    speed = Speed(swap_seconds, *measure_steps(runner))
-    dtype_name = str(dtype).removeprefix("torch.")
-    logger.info(
-        "serving %s on %s in %s: %d KV blocks of %d tokens (%d tokens), at most %d per sequence; %s",
-        checkpoint.names[0], device, dtype_name, num_blocks, config.block_size, num_blocks * config.block_size,
-        max_model_len, describe_numerics(ops, reason),
-    )  # fmt: skip
-    return Engine(
-        runner,
-        grammars,
-        speed,
-        ServedModel(checkpoint.names, model, max_model_len, dtype_name, tokenizer),
-        reason,
-    )
+    return runner, swap_seconds
 
 
 def resolve_device(name: str) -> torch.device:
@@ -158,6 +183,7 @@ class _RunnerBuilder:
     ops: Ops
     kv_dtype: torch.dtype
     grammars: Grammars
+    pooling: PoolingConfig
 
     def build(self, num_blocks: int, max_model_len: int, num_host_blocks: int) -> tuple[ModelRunner, PageCopies]:
         config, model, device = self.config, self.model, self.ops.device
@@ -173,7 +199,8 @@ class _RunnerBuilder:
         with torch.inference_mode():
             pages = allocate_pages(model, num_blocks, config.block_size, device, self.kv_dtype)
             copies = create_page_copies(self.ops, pages, num_host_blocks)
-            return ModelRunner(self.decoder, self.ops, pages, limits, copies, self.grammars), copies
+            runner = ModelRunner(self.decoder, self.ops, pages, limits, copies, self.grammars, self.pooling)
+            return runner, copies
 
 
 def _measure_memory(builder: _RunnerBuilder, device: torch.device, report: Report) -> int:

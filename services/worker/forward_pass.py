@@ -1,4 +1,4 @@
-"""Where a step's inputs become logits: with tensors made for each step, on any device."""
+"""Where a step's inputs become hidden states: with tensors made for each step, on any device."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.batch_state import I32, Batch, Limits
+from services.worker.batch_state import I32, I64, Batch, Limits
 from services.worker.graphs import Recorder
 from services.worker.models.decoder import Decoder
-from services.worker.ops.interface import AttentionBatch, KVPages, Ops
+from services.worker.models.encoder import Encoder
+from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
 
 
 class ForwardPass(Protocol):
@@ -28,8 +29,9 @@ class ForwardPass(Protocol):
         """Records a graph for each of some `buckets`, between epochs."""
         ...
 
-    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor) -> Tensor | None:
-        """Hidden states [n, hidden] of the batch's n wanted tokens, valid until the next run; None if there are none.
+    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
+        """Hidden states [n, hidden] of some tokens, valid until the next run. wanted [n]: distinct indices into the
+        batch's tokens.
 
         block_tables [max_num_seqs, max_blocks_per_sequence] on the host, of all slots; last_tokens int64
         [max_num_seqs] on the device, one and the same tensor at each call. A run that has raised may be repeated.
@@ -48,7 +50,7 @@ class PlainForwardPass:
     def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
         """There is no bucket to record."""
 
-    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor) -> Tensor | None:
+    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
         """See `ForwardPass`."""
         device = self._ops.device
         token_ids = torch.from_numpy(batch.token_ids).to(device)
@@ -63,15 +65,39 @@ class PlainForwardPass:
             block_tables=torch.from_numpy(tables).to(device),
             work=None if work is None else work.to(device),
         )
-        wanted = batch.wanted_tokens
-        hidden = self._decoder.hidden_states(token_ids, where, self._pages, torch.from_numpy(wanted).to(device))
-        return hidden if len(wanted) else None
+        return self._decoder.hidden_states(token_ids, where, self._pages, torch.from_numpy(wanted).to(device))
 
 
-def create_forward_pass(decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits) -> ForwardPass:
+class EncoderForwardPass:
+    """Of sequences that are computed whole. Nothing stays from step to step, and there are no pages."""
+
+    def __init__(self, encoder: Encoder, device: torch.device) -> None:
+        self.buckets: list[int] = []
+        self._encoder, self._device = encoder, device
+
+    def reset(self) -> None:
+        """Nothing stays from step to step."""
+
+    def record(self, recorder: Recorder, buckets: Sequence[int], last_tokens: Tensor) -> None:
+        """There is no bucket to record."""
+
+    def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
+        """See `ForwardPass`. Every row is a whole sequence."""
+        whole = WholeSequences(
+            positions=torch.from_numpy(batch.positions).to(self._device),
+            query_starts=torch.from_numpy(batch.query_starts).to(self._device),
+            lengths=tuple(np.diff(batch.query_starts).tolist()),
+        )
+        hidden = self._encoder.hidden_states(torch.from_numpy(batch.token_ids).to(self._device), whole)
+        return hidden[torch.from_numpy(wanted).to(self._device)]
+
+
+def create_forward_pass(model: Decoder | Encoder, ops: Ops, pages: Sequence[KVPages], limits: Limits) -> ForwardPass:
     """On a GPU's kernels from inputs that stay on the device; elsewhere from tensors made anew for each step."""
+    if isinstance(model, Encoder):
+        return EncoderForwardPass(model, ops.device)
     if ops.name == "triton":
         from services.worker.device_forward_pass import DeviceForwardPass
 
-        return DeviceForwardPass(decoder, ops, pages, limits)
-    return PlainForwardPass(decoder, ops, pages)
+        return DeviceForwardPass(model, ops, pages, limits)
+    return PlainForwardPass(model, ops, pages)

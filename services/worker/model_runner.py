@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,27 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.batch_state import I64, Batch, BatchState, Limits
+from services.worker.errors import PlanError
 from services.worker.forward_pass import create_forward_pass
 from services.worker.graphs import Recorder
 from services.worker.models.decoder import Decoder
+from services.worker.models.encoder import Encoder
 from services.worker.ops.download import Download
 from services.worker.ops.interface import KVPages, Ops
 from services.worker.page_copies import PageCopies, create_page_copies
-from services.worker.plan import U32, Logprobs, PromptLogprobs, SequenceError, StepPlan, StepResult
+from services.worker.plan import (
+    U32,
+    Logprobs,
+    NewSequence,
+    PooledSequence,
+    PromptLogprobs,
+    SequenceError,
+    StepPlan,
+    StepResult,
+)
+from services.worker.pooling.choices import PoolingKind
+from services.worker.pooling.config import PoolingConfig
+from services.worker.pooling.pooler import Pooled, Pooler
 from services.worker.sampling.constraints import SlotConstraints
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.logprobs import LogprobTensors
@@ -40,6 +55,7 @@ logger = logging.getLogger(__name__)
 
 NO_NUMBERS = "The model computed something that is not a number for this sequence."
 STEP_FAILED = "The worker failed to compute a step of this sequence."
+LAST_TOKEN = PoolingConfig(PoolingKind.LAST)
 OUT_OF_MEMORY = "The worker ran out of memory in a step, and this was its newest sequence."
 
 
@@ -48,15 +64,23 @@ class Computed:
     """What a step brings, on the device."""
 
     sample: Sample | None  # None: nothing was sampled
-    prompt: PromptLogprobTensors | None
+    prompt: PromptLogprobTensors | None  # None: no log probability of a prompt token is wanted
+    pooled: Pooled | None  # None: nothing was pooled
 
     def tensors(self) -> list[Tensor]:
-        """The sample's, then the prompt's."""
-        parts = [part.tensors() for part in (self.sample, self.prompt) if part is not None]
-        return [tensor for part in parts for tensor in part]
+        """The sample's, then the prompts', then the pooled ones'."""
+        return [tensor for part in self._parts() for tensor in part]
+
+    def split(self, arrived: Sequence[NDArray[Any]]) -> list[Sequence[NDArray[Any]]]:
+        """What `tensors` have become on the host, apart again: the sample's, the prompts', the pooled ones'."""
+        counts = [len(part) for part in self._parts()]
+        return [arrived[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
+
+    def _parts(self) -> list[list[Tensor]]:
+        return [[] if part is None else part.tensors() for part in (self.sample, self.prompt, self.pooled)]
 
 
-NOTHING = Computed(None, None)
+NOTHING = Computed(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,25 +101,35 @@ class ModelRunner:
 
     def __init__(
         self,
-        decoder: Decoder,
+        model: Decoder | Encoder,
         ops: Ops,
         pages: Sequence[KVPages],
         limits: Limits,
         copies: PageCopies | None = None,
         grammars: Grammars | None = None,
+        pooling: PoolingConfig = LAST_TOKEN,
     ) -> None:
-        """`grammars`: of the model's tokenizer, for sequences that want one."""
+        """`pages` and `copies`: none for an encoder, which has no keys and values from step to step. `grammars`: of the
+        model's tokenizer, for sequences that want one."""
         self.limits = limits
         self.ops = ops
-        self._logits = decoder.logits
-        self._forward = create_forward_pass(decoder, ops, pages, limits)
+        self._decoder = model if isinstance(model, Decoder) else None
+        self._forward = create_forward_pass(model, ops, pages, limits)
         # The same from epoch to epoch: recorded launches read what it drew last where they did when recorded, and a
         # slot's next sequence finds nothing of the one before.
         self._sampler = create_sampler(ops, limits.max_num_seqs, limits.vocab_size)
-        self._copies = copies or create_page_copies(ops, pages, limits.num_host_blocks)
+        self._pooler = Pooler(pooling, ops, limits.max_num_seqs, model.config.hidden_size)
+        if copies is None and self.generates:
+            copies = create_page_copies(ops, pages, limits.num_host_blocks)
+        self._copies = copies
         self._grammars = grammars
         self._finished_at = 0.0  # the step collected last, monotonic
         self.reset()
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model is a decoder; an encoder's sequences are all pooled."""
+        return self._decoder is not None
 
     @property
     def synchronous(self) -> bool:
@@ -137,24 +171,23 @@ class ModelRunner:
         Memory that does not suffice fails the newest of them, one after the other until the step fits.
         """
         self._state.check_copies(plan)
-        if len(plan.swap_out_blocks):
-            self._copies.save(_indices(plan.swap_out_blocks), _indices(plan.swap_out_slots))
+        copies = self._copies
+        if copies is not None and len(plan.swap_out_blocks):
+            copies.save(_indices(plan.swap_out_blocks), _indices(plan.swap_out_slots))
         for slot in self._state.release(plan):
             self._spans.end(slot)
             self._constraints.release(slot)
-        if len(plan.swap_in_slots):
-            self._copies.load(_indices(plan.swap_in_slots), _indices(plan.swap_in_blocks))
-        if len(plan.copy_sources):
-            self._copies.copy(_indices(plan.copy_sources), _indices(plan.copy_destinations))
+        if copies is not None and len(plan.swap_in_slots):
+            copies.load(_indices(plan.swap_in_slots), _indices(plan.swap_in_blocks))
+        if copies is not None and len(plan.copy_sources):
+            copies.copy(_indices(plan.copy_sources), _indices(plan.copy_destinations))
         for sequence in plan.new_sequences:
-            if self._state.admit(sequence):
-                self._sampler.admit(sequence)
-                problem = self._constraints.admit(sequence)
-                if problem is not None:
-                    self._state.fail(sequence.wire_id, problem)
+            self._admit(sequence)
             self._spans.start(sequence)
         started_at = time.monotonic()
         batch = self._state.schedule(plan.rows)
+        if not self.generates and not batch.ends.all():
+            raise PlanError("an encoder computes whole sequences, and a row is a part of one")
         computed, download, error = NOTHING, None, None
         try:
             batch, computed = self._run_what_fits(batch)
@@ -162,7 +195,7 @@ class ModelRunner:
             if computed.sample is not None and self._constraints.active[batch.slots[batch.sampled_rows]].any():
                 self._unobserved.append((batch, download))
         except Exception as raised:
-            error = raised
+            computed, error = NOTHING, raised
             for wire_id in batch.wire_ids.tolist():
                 self._state.fail(wire_id, STEP_FAILED)
         return LaunchedStep(plan, batch, computed, download, error, received_at, started_at)
@@ -182,15 +215,19 @@ class ModelRunner:
         token_ids = np.zeros(0, np.uint32)
         logprobs = None
         arrived = [] if step.download is None else [tensor.numpy() for tensor in step.download.wait()]
+        sample_columns, prompt_columns, pooled_columns = step.computed.split(arrived)
         of_prompts = None
+        embeddings: tuple[PooledSequence, ...] = ()
         invalid: dict[int, str] = {}  # sequences whose results are none, and why
-        num_columns = 0 if sample is None else len(sample.tensors())
-        if step.error is None and step.computed.prompt is not None:
+        if step.computed.prompt is not None:
             assert batch.prompt is not None
-            of_prompts, without_numbers = _collect_prompt_logprobs(batch.prompt, arrived[num_columns:])
+            of_prompts, without_numbers = _collect_prompt_logprobs(batch.prompt, prompt_columns)
             invalid |= dict.fromkeys(without_numbers, NO_NUMBERS)
-        if step.error is None and sample is not None:
-            tokens, valid, *logprob_arrays = arrived[:num_columns]
+        if step.computed.pooled is not None:
+            embeddings, without_numbers = self._finish_pooled(step.computed.pooled, *pooled_columns)
+            invalid |= dict.fromkeys(without_numbers, NO_NUMBERS)
+        if sample is not None:
+            tokens, valid, *logprob_arrays = sample_columns
             drawn_by, slots = batch.wire_ids[batch.sampled_rows], batch.slots[batch.sampled_rows]
             for slot, wire_id in zip(slots[~valid].tolist(), drawn_by[~valid].tolist(), strict=True):
                 invalid.setdefault(wire_id, self._constraints.failure(slot, wire_id) or NO_NUMBERS)
@@ -217,7 +254,37 @@ class ModelRunner:
             num_scheduled_tokens=len(batch.token_ids),
             queue_us=_microseconds(started_at - step.received_at),
             run_us=_microseconds(finished_at - started_at) if len(batch.wire_ids) else 0,
+            pooled=embeddings,
         )
+
+    def _admit(self, sequence: NewSequence) -> None:
+        if sequence.pooling is None and not self.generates:
+            raise PlanError(f"sequence {sequence.wire_id} is to generate, but the model is an encoder")
+        if sequence.num_computed_tokens and not self.generates:
+            raise PlanError(f"sequence {sequence.wire_id} comes half computed, but the model is an encoder")
+        runs, problem = self._state.admit(sequence), None
+        if sequence.pooling is not None:
+            problem = self._pooler.admit(sequence)
+        elif runs:
+            self._sampler.admit(sequence)
+            problem = self._constraints.admit(sequence)
+        if problem is not None:
+            self._state.fail(sequence.wire_id, problem)
+
+    def _finish_pooled(
+        self, pooled: Pooled, vectors: NDArray[np.float32]
+    ) -> tuple[tuple[PooledSequence, ...], list[int]]:
+        """The embeddings, and the wire ids of those whose vectors were no numbers. `vectors`: of `pooled`, on the
+        host."""
+        finished, without_numbers = [], []
+        for wire_id, params, count, vector in zip(
+            pooled.wire_ids.tolist(), pooled.params, pooled.counts.tolist(), vectors, strict=True
+        ):
+            if np.isfinite(vector).all():
+                finished.append(PooledSequence(wire_id, self._pooler.finish(vector, count, params)))
+            else:
+                without_numbers.append(wire_id)
+        return tuple(finished), without_numbers
 
     def _run_what_fits(self, batch: Batch) -> tuple[Batch, Computed]:
         """The batch that was run at last, and what it brings."""
@@ -232,19 +299,30 @@ class ModelRunner:
     def _run(self, batch: Batch) -> Computed:
         if not len(batch.slots):
             return NOTHING
-        hidden = self._forward.run(batch, self._state.block_tables, self._sampler.last_tokens)
-        if hidden is None:
-            return NOTHING
-        num_sampled, prompt, sample = len(batch.sampled_rows), None, None
-        # The sampler last: what it draws changes its state, and nothing may fail after that.
+        pooled_tokens = self._pooler.tokens(batch)
+        wanted = np.concatenate((batch.tokens_with_logits, pooled_tokens))
+        hidden = self._forward.run(batch, self._state.block_tables, self._sampler.last_tokens, wanted)
+        num_sampled, num_with_logits = len(batch.sampled_rows), len(batch.tokens_with_logits)
+        prompt, pooled, sample = None, None, None
         if batch.prompt is not None:
-            following = batch.prompt.following
-            prompt = prompt_logprobs(hidden[num_sampled:], self._logits, self.limits.vocab_size, following)
+            of_prompts = hidden[num_sampled:num_with_logits]
+            prompt = prompt_logprobs(of_prompts, self._logits, self.limits.vocab_size, batch.prompt.following)
+        if len(pooled_tokens):
+            pooled = self._pooler.pool(hidden[num_with_logits:], batch)
+        # The sampler last: what it draws changes its state, and nothing may fail after that.
         if num_sampled:
             slots = batch.slots[batch.sampled_rows]
             logits = self._logits(hidden[:num_sampled])
             sample = self._sampler.sample(logits, slots, batch.sampled_positions, self._mask(slots))
-        return Computed(sample, prompt)
+        # Nothing is allocated any more, so the step will not be repeated.
+        if pooled is not None:
+            self._pooler.keep(pooled)
+        return Computed(sample, prompt, pooled)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """[n, hidden] -> [n, vocab], of a model that generates."""
+        assert self._decoder is not None
+        return self._decoder.logits(hidden)
 
     def _mask(self, slots: I64) -> TokenMask | None:
         """Of the rows that sample. The forward pass is under way meanwhile: what is waited for here are the tokens of

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.constraints import TokenConstraints
+from services.worker.pooling.params import PoolingParams
 from services.worker.sampling.params import SamplingParams
 
 U32 = NDArray[np.uint32]
@@ -32,6 +33,7 @@ class NewSequence:
     constraints: TokenConstraints | None = None
     # Position of the first prompt token whose log probability is wanted; None: none is.
     prompt_logprobs_from: int | None = None
+    pooling: PoolingParams | None = None  # its one result is a vector; nothing is sampled
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,12 @@ class SequenceError:
 
 
 @dataclass(frozen=True, slots=True)
+class PooledSequence:
+    wire_id: int
+    embedding: F32
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     step_id: int
     wire_ids: U32  # [n], the rows that sampled, in the plan's order
@@ -106,3 +114,4 @@ class StepResult:
     queue_us: int
     run_us: int
     prompt_logprobs: PromptLogprobs | None = None
+    pooled: tuple[PooledSequence, ...] = ()

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.worker.models.config import ModelConfig
+from services.worker.models.encoder_config import EncoderConfig
+from services.worker.pooling.config import PoolingConfig
 from services.worker.tokenizer_files import TokenizerFiles
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     names: tuple[str, ...]  # the first is its name, the others are aliases
-    config: ModelConfig
+    config: ModelConfig | EncoderConfig
     max_model_len: int  # tokens of prompt and output together
     dtype: str  # that it computes in
     tokenizer: TokenizerFiles
+    pooling: PoolingConfig

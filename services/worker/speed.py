@@ -13,6 +13,7 @@ import torch
 from services.worker.model_runner import ModelRunner
 from services.worker.page_copies import PageCopies
 from services.worker.plan import NewSequence, Rows, StepPlan
+from services.worker.pooling.params import PoolingParams
 from services.worker.sampling.params import SamplingParams
 
 _MOST_BLOCKS = 16
@@ -50,7 +51,9 @@ def measure_swap(copies: PageCopies, num_blocks: int, device: torch.device) -> f
 def measure_steps(runner: ModelRunner) -> tuple[float, float]:
     """Seconds of a step of one token, and of each token more. Warms up thread pools and kernels on the way."""
     limits = runner.limits
-    room = min(limits.max_num_batched_tokens, limits.max_model_len - 1, limits.num_blocks * limits.block_size)
+    room = min(
+        limits.max_num_batched_tokens, limits.max_model_len - runner.generates, limits.num_blocks * limits.block_size
+    )
     if room < 2:
         return 0.0, 0.0
     _run_prompt(runner, 1)
@@ -70,7 +73,7 @@ def _run_prompt(runner: ModelRunner, num_tokens: int) -> float:
     sequence = NewSequence(
         wire_id=1, slot=0, token_ids=np.zeros(num_tokens, np.uint32), num_prompt_tokens=num_tokens,
         num_computed_tokens=0, block_ids=np.arange(num_blocks, dtype=np.uint32),
-        sampling=SamplingParams(temperature=0.0), choice_index=0,
+        sampling=SamplingParams(temperature=0.0), choice_index=0, pooling=None if runner.generates else PoolingParams(),
     )  # fmt: skip
     rows = Rows(one, zero, one * np.uint32(num_tokens), zero, np.zeros(2, np.uint32), np.zeros(0, np.uint32))
     start = time.monotonic()

@@ -26,7 +26,7 @@ class StepInputs:
         self._arrays = PackedArrays(
             {
                 "query_starts": (torch.int32, rows + 1),
-                "sampled": (torch.int64, rows),
+                "wanted": (torch.int64, tokens),
                 "work": (torch.int32, len(self.plan_decodes(0).items)),
                 "token_ids": (torch.int64, tokens),
                 "positions": (torch.int32, tokens),
@@ -34,13 +34,12 @@ class StepInputs:
             ops.device,
         )
         self.query_starts = self._arrays.on_device("query_starts")  # int32 [max_num_seqs + 1]
-        self.sampled = self._arrays.on_device("sampled")  # int64 [max_num_seqs], 0 past the step's own
+        # int64 [max_num_batched_tokens], tokens whose hidden states are wanted; 0 past the step's own
+        self.wanted = self._arrays.on_device("wanted")
         self.work_items = self._arrays.on_device("work")
         # int64 [max_num_batched_tokens], -1 - slot where that slot's last token belongs; 0 past the step's own
         self.token_ids = self._arrays.on_device("token_ids")
         self.positions = self._arrays.on_device("positions")  # int32 [max_num_batched_tokens]
-        # [num_tokens], on the host: where each token of the latest batch stands in token_ids.
-        self.place: I64 = np.empty(0, np.int64)
 
     def clear(self) -> None:
         """A step of no tokens."""
@@ -53,8 +52,9 @@ class StepInputs:
         assert work is not None, "operations that run on slots plan their attention"
         return work
 
-    def send(self, batch: Batch) -> AttentionWork:
-        """Sends a step's inputs. Returns its work, as it stands on the device then."""
+    def send(self, batch: Batch, wanted: I64) -> AttentionWork:
+        """Sends a step's inputs. wanted [n]: distinct indices into the batch's tokens. Returns its work, as it stands
+        on the device then."""
         by_slot = np.argsort(batch.slots)
         counts = np.diff(batch.query_starts)[by_slot].astype(np.int64)
         query_starts = np.zeros(self._num_slots + 1, np.int64)
@@ -63,7 +63,6 @@ class StepInputs:
         source = _ranges(batch.query_starts[:-1][by_slot], counts)  # [num_tokens], each one's place in the plan's order
         place = np.empty_like(source)
         place[source] = np.arange(len(source))
-        self.place = place
         token_ids = batch.token_ids.copy()
         token_ids[batch.last_token_at] = -1 - batch.last_token_slots
         positions, starts = batch.positions[source], query_starts.astype(np.int32)
@@ -71,7 +70,7 @@ class StepInputs:
         assert work is not None
         host = self._arrays.blank()
         host["query_starts"] = starts
-        host["sampled"] = place[batch.sampled_tokens]
+        host["wanted"] = place[wanted]
         host["work"] = work.items.numpy()
         host["token_ids"] = token_ids[source]
         host["positions"] = positions

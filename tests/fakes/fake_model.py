@@ -54,12 +54,21 @@ def expected_output(
     return output
 
 
+def expected_vector(prompt: Iterable[int]) -> bytes:
+    """The "embedding" of a prompt: eight bytes that depend on all of it."""
+    prefix_hash = 0
+    for token_id in prompt:
+        prefix_hash = extend_hash(prefix_hash, token_id)
+    return prefix_hash.to_bytes(8, "little")
+
+
 @dataclass(slots=True)
 class _FakeSequence:
     slot: int
     token_ids: list[int]
     num_computed_tokens: int
     choice_index: int
+    is_pooled: bool = False
     block_ids: list[int] = field(default_factory=list)
 
 
@@ -74,7 +83,10 @@ class FakeModel:
         max_num_seqs: int = 8,
         max_num_batched_tokens: int = 64,
         num_host_blocks: int = 0,
+        pools_all_tokens: bool = False,
     ):
+        """`pools_all_tokens`: vectors are made of every token, so pooled sequences must come with none computed."""
+        self.pools_all_tokens = pools_all_tokens
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
@@ -146,7 +158,11 @@ class FakeModel:
         _check(0 < new.num_prompt_tokens <= len(token_ids), "prompt length")
         _check(new.num_computed_tokens < len(token_ids), "nothing left to compute")
         self._used_ids.add(new.wire_id)
-        sequence = _FakeSequence(new.slot, token_ids, new.num_computed_tokens, new.choice_index)
+        is_pooled = new.HasField("pooling")
+        _check(not is_pooled or len(token_ids) == new.num_prompt_tokens, "a pooled sequence has output")
+        _check(not (is_pooled and new.HasField("prompt_logprobs_from")), "pooled, and wants log probabilities")
+        _check(not (is_pooled and self.pools_all_tokens and new.num_computed_tokens), "pooled over a part")
+        sequence = _FakeSequence(new.slot, token_ids, new.num_computed_tokens, new.choice_index, is_pooled)
         self._sequences[new.wire_id] = sequence
         self._append_blocks(sequence, _u32(new.block_ids))
 
@@ -158,6 +174,7 @@ class FakeModel:
         _check(len(set(wire_ids)) == len(wire_ids), "a sequence has two rows")
         _check(sum(scheduled) <= self.max_num_batched_tokens, f"{sum(scheduled)} tokens in one step")
         result_ids, result_tokens = array("I"), array("I")
+        pooled = []
         for row, wire_id in enumerate(wire_ids):
             sequence = self._sequences.get(wire_id)
             if sequence is None:
@@ -168,11 +185,16 @@ class FakeModel:
             self._forward(sequence, scheduled[row])
             if sequence.num_computed_tokens == len(sequence.token_ids):
                 history = self._pages[self._kv_slot(sequence, len(sequence.token_ids) - 1)]
+                if sequence.is_pooled:
+                    pooled.append(worker_pb2.PooledSequence(wire_id=wire_id, embedding=history.to_bytes(8, "little")))
+                    continue
                 token_id = next_token(history, sequence.choice_index)
                 sequence.token_ids.append(token_id)
                 result_ids.append(wire_id)
                 result_tokens.append(token_id)
-        return worker_pb2.StepResult(step_id=step_id, wire_ids=result_ids.tobytes(), token_ids=result_tokens.tobytes())
+        return worker_pb2.StepResult(
+            step_id=step_id, wire_ids=result_ids.tobytes(), token_ids=result_tokens.tobytes(), pooled=pooled
+        )
 
     def _append_blocks(self, sequence: _FakeSequence, block_ids: list[int]) -> None:
         for block_id in block_ids:

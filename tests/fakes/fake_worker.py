@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 
-from quire.inference.v1 import model_pb2
+from quire.inference.v1 import model_pb2, pooling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from shared.grpc_server import GrpcServer
 from tests.fakes.counting_model import CountingModel
@@ -47,6 +47,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     script: Script = field(default_factory=Script)
     max_model_len: int = 128
     tokenizer_bundle: bytes = b""
+    embedding: pooling_pb2.EmbeddingInfo | None = None
+    is_encoder: bool = False
     steps: int = 0
     epoch: int = 0
     # Those that were to be prepared.
@@ -124,6 +126,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             epoch=epoch,
             model=model_pb2.ModelInfo(
                 name="fake",
+                embedding=self.embedding,
+                is_encoder=self.is_encoder,
                 max_model_len=self.max_model_len,
                 vocab_size=VOCAB_SIZE,
                 eos_token_ids=[EOS_TOKEN_ID],

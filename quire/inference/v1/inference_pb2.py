@@ -23,66 +23,75 @@ _sym_db = _symbol_database.Default()
 
 
 from quire.inference.v1 import constraints_pb2 as quire_dot_inference_dot_v1_dot_constraints__pb2
+from quire.inference.v1 import pooling_pb2 as quire_dot_inference_dot_v1_dot_pooling__pb2
 from quire.inference.v1 import sampling_pb2 as quire_dot_inference_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/inference/v1/inference.proto\x12\x12quire.inference.v1\x1a$quire/inference/v1/constraints.proto\x1a!quire/inference/v1/sampling.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xf7\x02\n\x11GenerationOptions\x12\x34\n\x08sampling\x18\x01 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x30\n\x04stop\x18\x02 \x01(\x0b\x32\".quire.inference.v1.StopConditions\x12\x14\n\x0cstop_strings\x18\x03 \x03(\t\x12\x0e\n\x01n\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x12\n\ncache_salt\x18\x05 \x01(\t\x12\x10\n\x08priority\x18\x06 \x01(\x11\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12\x30\n\tstructure\x18\x14 \x01(\x0b\x32\x1d.quire.inference.v1.Structure\x12\x19\n\x11\x61llowed_token_ids\x18\x15 \x03(\r\x12\x11\n\tbad_words\x18\x16 \x03(\t\x12 \n\x13skip_special_tokens\x18( \x01(\x08H\x01\x88\x01\x01\x42\x04\n\x02_nB\x16\n\x14_skip_special_tokens\"\xb4\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x31\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x1c.quire.inference.v1.TokenIdsH\x00\x12\x36\n\x07options\x18\x04 \x01(\x0b\x32%.quire.inference.v1.GenerationOptions\x12\r\n\x05whole\x18( \x01(\x08\x42\x08\n\x06prompt\"\x87\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\n \x01(\t\x12\x30\n\ntool_calls\x18\x0b \x03(\x0b\x32\x1c.quire.inference.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x0c \x01(\t\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"=\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\"x\n\nToolChoice\x12,\n\x04mode\x18\x01 \x01(\x0e\x32\x1c.quire.inference.v1.ToolModeH\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x12\x15\n\x08parallel\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\x08\n\x06\x63hoiceB\x0b\n\t_parallel\"\xe5\x01\n\x0b\x43hatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x31\n\x08messages\x18\x02 \x03(\x0b\x32\x1f.quire.inference.v1.ChatMessage\x12\x36\n\x07options\x18\x03 \x01(\x0b\x32%.quire.inference.v1.GenerationOptions\x12\'\n\x05tools\x18\n \x03(\x0b\x32\x18.quire.inference.v1.Tool\x12\x33\n\x0btool_choice\x18\x0b \x01(\x0b\x32\x1e.quire.inference.v1.ToolChoice\"s\n\x10GenerateResponse\x12*\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.DeltaH\x00\x12*\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x19.quire.inference.v1.FinalH\x00\x42\x07\n\x05\x65vent\"o\n\x0c\x43hatResponse\x12*\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.DeltaH\x00\x12*\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x19.quire.inference.v1.FinalH\x00\x42\x07\n\x05\x65vent\"\xb0\x02\n\x05\x44\x65lta\x12\x14\n\x0c\x63hoice_index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x32\n\x08logprobs\x18\x04 \x03(\x0b\x32 .quire.inference.v1.TokenLogprob\x12\x37\n\rfinish_reason\x18\x05 \x01(\x0e\x32 .quire.inference.v1.FinishReason\x12\x39\n\x0fprompt_logprobs\x18\x08 \x03(\x0b\x32 .quire.inference.v1.TokenLogprob\x12\x11\n\treasoning\x18\n \x01(\t\x12\x35\n\ntool_calls\x18\x0b \x03(\x0b\x32!.quire.inference.v1.ToolCallDelta\"K\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"^\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12+\n\x03top\x18\x03 \x03(\x0b\x32\x1e.quire.inference.v1.TopLogprob\"/\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"1\n\x05\x46inal\x12(\n\x05usage\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.Usage\"j\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x18\n\x10reasoning_tokens\x18\n \x01(\r\"\xa3\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x30\n\x04\x63hat\x18\x04 \x01(\x0b\x32 .quire.inference.v1.ChatMessagesH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"A\n\x0c\x43hatMessages\x12\x31\n\x08messages\x18\x01 \x03(\x0b\x32\x1f.quire.inference.v1.ChatMessage\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"?\n\x12ListModelsResponse\x12)\n\x06models\x18\x01 \x03(\x0b\x32\x19.quire.inference.v1.Model\",\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r*e\n\x08ToolMode\x12\x19\n\x15TOOL_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_MODE_NONE\x10\x01\x12\x12\n\x0eTOOL_MODE_AUTO\x10\x02\x12\x16\n\x12TOOL_MODE_REQUIRED\x10\x03\x32\xc9\x03\n\x10InferenceService\x12W\n\x08Generate\x12#.quire.inference.v1.GenerateRequest\x1a$.quire.inference.v1.GenerateResponse0\x01\x12K\n\x04\x43hat\x12\x1f.quire.inference.v1.ChatRequest\x1a .quire.inference.v1.ChatResponse0\x01\x12U\n\x08Tokenize\x12#.quire.inference.v1.TokenizeRequest\x1a$.quire.inference.v1.TokenizeResponse\x12[\n\nDetokenize\x12%.quire.inference.v1.DetokenizeRequest\x1a&.quire.inference.v1.DetokenizeResponse\x12[\n\nListModels\x12%.quire.inference.v1.ListModelsRequest\x1a&.quire.inference.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/inference/v1/inference.proto\x12\x12quire.inference.v1\x1a$quire/inference/v1/constraints.proto\x1a quire/inference/v1/pooling.proto\x1a!quire/inference/v1/sampling.proto\"\x17\n\x08TokenIds\x12\x0b\n\x03ids\x18\x01 \x03(\r\"\xf7\x02\n\x11GenerationOptions\x12\x34\n\x08sampling\x18\x01 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x30\n\x04stop\x18\x02 \x01(\x0b\x32\".quire.inference.v1.StopConditions\x12\x14\n\x0cstop_strings\x18\x03 \x03(\t\x12\x0e\n\x01n\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x12\n\ncache_salt\x18\x05 \x01(\t\x12\x10\n\x08priority\x18\x06 \x01(\x11\x12\x0e\n\x06tenant\x18\x07 \x01(\t\x12\x30\n\tstructure\x18\x08 \x01(\x0b\x32\x1d.quire.inference.v1.Structure\x12\x19\n\x11\x61llowed_token_ids\x18\t \x03(\r\x12\x11\n\tbad_words\x18\n \x03(\t\x12 \n\x13skip_special_tokens\x18\x0b \x01(\x08H\x01\x88\x01\x01\x42\x04\n\x02_nB\x16\n\x14_skip_special_tokens\"\xb4\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x31\n\ttoken_ids\x18\x03 \x01(\x0b\x32\x1c.quire.inference.v1.TokenIdsH\x00\x12\x36\n\x07options\x18\x04 \x01(\x0b\x32%.quire.inference.v1.GenerationOptions\x12\r\n\x05whole\x18\x05 \x01(\x08\x42\x08\n\x06prompt\"\x87\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x11\n\treasoning\x18\x03 \x01(\t\x12\x30\n\ntool_calls\x18\x04 \x03(\x0b\x32\x1c.quire.inference.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x05 \x01(\t\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"=\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\"x\n\nToolChoice\x12,\n\x04mode\x18\x01 \x01(\x0e\x32\x1c.quire.inference.v1.ToolModeH\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x12\x15\n\x08parallel\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\x08\n\x06\x63hoiceB\x0b\n\t_parallel\"\xe5\x01\n\x0b\x43hatRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x31\n\x08messages\x18\x02 \x03(\x0b\x32\x1f.quire.inference.v1.ChatMessage\x12\x36\n\x07options\x18\x03 \x01(\x0b\x32%.quire.inference.v1.GenerationOptions\x12\'\n\x05tools\x18\x04 \x03(\x0b\x32\x18.quire.inference.v1.Tool\x12\x33\n\x0btool_choice\x18\x05 \x01(\x0b\x32\x1e.quire.inference.v1.ToolChoice\"s\n\x10GenerateResponse\x12*\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.DeltaH\x00\x12*\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x19.quire.inference.v1.FinalH\x00\x42\x07\n\x05\x65vent\"o\n\x0c\x43hatResponse\x12*\n\x05\x64\x65lta\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.DeltaH\x00\x12*\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x19.quire.inference.v1.FinalH\x00\x42\x07\n\x05\x65vent\"\xb0\x02\n\x05\x44\x65lta\x12\x14\n\x0c\x63hoice_index\x18\x01 \x01(\r\x12\x0c\n\x04text\x18\x02 \x01(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x32\n\x08logprobs\x18\x04 \x03(\x0b\x32 .quire.inference.v1.TokenLogprob\x12\x37\n\rfinish_reason\x18\x05 \x01(\x0e\x32 .quire.inference.v1.FinishReason\x12\x39\n\x0fprompt_logprobs\x18\x06 \x03(\x0b\x32 .quire.inference.v1.TokenLogprob\x12\x11\n\treasoning\x18\x07 \x01(\t\x12\x35\n\ntool_calls\x18\x08 \x03(\x0b\x32!.quire.inference.v1.ToolCallDelta\"K\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"^\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\x12+\n\x03top\x18\x03 \x03(\x0b\x32\x1e.quire.inference.v1.TopLogprob\"/\n\nTopLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\x0f\n\x07logprob\x18\x02 \x01(\x02\"1\n\x05\x46inal\x12(\n\x05usage\x18\x01 \x01(\x0b\x32\x19.quire.inference.v1.Usage\"j\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x19\n\x11\x63ompletion_tokens\x18\x02 \x01(\r\x12\x15\n\rcached_tokens\x18\x03 \x01(\r\x12\x18\n\x10reasoning_tokens\x18\x04 \x01(\r\"\xf7\x01\n\x0c\x45mbedRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12.\n\x06inputs\x18\x02 \x03(\x0b\x32\x1e.quire.inference.v1.EmbedInput\x12\x32\n\x07pooling\x18\x03 \x01(\x0b\x32!.quire.inference.v1.PoolingParams\x12#\n\x16truncate_prompt_tokens\x18\x04 \x01(\rH\x00\x88\x01\x01\x12\x12\n\ncache_salt\x18\x05 \x01(\t\x12\x10\n\x08priority\x18\x06 \x01(\x11\x12\x0e\n\x06tenant\x18\x07 \x01(\tB\x19\n\x17_truncate_prompt_tokens\"X\n\nEmbedInput\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x31\n\ttoken_ids\x18\x02 \x01(\x0b\x32\x1c.quire.inference.v1.TokenIdsH\x00\x42\x07\n\x05input\"x\n\rEmbedResponse\x12\x32\n\tembedding\x18\x01 \x01(\x0b\x32\x1d.quire.inference.v1.EmbeddingH\x00\x12*\n\x05\x66inal\x18\x02 \x01(\x0b\x32\x19.quire.inference.v1.FinalH\x00\x42\x07\n\x05\x65vent\"*\n\tEmbedding\x12\r\n\x05index\x18\x01 \x01(\r\x12\x0e\n\x06values\x18\x02 \x03(\x02\"\xa3\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12\x30\n\x04\x63hat\x18\x04 \x01(\x0b\x32 .quire.inference.v1.ChatMessagesH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x03 \x01(\x08H\x01\x88\x01\x01\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"A\n\x0c\x43hatMessages\x12\x31\n\x08messages\x18\x01 \x03(\x0b\x32\x1f.quire.inference.v1.ChatMessage\"<\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12\x15\n\rmax_model_len\x18\x02 \x01(\r\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\"?\n\x12ListModelsResponse\x12)\n\x06models\x18\x01 \x03(\x0b\x32\x19.quire.inference.v1.Model\",\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rmax_model_len\x18\x02 \x01(\r*e\n\x08ToolMode\x12\x19\n\x15TOOL_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_MODE_NONE\x10\x01\x12\x12\n\x0eTOOL_MODE_AUTO\x10\x02\x12\x16\n\x12TOOL_MODE_REQUIRED\x10\x03\x32\x99\x04\n\x10InferenceService\x12W\n\x08Generate\x12#.quire.inference.v1.GenerateRequest\x1a$.quire.inference.v1.GenerateResponse0\x01\x12K\n\x04\x43hat\x12\x1f.quire.inference.v1.ChatRequest\x1a .quire.inference.v1.ChatResponse0\x01\x12N\n\x05\x45mbed\x12 .quire.inference.v1.EmbedRequest\x1a!.quire.inference.v1.EmbedResponse0\x01\x12U\n\x08Tokenize\x12#.quire.inference.v1.TokenizeRequest\x1a$.quire.inference.v1.TokenizeResponse\x12[\n\nDetokenize\x12%.quire.inference.v1.DetokenizeRequest\x1a&.quire.inference.v1.DetokenizeResponse\x12[\n\nListModels\x12%.quire.inference.v1.ListModelsRequest\x1a&.quire.inference.v1.ListModelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quire.inference.v1.inference_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOOLMODE']._serialized_start=2765
-  _globals['_TOOLMODE']._serialized_end=2866
-  _globals['_TOKENIDS']._serialized_start=131
-  _globals['_TOKENIDS']._serialized_end=154
-  _globals['_GENERATIONOPTIONS']._serialized_start=157
-  _globals['_GENERATIONOPTIONS']._serialized_end=532
-  _globals['_GENERATEREQUEST']._serialized_start=535
-  _globals['_GENERATEREQUEST']._serialized_end=715
-  _globals['_CHATMESSAGE']._serialized_start=718
-  _globals['_CHATMESSAGE']._serialized_end=853
-  _globals['_TOOLCALL']._serialized_start=855
-  _globals['_TOOLCALL']._serialized_end=910
-  _globals['_TOOL']._serialized_start=912
-  _globals['_TOOL']._serialized_end=973
-  _globals['_TOOLCHOICE']._serialized_start=975
-  _globals['_TOOLCHOICE']._serialized_end=1095
-  _globals['_CHATREQUEST']._serialized_start=1098
-  _globals['_CHATREQUEST']._serialized_end=1327
-  _globals['_GENERATERESPONSE']._serialized_start=1329
-  _globals['_GENERATERESPONSE']._serialized_end=1444
-  _globals['_CHATRESPONSE']._serialized_start=1446
-  _globals['_CHATRESPONSE']._serialized_end=1557
-  _globals['_DELTA']._serialized_start=1560
-  _globals['_DELTA']._serialized_end=1864
-  _globals['_TOOLCALLDELTA']._serialized_start=1866
-  _globals['_TOOLCALLDELTA']._serialized_end=1941
-  _globals['_TOKENLOGPROB']._serialized_start=1943
-  _globals['_TOKENLOGPROB']._serialized_end=2037
-  _globals['_TOPLOGPROB']._serialized_start=2039
-  _globals['_TOPLOGPROB']._serialized_end=2086
-  _globals['_FINAL']._serialized_start=2088
-  _globals['_FINAL']._serialized_end=2137
-  _globals['_USAGE']._serialized_start=2139
-  _globals['_USAGE']._serialized_end=2245
-  _globals['_TOKENIZEREQUEST']._serialized_start=2248
-  _globals['_TOKENIZEREQUEST']._serialized_end=2411
-  _globals['_CHATMESSAGES']._serialized_start=2413
-  _globals['_CHATMESSAGES']._serialized_end=2478
-  _globals['_TOKENIZERESPONSE']._serialized_start=2480
-  _globals['_TOKENIZERESPONSE']._serialized_end=2540
-  _globals['_DETOKENIZEREQUEST']._serialized_start=2542
-  _globals['_DETOKENIZEREQUEST']._serialized_end=2595
-  _globals['_DETOKENIZERESPONSE']._serialized_start=2597
-  _globals['_DETOKENIZERESPONSE']._serialized_end=2631
-  _globals['_LISTMODELSREQUEST']._serialized_start=2633
-  _globals['_LISTMODELSREQUEST']._serialized_end=2652
-  _globals['_LISTMODELSRESPONSE']._serialized_start=2654
-  _globals['_LISTMODELSRESPONSE']._serialized_end=2717
-  _globals['_MODEL']._serialized_start=2719
-  _globals['_MODEL']._serialized_end=2763
-  _globals['_INFERENCESERVICE']._serialized_start=2869
-  _globals['_INFERENCESERVICE']._serialized_end=3326
+  _globals['_TOOLMODE']._serialized_start=3305
+  _globals['_TOOLMODE']._serialized_end=3406
+  _globals['_TOKENIDS']._serialized_start=165
+  _globals['_TOKENIDS']._serialized_end=188
+  _globals['_GENERATIONOPTIONS']._serialized_start=191
+  _globals['_GENERATIONOPTIONS']._serialized_end=566
+  _globals['_GENERATEREQUEST']._serialized_start=569
+  _globals['_GENERATEREQUEST']._serialized_end=749
+  _globals['_CHATMESSAGE']._serialized_start=752
+  _globals['_CHATMESSAGE']._serialized_end=887
+  _globals['_TOOLCALL']._serialized_start=889
+  _globals['_TOOLCALL']._serialized_end=944
+  _globals['_TOOL']._serialized_start=946
+  _globals['_TOOL']._serialized_end=1007
+  _globals['_TOOLCHOICE']._serialized_start=1009
+  _globals['_TOOLCHOICE']._serialized_end=1129
+  _globals['_CHATREQUEST']._serialized_start=1132
+  _globals['_CHATREQUEST']._serialized_end=1361
+  _globals['_GENERATERESPONSE']._serialized_start=1363
+  _globals['_GENERATERESPONSE']._serialized_end=1478
+  _globals['_CHATRESPONSE']._serialized_start=1480
+  _globals['_CHATRESPONSE']._serialized_end=1591
+  _globals['_DELTA']._serialized_start=1594
+  _globals['_DELTA']._serialized_end=1898
+  _globals['_TOOLCALLDELTA']._serialized_start=1900
+  _globals['_TOOLCALLDELTA']._serialized_end=1975
+  _globals['_TOKENLOGPROB']._serialized_start=1977
+  _globals['_TOKENLOGPROB']._serialized_end=2071
+  _globals['_TOPLOGPROB']._serialized_start=2073
+  _globals['_TOPLOGPROB']._serialized_end=2120
+  _globals['_FINAL']._serialized_start=2122
+  _globals['_FINAL']._serialized_end=2171
+  _globals['_USAGE']._serialized_start=2173
+  _globals['_USAGE']._serialized_end=2279
+  _globals['_EMBEDREQUEST']._serialized_start=2282
+  _globals['_EMBEDREQUEST']._serialized_end=2529
+  _globals['_EMBEDINPUT']._serialized_start=2531
+  _globals['_EMBEDINPUT']._serialized_end=2619
+  _globals['_EMBEDRESPONSE']._serialized_start=2621
+  _globals['_EMBEDRESPONSE']._serialized_end=2741
+  _globals['_EMBEDDING']._serialized_start=2743
+  _globals['_EMBEDDING']._serialized_end=2785
+  _globals['_TOKENIZEREQUEST']._serialized_start=2788
+  _globals['_TOKENIZEREQUEST']._serialized_end=2951
+  _globals['_CHATMESSAGES']._serialized_start=2953
+  _globals['_CHATMESSAGES']._serialized_end=3018
+  _globals['_TOKENIZERESPONSE']._serialized_start=3020
+  _globals['_TOKENIZERESPONSE']._serialized_end=3080
+  _globals['_DETOKENIZEREQUEST']._serialized_start=3082
+  _globals['_DETOKENIZEREQUEST']._serialized_end=3135
+  _globals['_DETOKENIZERESPONSE']._serialized_start=3137
+  _globals['_DETOKENIZERESPONSE']._serialized_end=3171
+  _globals['_LISTMODELSREQUEST']._serialized_start=3173
+  _globals['_LISTMODELSREQUEST']._serialized_end=3192
+  _globals['_LISTMODELSRESPONSE']._serialized_start=3194
+  _globals['_LISTMODELSRESPONSE']._serialized_end=3257
+  _globals['_MODEL']._serialized_start=3259
+  _globals['_MODEL']._serialized_end=3303
+  _globals['_INFERENCESERVICE']._serialized_start=3409
+  _globals['_INFERENCESERVICE']._serialized_end=3946
 # @@protoc_insertion_point(module_scope)

@@ -46,6 +46,11 @@ class InferenceServiceStub(object):
                 request_serializer=quire_dot_inference_dot_v1_dot_inference__pb2.ChatRequest.SerializeToString,
                 response_deserializer=quire_dot_inference_dot_v1_dot_inference__pb2.ChatResponse.FromString,
                 _registered_method=True)
+        self.Embed = channel.unary_stream(
+                '/quire.inference.v1.InferenceService/Embed',
+                request_serializer=quire_dot_inference_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
+                response_deserializer=quire_dot_inference_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
+                _registered_method=True)
         self.Tokenize = channel.unary_unary(
                 '/quire.inference.v1.InferenceService/Tokenize',
                 request_serializer=quire_dot_inference_dot_v1_dot_inference__pb2.TokenizeRequest.SerializeToString,
@@ -82,6 +87,13 @@ class InferenceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Embed(self, request, context):
+        """A vector for each input. The stream ends with one EmbedResponse whose `final` is set; vectors come as they are done.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Tokenize(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -112,6 +124,11 @@ def add_InferenceServiceServicer_to_server(servicer, server):
                     servicer.Chat,
                     request_deserializer=quire_dot_inference_dot_v1_dot_inference__pb2.ChatRequest.FromString,
                     response_serializer=quire_dot_inference_dot_v1_dot_inference__pb2.ChatResponse.SerializeToString,
+            ),
+            'Embed': grpc.unary_stream_rpc_method_handler(
+                    servicer.Embed,
+                    request_deserializer=quire_dot_inference_dot_v1_dot_inference__pb2.EmbedRequest.FromString,
+                    response_serializer=quire_dot_inference_dot_v1_dot_inference__pb2.EmbedResponse.SerializeToString,
             ),
             'Tokenize': grpc.unary_unary_rpc_method_handler(
                     servicer.Tokenize,
@@ -185,6 +202,33 @@ class InferenceService(object):
             '/quire.inference.v1.InferenceService/Chat',
             quire_dot_inference_dot_v1_dot_inference__pb2.ChatRequest.SerializeToString,
             quire_dot_inference_dot_v1_dot_inference__pb2.ChatResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Embed(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quire.inference.v1.InferenceService/Embed',
+            quire_dot_inference_dot_v1_dot_inference__pb2.EmbedRequest.SerializeToString,
+            quire_dot_inference_dot_v1_dot_inference__pb2.EmbedResponse.FromString,
             options,
             channel_credentials,
             insecure,

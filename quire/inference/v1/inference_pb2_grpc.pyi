@@ -39,6 +39,8 @@ class InferenceServiceStub:
     """Continues a prompt. The stream ends with one GenerateResponse whose `final` is set; a stream that ends without it was cut."""
     Chat: _grpc.UnaryStreamMultiCallable[_inference_pb2.ChatRequest, _inference_pb2.ChatResponse]
     """Answers a conversation, rendered through the model's chat template."""
+    Embed: _grpc.UnaryStreamMultiCallable[_inference_pb2.EmbedRequest, _inference_pb2.EmbedResponse]
+    """A vector for each input. The stream ends with one EmbedResponse whose `final` is set; vectors come as they are done."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]
@@ -54,6 +56,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Continues a prompt. The stream ends with one GenerateResponse whose `final` is set; a stream that ends without it was cut."""
     Chat: _aio.UnaryStreamMultiCallable[_inference_pb2.ChatRequest, _inference_pb2.ChatResponse]  # type: ignore[assignment]
     """Answers a conversation, rendered through the model's chat template."""
+    Embed: _aio.UnaryStreamMultiCallable[_inference_pb2.EmbedRequest, _inference_pb2.EmbedResponse]  # type: ignore[assignment]
+    """A vector for each input. The stream ends with one EmbedResponse whose `final` is set; vectors come as they are done."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]  # type: ignore[assignment]
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]  # type: ignore[assignment]
@@ -78,6 +82,14 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.ChatResponse], _abc.AsyncIterator[_inference_pb2.ChatResponse]]:
         """Answers a conversation, rendered through the model's chat template."""
+
+    @_abc_1.abstractmethod
+    def Embed(
+        self,
+        request: _inference_pb2.EmbedRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_inference_pb2.EmbedResponse], _abc.AsyncIterator[_inference_pb2.EmbedResponse]]:
+        """A vector for each input. The stream ends with one EmbedResponse whose `final` is set; vectors come as they are done."""
 
     @_abc_1.abstractmethod
     def Tokenize(

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from quire.inference.v1 import pooling_pb2 as _pooling_pb2
 from quire.inference.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
 import sys
@@ -35,6 +36,8 @@ class ModelInfo(_message.Message):
     TOKENIZER_BYTES_FIELD_NUMBER: _builtins.int
     ARCHITECTURE_FIELD_NUMBER: _builtins.int
     DTYPE_FIELD_NUMBER: _builtins.int
+    EMBEDDING_FIELD_NUMBER: _builtins.int
+    IS_ENCODER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The name that requests address, and others that mean the same."""
     max_model_len: _builtins.int
@@ -46,6 +49,8 @@ class ModelInfo(_message.Message):
     architecture: _builtins.str
     """The class of the checkpoint, such as LlamaForCausalLM, and what it computes in, such as float32."""
     dtype: _builtins.str
+    is_encoder: _builtins.bool
+    """It only gives embeddings: every token attends to every other, so prompts are computed whole and nothing is generated."""
     @_builtins.property
     def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -55,6 +60,10 @@ class ModelInfo(_message.Message):
     @_builtins.property
     def default_sampling(self) -> _sampling_pb2.SamplingParams:
         """Sampling defaults of the model's own generation_config; unset fields have none."""
+
+    @_builtins.property
+    def embedding(self) -> _pooling_pb2.EmbeddingInfo:
+        """Unset: it gives no embeddings."""
 
     def __init__(
         self,
@@ -69,10 +78,12 @@ class ModelInfo(_message.Message):
         tokenizer_bytes: _builtins.int = ...,
         architecture: _builtins.str = ...,
         dtype: _builtins.str = ...,
+        embedding: _pooling_pb2.EmbeddingInfo | None = ...,
+        is_encoder: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["default_sampling", b"default_sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["default_sampling", b"default_sampling", "embedding", b"embedding"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "architecture", b"architecture", "default_sampling", b"default_sampling", "dtype", b"dtype", "eos_token_ids", b"eos_token_ids", "max_model_len", b"max_model_len", "name", b"name", "tokenizer_bytes", b"tokenizer_bytes", "tokenizer_sha256", b"tokenizer_sha256", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["aliases", b"aliases", "architecture", b"architecture", "default_sampling", b"default_sampling", "dtype", b"dtype", "embedding", b"embedding", "eos_token_ids", b"eos_token_ids", "is_encoder", b"is_encoder", "max_model_len", b"max_model_len", "name", b"name", "tokenizer_bytes", b"tokenizer_bytes", "tokenizer_sha256", b"tokenizer_sha256", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

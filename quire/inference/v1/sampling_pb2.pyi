@@ -32,7 +32,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """max_tokens, or the end of the context."""
     FINISH_REASON_ERROR: _FinishReason.ValueType  # 3
     """See the error beside it."""
-    FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 10
+    FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 4
     """As STOP, and the message has calls of tools. Routers alone say this."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
@@ -44,7 +44,7 @@ FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """max_tokens, or the end of the context."""
 FINISH_REASON_ERROR: FinishReason.ValueType  # 3
 """See the error beside it."""
-FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 10
+FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 4
 """As STOP, and the message has calls of tools. Routers alone say this."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 

@@ -43,6 +43,11 @@ class OpenAIServiceStub:
     CreateResponse: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     GetResponse: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]
     """404: no response is kept."""
+    CreateEmbedding: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    CreateScore: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """vLLM's: how alike two texts are."""
+    CreateRerank: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """vLLM's: documents in the order of their likeness to a query."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]
     GetModel: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]
     Tokenize: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
@@ -69,6 +74,11 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     CreateResponse: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetResponse: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """404: no response is kept."""
+    CreateEmbedding: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    CreateScore: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """vLLM's: how alike two texts are."""
+    CreateRerank: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """vLLM's: documents in the order of their likeness to a query."""
     ListModels: _aio.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetModel: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     Tokenize: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -116,6 +126,29 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
         """404: no response is kept."""
+
+    @_abc_1.abstractmethod
+    def CreateEmbedding(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+
+    @_abc_1.abstractmethod
+    def CreateScore(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """vLLM's: how alike two texts are."""
+
+    @_abc_1.abstractmethod
+    def CreateRerank(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """vLLM's: documents in the order of their likeness to a query."""
 
     @_abc_1.abstractmethod
     def ListModels(

@@ -24,48 +24,49 @@ _sym_db = _symbol_database.Default()
 
 from quire.inference.v1 import constraints_pb2 as quire_dot_inference_dot_v1_dot_constraints__pb2
 from quire.inference.v1 import model_pb2 as quire_dot_inference_dot_v1_dot_model__pb2
+from quire.inference.v1 import pooling_pb2 as quire_dot_inference_dot_v1_dot_pooling__pb2
 from quire.inference.v1 import sampling_pb2 as quire_dot_inference_dot_v1_dot_sampling__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/scheduler/v1/scheduler.proto\x12\x12quire.scheduler.v1\x1a$quire/inference/v1/constraints.proto\x1a\x1equire/inference/v1/model.proto\x1a!quire/inference/v1/sampling.proto\"\xa7\x01\n\x0e\x43onnectRequest\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.quire.scheduler.v1.RouterHelloH\x00\x12,\n\x06submit\x18\x02 \x01(\x0b\x32\x1a.quire.scheduler.v1.SubmitH\x00\x12*\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x19.quire.scheduler.v1.AbortH\x00\x42\t\n\x07message\"\xa7\x01\n\x0f\x43onnectResponse\x12\x33\n\x05hello\x18\x01 \x01(\x0b\x32\".quire.scheduler.v1.SchedulerHelloH\x00\x12*\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x19.quire.scheduler.v1.FrameH\x00\x12(\n\x04load\x18\x03 \x01(\x0b\x32\x18.quire.scheduler.v1.LoadH\x00\x42\t\n\x07message\" \n\x0bRouterHello\x12\x11\n\trouter_id\x18\x01 \x01(\t\"T\n\x0eSchedulerHello\x12\x14\n\x0cscheduler_id\x18\x01 \x01(\t\x12,\n\x05model\x18\x02 \x01(\x0b\x32\x1d.quire.inference.v1.ModelInfo\"\xf9\x02\n\x06Submit\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x01(\x0c\x12\x34\n\x08sampling\x18\x03 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x30\n\x04stop\x18\x04 \x01(\x0b\x32\".quire.inference.v1.StopConditions\x12+\n\x07\x63hoices\x18\x05 \x03(\x0b\x32\x1a.quire.scheduler.v1.Choice\x12\x17\n\ntimeout_ms\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\t \x01(\x11\x12\x0e\n\x06tenant\x18\n \x01(\t\x12\x39\n\x0b\x63onstraints\x18\x14 \x01(\x0b\x32$.quire.inference.v1.TokenConstraintsB\r\n\x0b_timeout_ms\"\x91\x01\n\x06\x43hoice\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x18\n\x10output_token_ids\x18\x04 \x01(\x0c\x12\x14\n\x0cwas_accepted\x18\x05 \x01(\x08\x12\x1b\n\x13num_prompt_logprobs\x18\x14 \x01(\r\"\x1d\n\x05\x41\x62ort\x12\x14\n\x0csequence_ids\x18\x01 \x01(\x0c\"\xe9\x02\n\x05\x46rame\x12\x14\n\x0csequence_ids\x18\x01 \x01(\x0c\x12\x10\n\x08\x61ttempts\x18\x02 \x01(\x0c\x12\x1c\n\x14\x66irst_output_indices\x18\x03 \x01(\x0c\x12\x15\n\rtoken_offsets\x18\x04 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x05 \x01(\x0c\x12\x33\n\x08logprobs\x18\x06 \x01(\x0b\x32!.quire.inference.v1.TokenLogprobs\x12.\n\x08\x66inished\x18\x07 \x03(\x0b\x32\x1c.quire.scheduler.v1.Finished\x12,\n\x07started\x18\x08 \x03(\x0b\x32\x1b.quire.scheduler.v1.Started\x12;\n\x0fprompt_logprobs\x18\x14 \x01(\x0b\x32\".quire.inference.v1.PromptLogprobs\x12 \n\x18prompt_logprobs_attempts\x18\x15 \x01(\x0c\"J\n\x07Started\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x03 \x01(\r\"\x92\x01\n\x08\x46inished\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x30\n\x06reason\x18\x03 \x01(\x0e\x32 .quire.inference.v1.FinishReason\x12(\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.quire.scheduler.v1.ErrorJ\x04\x08\x04\x10\x05\">\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\r\"\x87\x03\n\x04Load\x12\x1a\n\x12outstanding_tokens\x18\x01 \x01(\x04\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x03 \x01(\r\x12\x17\n\x0fnum_used_blocks\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x07 \x01(\x04\x12\x1d\n\x15num_generation_tokens\x18\x08 \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\t \x01(\x04\x12\x18\n\x10num_ready_groups\x18\n \x01(\r\x12\x13\n\x0bis_draining\x18\x0b \x01(\x08\x12 \n\x18num_prefix_cache_queries\x18\x0c \x01(\x04\x12\x1d\n\x15num_prefix_cache_hits\x18\r \x01(\x04\x12\x1c\n\x14num_used_host_blocks\x18\x0e \x01(\r\x12\x17\n\x0fnum_host_blocks\x18\x0f \x01(\r\"\x19\n\x17ResetPrefixCacheRequest\"\x1a\n\x18ResetPrefixCacheResponse\"\x11\n\x0fGetStatsRequest\"b\n\x10GetStatsResponse\x12&\n\x04load\x18\x01 \x01(\x0b\x32\x18.quire.scheduler.v1.Load\x12\x11\n\tnum_steps\x18\x02 \x01(\x04\x12\x13\n\x0bnum_aborted\x18\x03 \x01(\x04\x32\x95\x03\n\x10SchedulerService\x12V\n\x07\x43onnect\x12\".quire.scheduler.v1.ConnectRequest\x1a#.quire.scheduler.v1.ConnectResponse(\x01\x30\x01\x12\x63\n\x0cGetTokenizer\x12\'.quire.inference.v1.GetTokenizerRequest\x1a(.quire.inference.v1.GetTokenizerResponse0\x01\x12U\n\x08GetStats\x12#.quire.scheduler.v1.GetStatsRequest\x1a$.quire.scheduler.v1.GetStatsResponse\x12m\n\x10ResetPrefixCache\x12+.quire.scheduler.v1.ResetPrefixCacheRequest\x1a,.quire.scheduler.v1.ResetPrefixCacheResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/scheduler/v1/scheduler.proto\x12\x12quire.scheduler.v1\x1a$quire/inference/v1/constraints.proto\x1a\x1equire/inference/v1/model.proto\x1a quire/inference/v1/pooling.proto\x1a!quire/inference/v1/sampling.proto\"\xa7\x01\n\x0e\x43onnectRequest\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1f.quire.scheduler.v1.RouterHelloH\x00\x12,\n\x06submit\x18\x02 \x01(\x0b\x32\x1a.quire.scheduler.v1.SubmitH\x00\x12*\n\x05\x61\x62ort\x18\x03 \x01(\x0b\x32\x19.quire.scheduler.v1.AbortH\x00\x42\t\n\x07message\"\xa7\x01\n\x0f\x43onnectResponse\x12\x33\n\x05hello\x18\x01 \x01(\x0b\x32\".quire.scheduler.v1.SchedulerHelloH\x00\x12*\n\x05\x66rame\x18\x02 \x01(\x0b\x32\x19.quire.scheduler.v1.FrameH\x00\x12(\n\x04load\x18\x03 \x01(\x0b\x32\x18.quire.scheduler.v1.LoadH\x00\x42\t\n\x07message\" \n\x0bRouterHello\x12\x11\n\trouter_id\x18\x01 \x01(\t\"T\n\x0eSchedulerHello\x12\x14\n\x0cscheduler_id\x18\x01 \x01(\t\x12,\n\x05model\x18\x02 \x01(\x0b\x32\x1d.quire.inference.v1.ModelInfo\"\xad\x03\n\x06Submit\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x02 \x01(\x0c\x12\x34\n\x08sampling\x18\x03 \x01(\x0b\x32\".quire.inference.v1.SamplingParams\x12\x30\n\x04stop\x18\x04 \x01(\x0b\x32\".quire.inference.v1.StopConditions\x12+\n\x07\x63hoices\x18\x05 \x03(\x0b\x32\x1a.quire.scheduler.v1.Choice\x12\x17\n\ntimeout_ms\x18\x06 \x01(\x04H\x00\x88\x01\x01\x12\x13\n\x0btraceparent\x18\x07 \x01(\t\x12\x12\n\ncache_salt\x18\x08 \x01(\t\x12\x10\n\x08priority\x18\t \x01(\x11\x12\x0e\n\x06tenant\x18\n \x01(\t\x12\x39\n\x0b\x63onstraints\x18\x0b \x01(\x0b\x32$.quire.inference.v1.TokenConstraints\x12\x32\n\x07pooling\x18\x0c \x01(\x0b\x32!.quire.inference.v1.PoolingParamsB\r\n\x0b_timeout_ms\"\x91\x01\n\x06\x43hoice\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x14\n\x0c\x63hoice_index\x18\x02 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x03 \x01(\r\x12\x18\n\x10output_token_ids\x18\x04 \x01(\x0c\x12\x14\n\x0cwas_accepted\x18\x05 \x01(\x08\x12\x1b\n\x13num_prompt_logprobs\x18\x06 \x01(\r\"\x1d\n\x05\x41\x62ort\x12\x14\n\x0csequence_ids\x18\x01 \x01(\x0c\"\xe9\x02\n\x05\x46rame\x12\x14\n\x0csequence_ids\x18\x01 \x01(\x0c\x12\x10\n\x08\x61ttempts\x18\x02 \x01(\x0c\x12\x1c\n\x14\x66irst_output_indices\x18\x03 \x01(\x0c\x12\x15\n\rtoken_offsets\x18\x04 \x01(\x0c\x12\x11\n\ttoken_ids\x18\x05 \x01(\x0c\x12\x33\n\x08logprobs\x18\x06 \x01(\x0b\x32!.quire.inference.v1.TokenLogprobs\x12.\n\x08\x66inished\x18\x07 \x03(\x0b\x32\x1c.quire.scheduler.v1.Finished\x12,\n\x07started\x18\x08 \x03(\x0b\x32\x1b.quire.scheduler.v1.Started\x12;\n\x0fprompt_logprobs\x18\t \x01(\x0b\x32\".quire.inference.v1.PromptLogprobs\x12 \n\x18prompt_logprobs_attempts\x18\n \x01(\x0c\"J\n\x07Started\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x19\n\x11num_cached_tokens\x18\x03 \x01(\r\"\xa5\x01\n\x08\x46inished\x12\x13\n\x0bsequence_id\x18\x01 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x30\n\x06reason\x18\x03 \x01(\x0e\x32 .quire.inference.v1.FinishReason\x12(\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.quire.scheduler.v1.Error\x12\x11\n\tembedding\x18\x06 \x01(\x0cJ\x04\x08\x04\x10\x05\">\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\r\"\x87\x03\n\x04Load\x12\x1a\n\x12outstanding_tokens\x18\x01 \x01(\x04\x12\x13\n\x0bnum_running\x18\x02 \x01(\r\x12\x13\n\x0bnum_waiting\x18\x03 \x01(\r\x12\x17\n\x0fnum_used_blocks\x18\x04 \x01(\r\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x12\n\nblock_size\x18\x06 \x01(\r\x12\x19\n\x11num_prompt_tokens\x18\x07 \x01(\x04\x12\x1d\n\x15num_generation_tokens\x18\x08 \x01(\x04\x12\x17\n\x0fnum_preemptions\x18\t \x01(\x04\x12\x18\n\x10num_ready_groups\x18\n \x01(\r\x12\x13\n\x0bis_draining\x18\x0b \x01(\x08\x12 \n\x18num_prefix_cache_queries\x18\x0c \x01(\x04\x12\x1d\n\x15num_prefix_cache_hits\x18\r \x01(\x04\x12\x1c\n\x14num_used_host_blocks\x18\x0e \x01(\r\x12\x17\n\x0fnum_host_blocks\x18\x0f \x01(\r\"\x19\n\x17ResetPrefixCacheRequest\"\x1a\n\x18ResetPrefixCacheResponse\"\x11\n\x0fGetStatsRequest\"b\n\x10GetStatsResponse\x12&\n\x04load\x18\x01 \x01(\x0b\x32\x18.quire.scheduler.v1.Load\x12\x11\n\tnum_steps\x18\x02 \x01(\x04\x12\x13\n\x0bnum_aborted\x18\x03 \x01(\x04\x32\x95\x03\n\x10SchedulerService\x12V\n\x07\x43onnect\x12\".quire.scheduler.v1.ConnectRequest\x1a#.quire.scheduler.v1.ConnectResponse(\x01\x30\x01\x12\x63\n\x0cGetTokenizer\x12\'.quire.inference.v1.GetTokenizerRequest\x1a(.quire.inference.v1.GetTokenizerResponse0\x01\x12U\n\x08GetStats\x12#.quire.scheduler.v1.GetStatsRequest\x1a$.quire.scheduler.v1.GetStatsResponse\x12m\n\x10ResetPrefixCache\x12+.quire.scheduler.v1.ResetPrefixCacheRequest\x1a,.quire.scheduler.v1.ResetPrefixCacheResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quire.scheduler.v1.scheduler_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CONNECTREQUEST']._serialized_start=164
-  _globals['_CONNECTREQUEST']._serialized_end=331
-  _globals['_CONNECTRESPONSE']._serialized_start=334
-  _globals['_CONNECTRESPONSE']._serialized_end=501
-  _globals['_ROUTERHELLO']._serialized_start=503
-  _globals['_ROUTERHELLO']._serialized_end=535
-  _globals['_SCHEDULERHELLO']._serialized_start=537
-  _globals['_SCHEDULERHELLO']._serialized_end=621
-  _globals['_SUBMIT']._serialized_start=624
-  _globals['_SUBMIT']._serialized_end=1001
-  _globals['_CHOICE']._serialized_start=1004
-  _globals['_CHOICE']._serialized_end=1149
-  _globals['_ABORT']._serialized_start=1151
-  _globals['_ABORT']._serialized_end=1180
-  _globals['_FRAME']._serialized_start=1183
-  _globals['_FRAME']._serialized_end=1544
-  _globals['_STARTED']._serialized_start=1546
-  _globals['_STARTED']._serialized_end=1620
-  _globals['_FINISHED']._serialized_start=1623
-  _globals['_FINISHED']._serialized_end=1769
-  _globals['_ERROR']._serialized_start=1771
-  _globals['_ERROR']._serialized_end=1833
-  _globals['_LOAD']._serialized_start=1836
-  _globals['_LOAD']._serialized_end=2227
-  _globals['_RESETPREFIXCACHEREQUEST']._serialized_start=2229
-  _globals['_RESETPREFIXCACHEREQUEST']._serialized_end=2254
-  _globals['_RESETPREFIXCACHERESPONSE']._serialized_start=2256
-  _globals['_RESETPREFIXCACHERESPONSE']._serialized_end=2282
-  _globals['_GETSTATSREQUEST']._serialized_start=2284
-  _globals['_GETSTATSREQUEST']._serialized_end=2301
-  _globals['_GETSTATSRESPONSE']._serialized_start=2303
-  _globals['_GETSTATSRESPONSE']._serialized_end=2401
-  _globals['_SCHEDULERSERVICE']._serialized_start=2404
-  _globals['_SCHEDULERSERVICE']._serialized_end=2809
+  _globals['_CONNECTREQUEST']._serialized_start=198
+  _globals['_CONNECTREQUEST']._serialized_end=365
+  _globals['_CONNECTRESPONSE']._serialized_start=368
+  _globals['_CONNECTRESPONSE']._serialized_end=535
+  _globals['_ROUTERHELLO']._serialized_start=537
+  _globals['_ROUTERHELLO']._serialized_end=569
+  _globals['_SCHEDULERHELLO']._serialized_start=571
+  _globals['_SCHEDULERHELLO']._serialized_end=655
+  _globals['_SUBMIT']._serialized_start=658
+  _globals['_SUBMIT']._serialized_end=1087
+  _globals['_CHOICE']._serialized_start=1090
+  _globals['_CHOICE']._serialized_end=1235
+  _globals['_ABORT']._serialized_start=1237
+  _globals['_ABORT']._serialized_end=1266
+  _globals['_FRAME']._serialized_start=1269
+  _globals['_FRAME']._serialized_end=1630
+  _globals['_STARTED']._serialized_start=1632
+  _globals['_STARTED']._serialized_end=1706
+  _globals['_FINISHED']._serialized_start=1709
+  _globals['_FINISHED']._serialized_end=1874
+  _globals['_ERROR']._serialized_start=1876
+  _globals['_ERROR']._serialized_end=1938
+  _globals['_LOAD']._serialized_start=1941
+  _globals['_LOAD']._serialized_end=2332
+  _globals['_RESETPREFIXCACHEREQUEST']._serialized_start=2334
+  _globals['_RESETPREFIXCACHEREQUEST']._serialized_end=2359
+  _globals['_RESETPREFIXCACHERESPONSE']._serialized_start=2361
+  _globals['_RESETPREFIXCACHERESPONSE']._serialized_end=2387
+  _globals['_GETSTATSREQUEST']._serialized_start=2389
+  _globals['_GETSTATSREQUEST']._serialized_end=2406
+  _globals['_GETSTATSRESPONSE']._serialized_start=2408
+  _globals['_GETSTATSRESPONSE']._serialized_end=2506
+  _globals['_SCHEDULERSERVICE']._serialized_start=2509
+  _globals['_SCHEDULERSERVICE']._serialized_end=2914
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from quire.inference.v1 import constraints_pb2 as _constraints_pb2
 from quire.inference.v1 import model_pb2 as _model_pb2
+from quire.inference.v1 import pooling_pb2 as _pooling_pb2
 from quire.inference.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
 import sys
@@ -143,6 +144,7 @@ class Submit(_message.Message):
     PRIORITY_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """For logs and traces."""
     prompt_token_ids: _builtins.bytes
@@ -171,6 +173,12 @@ class Submit(_message.Message):
     def constraints(self) -> _constraints_pb2.TokenConstraints:
         """Unset: any token may be drawn."""
 
+    @_builtins.property
+    def pooling(self) -> _pooling_pb2.PoolingParams:
+        """Set: the prompt's embedding is wanted instead of output. There is one choice then, without output, and neither sampling nor
+        stop nor constraints are read.
+        """
+
     def __init__(
         self,
         *,
@@ -185,10 +193,11 @@ class Submit(_message.Message):
         priority: _builtins.int = ...,
         tenant: _builtins.str = ...,
         constraints: _constraints_pb2.TokenConstraints | None = ...,
+        pooling: _pooling_pb2.PoolingParams | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "constraints", b"constraints", "sampling", b"sampling", "stop", b"stop", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "constraints", b"constraints", "pooling", b"pooling", "sampling", b"sampling", "stop", b"stop", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "cache_salt", b"cache_salt", "choices", b"choices", "constraints", b"constraints", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "cache_salt", b"cache_salt", "choices", b"choices", "constraints", b"constraints", "pooling", b"pooling", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__timeout_ms: _TypeAlias = _typing.Literal["timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__timeout_ms: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms"]  # noqa: Y015
@@ -355,9 +364,12 @@ class Finished(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    EMBEDDING_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     attempt: _builtins.int
     reason: _sampling_pb2.FinishReason.ValueType
+    embedding: _builtins.bytes
+    """f32, of a sequence that was pooled."""
     @_builtins.property
     def error(self) -> Global___Error:
         """With FINISH_REASON_ERROR."""
@@ -369,10 +381,11 @@ class Finished(_message.Message):
         attempt: _builtins.int = ...,
         reason: _sampling_pb2.FinishReason.ValueType = ...,
         error: Global___Error | None = ...,
+        embedding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "error", b"error", "reason", b"reason", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "embedding", b"embedding", "error", b"error", "reason", b"reason", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

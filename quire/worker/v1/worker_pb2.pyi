@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from quire.inference.v1 import constraints_pb2 as _constraints_pb2
 from quire.inference.v1 import model_pb2 as _model_pb2
+from quire.inference.v1 import pooling_pb2 as _pooling_pb2
 from quire.inference.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
 import sys
@@ -311,6 +312,7 @@ class NewSequence(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FROM_FIELD_NUMBER: _builtins.int
+    POOLING_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
     """The sequence's name between scheduler and worker: never used twice in an epoch. Routers know it by another."""
     slot: _builtins.int
@@ -338,6 +340,13 @@ class NewSequence(_message.Message):
     def constraints(self) -> _constraints_pb2.TokenConstraints:
         """Unset: any token may be drawn. What it needs to know of the output so far is in token_ids."""
 
+    @_builtins.property
+    def pooling(self) -> _pooling_pb2.PoolingParams:
+        """Set: where a row would sample the sequence's first output, the sequence is pooled instead, and over. A mean is over the tokens
+        computed under this wire id, so such a sequence comes with none computed. `sampling` and `constraints` are not read then,
+        and no log probabilities are wanted.
+        """
+
     def __init__(
         self,
         *,
@@ -352,10 +361,11 @@ class NewSequence(_message.Message):
         traceparent: _builtins.str = ...,
         constraints: _constraints_pb2.TokenConstraints | None = ...,
         prompt_logprobs_from: _builtins.int | None = ...,
+        pooling: _pooling_pb2.PoolingParams | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "constraints", b"constraints", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "constraints", b"constraints", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "block_ids", b"block_ids", "choice_index", b"choice_index", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from", "block_ids", b"block_ids", "choice_index", b"choice_index", "constraints", b"constraints", "num_computed_tokens", b"num_computed_tokens", "num_prompt_tokens", b"num_prompt_tokens", "pooling", b"pooling", "prompt_logprobs_from", b"prompt_logprobs_from", "sampling", b"sampling", "slot", b"slot", "token_ids", b"token_ids", "traceparent", b"traceparent", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__prompt_logprobs_from: _TypeAlias = _typing.Literal["prompt_logprobs_from"]  # noqa: Y015
     _WhichOneofArgType__prompt_logprobs_from: _TypeAlias = _typing.Literal["_prompt_logprobs_from", b"_prompt_logprobs_from"]  # noqa: Y015
@@ -419,6 +429,7 @@ class StepResult(_message.Message):
     ERRORS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    POOLED_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
     wire_ids: _builtins.bytes
     """u32[n]: the rows that sampled, in the plan's order, and the token each drew."""
@@ -437,6 +448,10 @@ class StepResult(_message.Message):
     def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
         """Of the prompt tokens that follow those computed in this step, for sequences that asked; sequence_ids are wire ids."""
 
+    @_builtins.property
+    def pooled(self) -> _containers.RepeatedCompositeFieldContainer[Global___PooledSequence]:
+        """Of the rows whose sequences were pooled; they are not among the columns above."""
+
     def __init__(
         self,
         *,
@@ -447,14 +462,38 @@ class StepResult(_message.Message):
         errors: _abc.Iterable[Global___SequenceError] | None = ...,
         timings: Global___StepTimings | None = ...,
         prompt_logprobs: _sampling_pb2.PromptLogprobs | None = ...,
+        pooled: _abc.Iterable[Global___PooledSequence] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "timings", b"timings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "step_id", b"step_id", "timings", b"timings", "token_ids", b"token_ids", "wire_ids", b"wire_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "logprobs", b"logprobs", "pooled", b"pooled", "prompt_logprobs", b"prompt_logprobs", "step_id", b"step_id", "timings", b"timings", "token_ids", b"token_ids", "wire_ids", b"wire_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StepResult: _TypeAlias = StepResult  # noqa: Y015
+
+@_typing.final
+class PooledSequence(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WIRE_ID_FIELD_NUMBER: _builtins.int
+    EMBEDDING_FIELD_NUMBER: _builtins.int
+    wire_id: _builtins.int
+    embedding: _builtins.bytes
+    """f32"""
+    def __init__(
+        self,
+        *,
+        wire_id: _builtins.int = ...,
+        embedding: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding", b"embedding", "wire_id", b"wire_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PooledSequence: _TypeAlias = PooledSequence  # noqa: Y015
 
 @_typing.final
 class SequenceError(_message.Message):

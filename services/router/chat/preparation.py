@@ -13,7 +13,7 @@ from services.router.chat.text_parser import TextParser
 from services.router.chat.turn import Turn, plan_turn
 from services.router.chat_template import text_of
 from services.router.generation import GenerationRequest, Usage
-from services.router.model import ServedModel, output_budget
+from services.router.model import ServedModel, check_generates, output_budget
 from services.router.prompts import encode_chat
 from shared.placement import chat_key
 
@@ -41,6 +41,7 @@ async def prepare(
     request: ChatRequest, model: ServedModel, caller: Caller, traceparent: str, forms: FormChoice
 ) -> tuple[GenerationRequest, list[MessageParser]]:
     """What to generate, and what tells each choice's text apart. Raises ApiError."""
+    check_generates(model.info)
     turn = await plan_turn(request, model, forms)
     options = dataclasses.replace(request.options, structure=turn.structure)
     prompt = await encode_turn(turn, model)

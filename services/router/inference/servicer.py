@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,9 @@ from services.router.calls import Caller, Calls, caller_of, rpc
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser
 from services.router.chat.preparation import prepare, with_reasoning
+from services.router.embedding.embedder import Embedder, floats_of
 from services.router.errors import invalid
-from services.router.generation import GenerationRequest, Generator
+from services.router.generation import GenerationRequest, Generator, Usage
 from services.router.inference.converters import (
     MAX_TOKENS_PARAM,
     chat_delta_to_proto,
@@ -22,8 +24,9 @@ from services.router.inference.converters import (
     messages_from_proto,
     options_from_proto,
 )
+from services.router.inference.embedding import embedding_from_proto
 from services.router.inference.whole_choices import whole_choices
-from services.router.model import ServedModel, output_budget
+from services.router.model import ServedModel, check_generates, output_budget
 from services.router.prompts import check_length, check_token_range, encode_chat, encode_text
 from services.router.tracing import RequestSpan, Tracing
 
@@ -35,6 +38,7 @@ class InferenceServicer:
     tracing: Tracing
     forms: FormChoice
     max_n: int
+    embedder: Embedder
 
     @rpc
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> None:  # noqa: N802
@@ -42,6 +46,7 @@ class InferenceServicer:
         model = await self._model(request.model)
         caller, options = _caller(request.options, context), options_from_proto(request.options, self.max_n)
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
+            check_generates(model.info)
             match request.WhichOneof("prompt"):
                 case "text":
                     prompt, param = await encode_text(model, request.text, "text"), "text"
@@ -65,6 +70,20 @@ class InferenceServicer:
             chat = chat_from_proto(request, self.max_n)
             generation_request, parsers = await prepare(chat, model, caller, span.traceparent, self.forms)
             await self._chat(generation_request, parsers, span, context)
+
+    @rpc
+    async def Embed(self, request: inference_pb2.EmbedRequest, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        model = await self._model(request.model)
+        caller = _caller(request, context)
+        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+            embedding_request = await embedding_from_proto(request, model, caller, span.traceparent)
+            async with aclosing(self.embedder.embed(embedding_request)) as vectors:
+                async for index, vector in vectors:
+                    embedding = inference_pb2.Embedding(index=index, values=floats_of(vector))
+                    await self.calls.write(context, inference_pb2.EmbedResponse(embedding=embedding))
+            final = final_to_proto(Usage(embedding_request.num_tokens, 0, 0))
+            await self.calls.write(context, inference_pb2.EmbedResponse(final=final))
 
     @rpc
     async def Tokenize(  # noqa: N802
@@ -137,7 +156,7 @@ class InferenceServicer:
             await self.calls.write(context, inference_pb2.ChatResponse(final=final))
 
 
-def _caller(options: inference_pb2.GenerationOptions, context: Any) -> Caller:
+def _caller(options: inference_pb2.GenerationOptions | inference_pb2.EmbedRequest, context: Any) -> Caller:
     """The request's own word on its tenant goes before its metadata's."""
     caller = caller_of(context)
     return dataclasses.replace(caller, tenant=options.tenant or caller.tenant)

@@ -12,7 +12,7 @@ from services.router.answers import Answers
 from services.router.calls import caller_of
 from services.router.errors import invalid
 from services.router.generation import Generator
-from services.router.model import ServedModel, output_budget
+from services.router.model import ServedModel, check_generates, output_budget
 from services.router.openai.body import GenerationBody
 from services.router.openai.completion_writer import CompletionStyle, CompletionWriter
 from services.router.openai.json import AnswerHead
@@ -127,6 +127,7 @@ class CompletionService:
         caller, options = caller_of(context), body.to_options()
         model = await self.generator.placement.model(body.model)
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
+            check_generates(model.info)
             prompts = await _encode(body, model)
             max_tokens = tuple(_budget(model, prompt, body.max_tokens) for prompt in prompts)
             request = await options.request(model, caller, span.traceparent, tuple(prompts), max_tokens)

@@ -211,6 +211,7 @@ class ModelCard(Reply):
     root: str = Field(description="The model that this name means.")
     parent: None
     max_model_len: int = Field(description="Tokens of prompt and output together, at most.")
+    tasks: list[Literal["generate", "embed"]] = Field(description="What it can do.")
 
 
 class ModelList(Reply):

@@ -19,7 +19,9 @@ from services.router.model import ServedModel
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.chat_writer import ChatCompletionWriter
 from services.router.openai.completions import CompletionRequest, CompletionService
+from services.router.openai.embeddings import EmbeddingBody, EmbeddingService
 from services.router.openai.json import AnswerHead, dump
+from services.router.openai.scoring import RerankBody, ScoreBody, ScoringService
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
 from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
@@ -39,6 +41,8 @@ class OpenAIServicer:
     placement: Placement
     chats: ChatService
     completions: CompletionService
+    embeddings: EmbeddingService
+    scores: ScoringService
     metrics: RequestMetrics
     registry: CollectorRegistry
     threads: TextThreads
@@ -81,6 +85,27 @@ class OpenAIServicer:
     async def GetResponse(self, request: openai_pb2.GetResponseRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         raise response_not_found(request.response_id)
+
+    @rpc
+    async def CreateEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, EmbeddingBody)
+        self.metrics.ignored_fields["embeddings"] += body.num_ignored_fields
+        await self.embeddings.answer(body, context)
+
+    @rpc
+    async def CreateScore(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, ScoreBody)
+        self.metrics.ignored_fields["score"] += body.num_ignored_fields
+        await self.scores.score(body, context)
+
+    @rpc
+    async def CreateRerank(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, RerankBody)
+        self.metrics.ignored_fields["rerank"] += body.num_ignored_fields
+        await self.scores.rerank(body, context)
 
     @rpc
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
@@ -160,4 +185,5 @@ def _model_card(model: ServedModel, name: str) -> dict[str, Any]:
         "root": model.info.name,
         "parent": None,
         "max_model_len": model.info.max_model_len,
+        "tasks": model.info.tasks,
     }

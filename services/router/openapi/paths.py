@@ -6,6 +6,7 @@ from services.router.anthropic.paths import OPERATIONS as ANTHROPIC
 from services.router.kserve.paths import OPERATIONS as KSERVE
 from services.router.ollama.paths import OPERATIONS as OLLAMA
 from services.router.openai.paths import OPERATIONS as OPENAI
+from services.router.openai.pooling_paths import OPERATIONS as POOLING
 from services.router.openapi.operation import Operation
 from services.router.responses.paths import OPERATIONS as RESPONSES
 
@@ -20,4 +21,4 @@ _DOCUMENT = (
 )  # fmt: skip
 
 # By API, in the page's order. Every path of the gateway is in here: a test holds it against the protos.
-OPERATIONS = (*OPENAI, *RESPONSES, *ANTHROPIC, *OLLAMA, *KSERVE, *_DOCUMENT)
+OPERATIONS = (*OPENAI, *POOLING, *RESPONSES, *ANTHROPIC, *OLLAMA, *KSERVE, *_DOCUMENT)

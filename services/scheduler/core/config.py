@@ -27,6 +27,7 @@ class CoreConfig:
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     seconds_per_swapped_block: float = math.inf  # to copy one between device and host
     enable_prefix_caching: bool = True
+    chunked_prefill: bool = True  # False: every prompt is computed whole, in one step
     fair_queueing: bool = False  # turns go by what tenants have had, not by arrival alone
     max_num_queued_reqs: int = 1024  # sequences that may wait before new ones are refused
     # Of the new sequences in one plan, so that a plan stays under a megabyte; a larger sequence travels alone.
@@ -40,6 +41,11 @@ class CoreConfig:
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
                 f"({self.max_num_seqs}): a step could not decode every sequence"
+            )
+        if not self.chunked_prefill and self.max_model_len > self.max_num_batched_tokens:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_model_len "
+                f"({self.max_model_len}), and the model takes prompts whole: the longest could never be computed"
             )
         if self.max_model_len > self.num_blocks * self.block_size:
             raise ValueError(

@@ -46,7 +46,7 @@ class KVMemory:
 
     def find(self, sequence: Sequence) -> list[Prefix]:
         """What is known of a waiting sequence's tokens, of those that it need not compute."""
-        if not self._shares_prefixes:
+        if not self._shares(sequence):
             return []
         max_blocks = sequence.num_reusable_tokens // self._block_size
         return self.prefix_cache.match(sequence.token_ids.tobytes(), sequence.request.cache_salt, max_blocks)
@@ -74,7 +74,7 @@ class KVMemory:
         self._hold(sequence, found)
         sequence.num_computed_tokens = len(found) * self._block_size
         sequence.num_hit_blocks = sequence.num_published_blocks = num_here
-        if self._shares_prefixes:
+        if self._shares(sequence):
             sequence.prefixes = found
             self._announce(sequence, len(sequence.token_ids))
         if sequence.host_slots:
@@ -110,7 +110,7 @@ class KVMemory:
     def publish(self, sequence: Sequence, num_blocks: int) -> list[Prefix]:
         """The first `num_blocks` of a sequence are computed, and all their tokens are known. Returns the prefixes that
         were not there before."""
-        if not self._shares_prefixes:
+        if not self._shares(sequence):
             return []
         if num_blocks > len(sequence.prefixes):
             self._announce(sequence, num_blocks * self._block_size)
@@ -200,6 +200,9 @@ class KVMemory:
                 assert prefix.key[1] == block.tobytes(), "a prefix stands for other tokens"
                 if index >= sequence.num_published_blocks and prefix.owner is sequence:
                     assert not prefix.is_computed
+
+    def _shares(self, sequence: Sequence) -> bool:
+        return self._shares_prefixes and sequence.request.can_resume
 
     def _note_filled(self, sequence: Sequence, num_tokens_before: int) -> None:
         num_full = sequence.num_computed_tokens // self._block_size

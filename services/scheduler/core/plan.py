@@ -52,7 +52,8 @@ class StepPlan:
     released_wire_ids: array[int]
     new_sequences: list[NewSequence]
     rows: Rows
-    sampling_wire_ids: array[int]  # of the rows that reach their sequence's last token: each must bring one
+    # Of the rows that reach their sequence's last token: each must bring the next one, or its sequence's vector.
+    sampling_wire_ids: array[int]
     num_pairs: float  # of tokens and the positions they attend to: what attention has to do
     moves: Moves
 
@@ -73,7 +74,7 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """The tokens that a step sampled, and the sequences that failed in it."""
+    """The tokens that a step sampled, the vectors it pooled, and the sequences that failed in it."""
 
     step_id: int
     wire_ids: Items[int]
@@ -81,15 +82,17 @@ class StepResult:
     errors: Items[tuple[int, str]] = ()  # (wire id, a sentence for the client)
     seconds: float = 0.0  # that the step took on the device; 0: unknown
     prompt_logprobs: Items[PromptLogprobs] = ()
+    pooled: Items[tuple[int, bytes]] = ()  # (wire id, its vector)
 
     def check(self, plan: StepPlan) -> None:
-        """Raises ValueError unless this is the result of `plan`: one token for each row that was to sample, or an
-        error.
+        """Raises ValueError unless this is the result of `plan`: one token or vector for each row that was to bring
+        one, or an error.
         """
         if self.step_id != plan.step_id:
             raise ValueError(f"result of step {self.step_id} came, expected {plan.step_id}")
-        if not self.errors and self.wire_ids == plan.sampling_wire_ids:
+        if not self.errors and not self.pooled and self.wire_ids == plan.sampling_wire_ids:
             return
         expected = set(plan.sampling_wire_ids).difference(wire_id for wire_id, _ in self.errors)
-        if len(self.wire_ids) != len(expected) or expected.symmetric_difference(self.wire_ids):
+        brought = [*self.wire_ids, *(wire_id for wire_id, _ in self.pooled)]
+        if len(brought) != len(expected) or expected.symmetric_difference(brought):
             raise ValueError(f"the result of step {self.step_id} lacks a token or brings one too many")

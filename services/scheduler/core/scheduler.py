@@ -54,6 +54,7 @@ class FinishedSequence:
     sequence: Sequence
     reason: FinishReason
     failure: Failure | None = None
+    embedding: bytes | None = None  # of one that was pooled
 
 
 @dataclass(slots=True)
@@ -222,6 +223,14 @@ class Scheduler:
                     self._roster.wake(prefix)
         self._take_prompt_logprobs(result, outcome)
         self._append_tokens(result, outcome)
+        for wire_id, embedding in result.pooled:
+            sequence = self._roster.by_wire_id.get(wire_id)
+            if sequence is None:
+                continue
+            if sequence.request.pooling is None:
+                raise ValueError(f"the result of step {result.step_id} brings a vector where a token was to come")
+            self._roster.remove(sequence)
+            outcome.finished.append(FinishedSequence(sequence, FinishReason.STOP, embedding=embedding))
         return outcome
 
     def reset(self) -> list[FinishedSequence]:
@@ -381,6 +390,8 @@ class Scheduler:
                 return
             if self._max_chunk(sequence, budget) < 1:
                 return
+            if not self.config.chunked_prefill and len(sequence.token_ids) > budget.tokens:
+                return
             self._start(sequence, found)
             num_left = len(sequence.token_ids) - sequence.num_computed_tokens
             chunk = min(num_left, self._max_chunk(sequence, budget))
@@ -490,6 +501,8 @@ class Scheduler:
             if token_id in sequence.stop_token_ids:
                 reason = FinishReason.STOP
             elif num_tokens + 1 >= sequence.max_num_tokens:
+                if sequence.request.pooling is not None:
+                    raise ValueError(f"the result of step {result.step_id} brings a token where a vector was to come")
                 reason = FinishReason.LENGTH
             else:
                 continue
@@ -513,6 +526,8 @@ class Scheduler:
         num_tokens = self.memory.num_tokens_to_save(sequence)
         num_blocks = -(-num_tokens // self.config.block_size)
         mode = self.config.preemption_mode
+        if not sequence.request.can_resume:
+            return
         if mode is PreemptionMode.RECOMPUTE or not 0 < num_blocks <= self.memory.host.num_free:
             return
         if mode is PreemptionMode.AUTO and self.step_times.is_known:
@@ -533,7 +548,7 @@ class Scheduler:
                     f"context of {limit}",
                 )
             )
-        if len(request.output_token_ids) >= request.max_tokens:
+        if request.pooling is None and len(request.output_token_ids) >= request.max_tokens:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "nothing is left to generate"))
         if request.key in self._roster.by_key:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "a sequence of this name is under way already"))

@@ -48,6 +48,15 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True)
+class Pooling:
+    """A sequence's one result is a vector, made when its prompt is computed."""
+
+    params: object = None  # passed on to the worker unread
+    # The vector is made of every token: each must be computed in one go, whatever is known of the keys and values.
+    needs_all_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SequenceRequest:
     """One choice of one request, as it reaches the core. `output_token_ids` is what earlier attempts generated."""
 
@@ -70,6 +79,12 @@ class SequenceRequest:
     needs: Preparation | None = None
     deadline: float | None = None  # on the clock of `now` in Scheduler's calls
     traceparent: str = ""
+    pooling: Pooling | None = None  # `max_tokens` is 0 then
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether keys and values computed before, by whomever, are all it takes to go on."""
+        return self.pooling is None or not self.pooling.needs_all_tokens
 
 
 class Sequence:
@@ -112,7 +127,8 @@ class Sequence:
         self.num_prompt_tokens = len(request.prompt_token_ids)
         # Prompt, then every output token whose result was applied.
         self.token_ids = request.prompt_token_ids + request.output_token_ids
-        self.max_num_tokens = self.num_prompt_tokens + request.max_tokens
+        # A vector takes the place of the first output token.
+        self.max_num_tokens = self.num_prompt_tokens + (request.max_tokens if request.pooling is None else 1)
         self.stop_token_ids = request.stop_token_ids
         # Entries that have come, the first of the prompt's second token. All of them where none are wanted.
         wanted = request.num_prompt_logprobs

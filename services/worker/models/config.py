@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.models.families import FAMILIES, Family, layer_windows, layers_with_rope, read_bias
+from services.worker.models.families import ENCODERS, FAMILIES, Family, layer_windows, layers_with_rope, read_bias
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.quantization.checkpoint import read_quantization
 from services.worker.quantization.scheme import CheckpointQuantization
@@ -93,7 +93,9 @@ def parse_model_config(directory: Path, config: Mapping[str, Any], generation: M
     architecture = next((name for name in config.get("architectures") or [] if name in FAMILIES), None)
     if architecture is None:
         given = ", ".join(config.get("architectures") or []) or "no architecture"
-        raise ModelError(f"{directory} is {given}, which is not supported; supported are {', '.join(sorted(FAMILIES))}")
+        raise ModelError(
+            f"{directory} is {given}, which is not supported; supported are {', '.join(sorted((*FAMILIES, *ENCODERS)))}"
+        )
     family = FAMILIES[architecture]
     _refuse_unsupported(directory, config, family)
     num_heads = config["num_attention_heads"]

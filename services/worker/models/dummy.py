@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from services.worker.models.config import ModelConfig
-from services.worker.models.parameters import parameters
 from services.worker.quantization.scheme import CheckpointQuantization
 from services.worker.quantization.weight import Weight
 
@@ -19,9 +18,17 @@ class DummySource:
     """Drawn from a normal distribution on the device, in the forms that the configuration says. Equal seeds give equal
     weights on devices of one kind, whatever the order in which they are taken."""
 
-    def __init__(self, config: ModelConfig, device: torch.device, dtype: torch.dtype, seed: int = 0) -> None:
-        self._shapes = parameters(config)
-        self._quantization = config.quantization or CheckpointQuantization("none")
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        device: torch.device,
+        dtype: torch.dtype,
+        quantization: CheckpointQuantization | None = None,
+        seed: int = 0,
+    ) -> None:
+        """`shapes`: as of `parameters`."""
+        self._shapes = shapes
+        self._quantization = quantization or CheckpointQuantization("none")
         self._device, self._dtype, self._seed = device, dtype, seed
         self._generator = torch.Generator(device)
 
@@ -29,7 +36,7 @@ class DummySource:
         return self._quantization.format_of(layer).quantize(self._draw(layer))
 
     def vector(self, name: str) -> Tensor:
-        if name.endswith("norm.weight"):
+        if name.lower().endswith("norm.weight"):
             return torch.ones(self._shapes[name], device=self._device, dtype=self._dtype)
         return self._draw(name)
 

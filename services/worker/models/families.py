@@ -110,6 +110,25 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class EncoderFamily:
+    prefix: str  # of tensors in checkpoints that hold a head beside the encoder
+    # Position 0 is the table's row after that of padding.
+    positions_after_padding: bool = False
+
+
+_BERT, _ROBERTA = EncoderFamily("bert."), EncoderFamily("roberta.", positions_after_padding=True)
+# Their embeddings are the same whichever head they were saved with.
+ENCODERS: Mapping[str, EncoderFamily] = {
+    "BertModel": _BERT,
+    "BertForMaskedLM": _BERT,
+    "RobertaModel": _ROBERTA,
+    "RobertaForMaskedLM": _ROBERTA,
+    "XLMRobertaModel": _ROBERTA,
+    "XLMRobertaForMaskedLM": _ROBERTA,
+}
+
+
 def read_bias(bias: Bias, config: Mapping[str, Any]) -> bool:
     if isinstance(bias, bool):
         return bias

@@ -34,7 +34,7 @@ class SafetensorsSource:
     def __init__(self, directory: Path, config: ModelConfig, progress: Progress, device: torch.device) -> None:
         """`progress` is told the fraction of bytes taken. Raises ModelError if the files are not as `config` says."""
         self._device = device
-        self._files = _Files(directory, device)
+        self._files = CheckpointFiles(directory, device)
         self._quantization = config.quantization or CheckpointQuantization("none")
         self._matrices: dict[str, tuple[MatrixFormat, tuple[int, int], list[str]]] = {}
         stored = self._stored(config)
@@ -95,10 +95,10 @@ class SafetensorsSource:
         files = self._files
         missing = {name for name, tensor in stored.items() if tensor.required} - files.names
         if missing:
-            raise ModelError(f"{files.directory} lacks {_some(missing)}, which {config.architecture} needs")
+            raise ModelError(f"{files.directory} lacks {some(missing)}, which {config.architecture} needs")
         unexpected = {name for name in files.names - stored.keys() if not self._is_redundant(name)}
         if unexpected:
-            raise ModelError(f"{files.directory} holds {_some(unexpected)}, which {config.architecture} has no use for")
+            raise ModelError(f"{files.directory} holds {some(unexpected)}, which {config.architecture} has no use for")
         for name, wanted in stored.items():
             if name not in files.names:
                 continue
@@ -121,7 +121,7 @@ class SafetensorsSource:
         return False
 
 
-class _Files:
+class CheckpointFiles:
     """Mapped, all of them: tensors may be read by several threads at a time."""
 
     def __init__(self, directory: Path, device: torch.device) -> None:
@@ -167,6 +167,7 @@ class _Files:
         return self._handles[file]
 
 
-def _some(names: Iterable[str]) -> str:
+def some(names: Iterable[str]) -> str:
+    """The first by name, and how many more there are."""
     first, *rest = sorted(names)
     return f"{first} and {len(rest)} more tensors" if rest else first

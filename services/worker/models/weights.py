@@ -15,6 +15,7 @@ from torch import Tensor
 from services.worker.errors import ModelError
 from services.worker.models.config import ModelConfig
 from services.worker.models.dummy import DummySource
+from services.worker.models.parameters import parameters
 from services.worker.ops.interface import Ops
 from services.worker.progress import Progress
 from services.worker.quantization.at_load import AtLoad
@@ -46,7 +47,7 @@ def open_weights(
     if load_format in ("gguf", "safetensors") and is_gguf != (load_format == "gguf"):
         raise ModelError(f"--load-format is {load_format}, but {path} is {'a' if is_gguf else 'no'} GGUF file")
     if load_format == "dummy":
-        source = DummySource(config, ops.device, ops.dtype)
+        source = DummySource(parameters(config), ops.device, ops.dtype, config.quantization)
     elif is_gguf:
         from services.worker.gguf.source import GGUFSource
 

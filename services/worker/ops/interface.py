@@ -91,6 +91,15 @@ class KVPages:
         self.values[destinations] = self.values[sources]
 
 
+@dataclass(frozen=True, slots=True)
+class WholeSequences:
+    """Sequences side by side, each from its first token to its last: what an encoder computes."""
+
+    positions: Tensor  # int32 [num_tokens], each token's position in its own sequence
+    query_starts: Tensor  # int32 [num_sequences + 1], sequence r owns tokens query_starts[r]:query_starts[r + 1]
+    lengths: tuple[int, ...]  # of each sequence in tokens, on the host
+
+
 class Linear(Protocol):
     """A weight in whatever layout its device computes fastest from; the only copy of it."""
 
@@ -149,6 +158,29 @@ class Ops(Protocol):
 
     def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
         """gelu(gate) · up, as in silu_mul; by tanh's approximation or by erf (Hendrycks and Gimpel, 2016)."""
+        ...
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+        """Of x + residual: (v - mean(v)) / sqrt(var(v) + eps) · weight + bias over the last dimension of
+        [num_tokens, features] (Ba et al., 2016, section 3)."""
+        ...
+
+    def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
+        """x · Φ(x); by tanh's approximation or by erf (Hendrycks and Gimpel, 2016)."""
+        ...
+
+    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
+        """Attention of every token over all of its own sequence's, before and after it.
+
+        q, k, v [num_tokens, num_heads, head_dim], each may be a view into one fused projection (last dimension
+        contiguous) -> [num_tokens, num_heads * head_dim].
+        """
+        ...
+
+    def add_segments(self, totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
+        """totals[i] += x[starts[i]] + ... + x[starts[i + 1] - 1], in place and in that order, so that a sum that is
+        made in several calls has the bits of one. totals float32 [n, features], x [num_tokens, features], starts [n +
+        1] on the host."""
         ...
 
     def rope_and_write_kv(

@@ -16,7 +16,14 @@ from torch.nn import functional
 
 from services.worker.models.config import ModelConfig
 from services.worker.models.layer import Layer
-from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages, RunLayers
+from services.worker.ops.interface import (
+    AttentionBatch,
+    AttentionShape,
+    AttentionWork,
+    KVPages,
+    RunLayers,
+    WholeSequences,
+)
 from services.worker.quantization.fp8 import Fp8Weight
 from services.worker.quantization.int8 import Int8Weight
 from services.worker.quantization.rows import quantize_rows_fp8, quantize_rows_int8
@@ -97,6 +104,26 @@ class ReferenceOps:
     def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return functional.gelu(gate, approximate="tanh" if tanh else "none") * up
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+        wide = x.to(self.compute_dtype) if residual is None else (x + residual).to(self.compute_dtype)
+        weight, bias = weight.to(self.compute_dtype), bias.to(self.compute_dtype)
+        return functional.layer_norm(wide, wide.shape[-1:], weight, bias, eps).to(x.dtype)
+
+    def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
+        return functional.gelu(x, approximate="tanh" if tanh else "none")
+
+    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
+        parts = []
+        wide = (torch.split(x.to(self.compute_dtype), list(batch.lengths)) for x in (q, k, v))
+        for queries, keys, values in zip(*wide, strict=True):
+            weights = (torch.einsum("qhd,khd->hqk", queries, keys) * scale).softmax(-1)
+            parts.append(torch.einsum("hqk,khd->qhd", weights, values))
+        return torch.cat(parts).to(q.dtype).flatten(1)
+
+    def add_segments(self, totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
+        owners = torch.repeat_interleave(torch.from_numpy(np.diff(starts)))
+        totals.index_add_(0, owners.to(totals.device), x.to(totals.dtype))
 
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages

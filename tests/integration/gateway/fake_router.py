@@ -91,6 +91,18 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
     async def GetResponse(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"id": request.response_id}))
 
+    async def CreateEmbedding(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
+    async def CreateScore(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
+    async def CreateRerank(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
     async def ListModels(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"object": "list", "data": [{"id": self._router.name}]}))
 
@@ -142,6 +154,10 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
         yield
 
     async def Chat(self, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
+        await self._fail(request, context)
+        yield
+
+    async def Embed(self, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
         await self._fail(request, context)
         yield
 

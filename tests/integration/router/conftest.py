@@ -171,7 +171,7 @@ HTTP_STATUS = {
 
 def checked(reply: Reply, method: str, status: int = 200, service: str = "openai.v1.OpenAIService") -> Reply:
     """The same. It must be in our document and, on a path of OpenAI's, have the schema that OpenAI publishes."""
-    verb, template = http_annotations()[f"quire.{service}.{method}"]
+    verb, template = http_annotations()[f"quire.{service}.{method}"][0]
     path = re.sub(r"{[^}]*}", MODEL, template)
     answer = HttpAnswer(verb, path, status, reply.content_type, b"".join(reply.messages))
     assert [*own_document.problems(answer), *published.problems(answer)] == []

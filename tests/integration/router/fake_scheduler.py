@@ -39,6 +39,8 @@ class Answer:
     # Tokens after which the sequence says nothing more until `resume` is set.
     pause_after: int | None = None
     resume: asyncio.Event = field(default_factory=asyncio.Event)
+    # Of a sequence that is pooled: its one result, which `pause_after` = 0 holds back.
+    embedding: bytes = b""
 
 
 Script = Callable[[scheduler_pb2.Submit, scheduler_pb2.Choice], Answer]
@@ -204,6 +206,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             outbox.put_nowait(scheduler_pb2.ConnectResponse(frame=frame))
             await asyncio.sleep(0)
         if not limit:
+            if answer.pause_after is not None:
+                await answer.resume.wait()
             outbox.put_nowait(
                 scheduler_pb2.ConnectResponse(frame=scheduler_pb2.Frame(finished=[_finished(choice, answer, 0)]))
             )
@@ -231,6 +235,7 @@ def _finished(choice: scheduler_pb2.Choice, answer: Answer, position: int) -> sc
         attempt=choice.attempt,
         reason=reason,
         error=answer.error,
+        embedding=answer.embedding,
     )
 
 

@@ -8,18 +8,19 @@ import math
 import os
 from array import array
 from collections import deque
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
 
-from quire.inference.v1 import sampling_pb2
+from quire.inference.v1 import pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import FinishReason, Preparation, Sequence, SequenceRequest
-from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, FakeModel, expected_output
+from services.scheduler.core.sequence import FinishReason, Pooling, Preparation, Sequence, SequenceRequest
+from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, FakeModel, expected_output, expected_vector
 from tests.fakes.fake_worker import fail
 
 # `make test-long` tries many times as much.
@@ -62,7 +63,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         preemption_mode: PreemptionMode,
         swap_cost: float,
     ) -> None:
-        self.model_args = {"num_blocks": num_blocks, "block_size": block_size, "num_host_blocks": num_host_blocks}
+        self.model_args: dict[str, Any] = {
+            "num_blocks": num_blocks,
+            "block_size": block_size,
+            "num_host_blocks": num_host_blocks,
+        }
         self.config = CoreConfig(
             num_blocks=num_blocks,
             block_size=block_size,
@@ -108,6 +113,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         tenant=st.sampled_from(["", "a", "b"]),
         needs=st.none() | st.sampled_from([Preparation(b"x"), Preparation(b"y"), Preparation(b"z")]),
+        # Of all tokens, of the last alone, or not at all.
+        pooled=st.sampled_from([None, None, None, False, True]),
     )
     def submit(
         self,
@@ -121,8 +128,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         priority: int,
         tenant: str,
         needs: Preparation | None,
+        pooled: bool | None,
     ) -> int:
         prompt = COMMON[:common] + prompt
+        if pooled is not None:
+            group = None
         if group is not None:
             # Choices of one request have one prompt.
             prompt = self.group_prompts.setdefault(group, prompt)
@@ -136,7 +146,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         request = SequenceRequest(
             key=key,
             prompt_token_ids=array("I", prompt),
-            max_tokens=max_tokens,
+            max_tokens=max_tokens if pooled is None else 0,
+            pooling=None if pooled is None else Pooling(pooling_pb2.PoolingParams(), needs_all_tokens=pooled),
             stop_token_ids=frozenset([EOS_TOKEN_ID, 7]),
             choice_index=choice_index,
             group=None if group is None else (group, tuple(prompt)),
@@ -171,6 +182,8 @@ class SchedulerMachine(RuleBasedStateMachine):
             needs = new.sequence.request.needs
             assert needs is None or needs.key in self.prepared, "planned before it was prepared"
         assert plan.num_tokens <= self.config.max_num_batched_tokens
+        for new in plan.new_sequences:
+            assert new.sequence.request.can_resume or not new.num_computed_tokens, "a vector lacks some of its tokens"
         self.results.append(self.worker.step(plan_to_proto(plan, epoch=1)))
 
     @precondition(lambda self: self.results)
@@ -190,6 +203,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             key = name(end.sequence)
             request = self.requests.pop(key)
             if end.reason is FinishReason.ERROR:
+                continue
+            if request.pooling is not None:
+                assert end.embedding == expected_vector(request.prompt_token_ids)
+                assert not self.outputs[key]
                 continue
             assert self.outputs[key] == self._expected(request)
             stopped = self.outputs[key][-1] in request.stop_token_ids

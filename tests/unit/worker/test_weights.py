@@ -135,7 +135,7 @@ def test_old_rotary_buffers_are_ignored(tmp_path: Path) -> None:
 def test_dummy_weights_are_the_same_for_the_same_seed(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     config = read_model_config(tmp_path)
-    sources = [DummySource(config, CPU, torch.float32, seed) for seed in (1, 1, 2)]
+    sources = [DummySource(parameters(config), CPU, torch.float32, seed=seed) for seed in (1, 1, 2)]
     sources[1].weight("lm_head")  # the order makes no difference
     first, second, other = (source.weight("model.layers.1.mlp.gate_proj") for source in sources)
     assert isinstance(first, Tensor)

@@ -47,6 +47,107 @@ void quire_rms_norm(const float *x, float *residual, const float *weight, float 
     parallel(norm_items, &n, rows, rows_per_grain(features), threads);
 }
 
+struct layer_norm {
+    const float *x, *residual, *weight, *bias;
+    float *y;
+    int64_t features;
+    float eps;
+};
+
+/* The first `count` lanes; the others are zero. */
+INLINE vf keep_part(vf v, int64_t count) {
+    float lanes[VL];
+    store(lanes, v);
+    return load_part(lanes, count);
+}
+
+static void layer_norm_items(const void *task, int64_t first, int64_t last) {
+    const struct layer_norm *n = task;
+    for (int64_t row = first; row < last; row++) {
+        const float *x = n->x + row * n->features, *residual = n->residual ? n->residual + row * n->features : NULL;
+        float *y = n->y + row * n->features; /* holds the sum until the end */
+        vf sums[PARTS] = {0}, squares[PARTS] = {0};
+        for (int64_t i = 0; i < n->features; i += LANES)
+            UNROLL for (int part = 0; part < PARTS; part++) {
+                int64_t at = i + part * VL, left = n->features - at;
+                if (left <= 0) break;
+                vf v = load_part(x + at, left);
+                if (residual) v = v + load_part(residual + at, left);
+                store_part(y + at, v, left);
+                sums[part] += v;
+            }
+        vf mean = splat(sum_lanes(sums) / (float)n->features);
+        for (int64_t i = 0; i < n->features; i += LANES)
+            UNROLL for (int part = 0; part < PARTS; part++) {
+                int64_t at = i + part * VL, left = n->features - at;
+                if (left <= 0) break;
+                vf v = keep_part(load_part(y + at, left) - mean, left);
+                squares[part] = v * v + squares[part];
+            }
+        vf scale = splat(1.0f / __builtin_sqrtf(sum_lanes(squares) / (float)n->features + n->eps));
+        for (int64_t at = 0; at < n->features; at += VL) {
+            int64_t left = n->features - at;
+            vf v = (load_part(y + at, left) - mean) * scale;
+            store_part(y + at, v * load_part(n->weight + at, left) + load_part(n->bias + at, left), left);
+        }
+    }
+}
+
+/* y = layer_norm(x + residual) * weight + bias over rows of `features`; residual may be null. */
+void quire_layer_norm(const float *x, const float *residual, const float *weight, const float *bias, float *y,
+                      int64_t rows, int64_t features, float eps, int threads) {
+    struct layer_norm n = {x, residual, weight, bias, y, features, eps};
+    parallel(layer_norm_items, &n, rows, rows_per_grain(2 * features), threads);
+}
+
+struct gelu {
+    const float *x;
+    float *y;
+    int64_t features;
+    int tanh;
+};
+
+/* The normal distribution's share below x, from 1 - erf(z) = t (a1 + t (a2 + ...)) e^(-z^2) with t = 1 / (1 + p z), within
+ * 1.5e-7 (Abramowitz and Stegun, Handbook of Mathematical Functions, 7.1.26). */
+INLINE vf normal_share(vf x) {
+    vf z = choose(x < 0.0f, -x, x) * 0.70710678118654752f;
+    vf t = 1.0f / (z * 0.3275911f + 1.0f);
+    vf p = t * 1.061405429f - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    vf square = z * z;
+    vf above = p * t * vector_exp(-square) * 0.5f;
+    ROUNDED(above);
+    return choose(x < 0.0f, above, 1.0f - above);
+}
+
+static void gelu_items(const void *task, int64_t first, int64_t last) {
+    const struct gelu *g = task;
+    for (int64_t row = first; row < last; row++) {
+        const float *x = g->x + row * g->features;
+        float *y = g->y + row * g->features;
+        for (int64_t at = 0; at < g->features; at += VL) {
+            int64_t left = g->features - at;
+            vf v = load_part(x + at, left);
+            if (g->tanh) {
+                vf square = v * v;
+                vf slope = square * 0.044715f + 1.0f;
+                vf w = v * slope * -1.5957691216057308f; /* -2 sqrt(2 / pi) */
+                store_part(y + at, v / (vector_exp(w) + 1.0f), left);
+            } else {
+                store_part(y + at, v * normal_share(v), left);
+            }
+        }
+    }
+}
+
+/* y = gelu(x), [rows, features] both; by tanh's approximation or by erf. */
+void quire_gelu(const float *x, float *y, int64_t rows, int64_t features, int tanh, int threads) {
+    struct gelu g = {x, y, features, tanh};
+    parallel(gelu_items, &g, rows, rows_per_grain(4 * features), threads);
+}
+
 struct activation {
     const float *gate_up;
     float *y;

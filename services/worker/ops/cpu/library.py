@@ -20,6 +20,8 @@ SIGNATURES: dict[str, tuple[object, ...]] = {
     "quire_embedding": (_P, _P, _P, _L, _L, _L, _I, _I),
     "quire_rms_norm": (_P, _P, _P, _P, _L, _L, _F, _I),
     "quire_silu_mul": (_P, _P, _L, _L, _I),
+    "quire_layer_norm": (_P, _P, _P, _P, _P, _L, _L, _F, _I),
+    "quire_gelu": (_P, _P, _L, _L, _I, _I),
     "quire_rope_and_write_kv": (_P,) * 9 + (_L,) * 14 + (_I,),
     "quire_paged_attention": (_P,) * 7 + (_L,) * 11 + (_F, _I),
     "quire_sample_gumbel": (_P, _P, _P, _P, _P, _L, _L, _I),

@@ -18,10 +18,18 @@ from services.worker.models.config import ModelConfig
 from services.worker.models.layer import Layer
 from services.worker.ops.cpu import library
 from services.worker.ops.cpu.checks import check_heads
+from services.worker.ops.cpu.full_attention import FullAttention
 from services.worker.ops.cpu.layers import FusedLayers
 from services.worker.ops.cpu.linear import PackedLinear, is_plain
 from services.worker.ops.cpu.quantized_linear import QuantizedLinear
-from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages, RunLayers
+from services.worker.ops.interface import (
+    AttentionBatch,
+    AttentionShape,
+    AttentionWork,
+    KVPages,
+    RunLayers,
+    WholeSequences,
+)
 from services.worker.quantization.weight import QuantizedWeight, Weight
 
 # Elements up to which an elementwise call (some 20 us at most) keeps the interpreter lock. Other threads run Python
@@ -43,6 +51,7 @@ class CPUOps:
         self._functions = self._library.functions
         self._held = self._library.held
         self.level = self._library.level
+        self._full_attention = FullAttention(self)
 
     def computes_with(self, weight: QuantizedWeight) -> bool:
         return QuantizedLinear.takes(weight)
@@ -96,6 +105,35 @@ class CPUOps:
         gate, up = gate_up.chunk(2, dim=-1)
         slope = 2 * (2 / math.pi) ** 0.5 * (1 + 0.044715 * gate * gate)
         return self.silu_mul(torch.cat((gate * slope, up / slope), dim=-1))
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+        features = x.shape[-1]
+        if not is_plain(x) or any(not is_plain(v) or v.shape != (features,) for v in (weight, bias)):
+            raise ValueError(f"layer_norm wants contiguous float32 [..., {features}] and twice [{features}]")
+        if residual is not None and (not is_plain(residual) or residual.shape != x.shape):
+            raise ValueError("layer_norm wants a contiguous float32 residual of x's shape")
+        y = torch.empty_like(x)
+        functions = self._held if x.numel() < HELD_BELOW else self._functions
+        functions.quire_layer_norm(
+            x.data_ptr(), 0 if residual is None else residual.data_ptr(), weight.data_ptr(), bias.data_ptr(),
+            y.data_ptr(), x.numel() // features, features, eps, get_num_threads(),
+        )  # fmt: skip
+        return y
+
+    def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
+        if not is_plain(x):
+            raise ValueError("gelu wants contiguous float32")
+        y, features = torch.empty_like(x), x.shape[-1]
+        functions = self._held if x.numel() < HELD_BELOW else self._functions
+        functions.quire_gelu(x.data_ptr(), y.data_ptr(), x.numel() // features, features, tanh, get_num_threads())
+        return y
+
+    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
+        return self._full_attention(q, k, v, batch, scale)
+
+    def add_segments(self, totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
+        owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+        totals.index_add_(0, torch.from_numpy(owners), x)
 
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages

@@ -13,14 +13,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from services.worker.models.config import ModelConfig
 from services.worker.models.layer import Layer
-from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages, RunLayers
+from services.worker.ops.interface import (
+    AttentionBatch,
+    AttentionShape,
+    AttentionWork,
+    KVPages,
+    RunLayers,
+    WholeSequences,
+)
 from services.worker.ops.triton import activation, quantized_linear, rms_norm, rope
 from services.worker.ops.triton.attention.paged import PagedAttention
 from services.worker.ops.triton.linear import Linear, create_linear
 from services.worker.ops.triton.sampling.pipeline import sample_gumbel
+from services.worker.ops.triton.segments import add_segments
 from services.worker.quantization.weight import QuantizedWeight, Weight
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -66,6 +75,24 @@ class TritonOps:
 
     def gelu_mul(self, gate_up: Tensor, *, tanh: bool) -> Tensor:
         return activation.gated(gate_up, activation.GELU_TANH if tanh else activation.GELU)
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+        return functional.layer_norm(x if residual is None else x + residual, x.shape[-1:], weight, bias, eps)
+
+    def gelu(self, x: Tensor, *, tanh: bool) -> Tensor:
+        return functional.gelu(x, approximate="tanh" if tanh else "none")
+
+    def full_attention(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
+        """A launch of torch's own kernel per sequence: no sequence's bits depend on another's length."""
+        parts = []
+        for of_one in zip(*(torch.split(x, list(batch.lengths)) for x in (q, k, v)), strict=True):
+            queries, keys, values = (x.transpose(0, 1).unsqueeze(0) for x in of_one)  # [1, num_heads, length, head_dim]
+            attended = functional.scaled_dot_product_attention(queries, keys, values, scale=scale)
+            parts.append(attended[0].transpose(0, 1).flatten(1))
+        return torch.cat(parts)
+
+    def add_segments(self, totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
+        add_segments(totals, x, starts)
 
     def rope_and_write_kv(
         self, q: Tensor, k: Tensor, v: Tensor, cos_sin: Tensor, batch: AttentionBatch, pages: KVPages

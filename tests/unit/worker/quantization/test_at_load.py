@@ -16,6 +16,7 @@ from services.worker.errors import ModelError
 from services.worker.models.config import read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.dummy import DummySource
+from services.worker.models.parameters import parameters
 from services.worker.models.weights import NativeSource, WeightSource, open_weights
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.reference import ReferenceOps
@@ -152,7 +153,7 @@ def test_dummy_weights_have_the_forms_of_the_configuration(tmp_path: Path) -> No
     assert weight.group_size == GROUP
     assert 0.018 < float(weight.dequantize().std()) < 0.022
     assert isinstance(source.weight("lm_head"), Tensor)
-    in_half = DummySource(read_model_config(tmp_path), CPU, torch.bfloat16).weight("lm_head")
+    in_half = DummySource(parameters(read_model_config(tmp_path)), CPU, torch.bfloat16).weight("lm_head")
     assert isinstance(in_half, Tensor)
     assert in_half.dtype is torch.bfloat16
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from services.scheduler.core.config import PreemptionMode
-from services.worker.batch_state import Batch
+from services.worker.batch_state import I32, I64, Batch
 from services.worker.device_forward_pass import DeviceForwardPass
 from services.worker.graphs import GraphRecorder, bucket_sizes
 from services.worker.model_runner import ModelRunner
@@ -85,14 +85,12 @@ def test_a_step_runs_in_the_smallest_bucket_that_holds_it(
     seen: list[tuple[int, bool, list[int]]] = []  # rows, whether all have one token, and what was replayed
     run = DeviceForwardPass.run
 
-    def noted(
-        self: DeviceForwardPass, batch: Batch, tables: np.ndarray[tuple[int, int], np.dtype[np.int32]], last: Tensor
-    ) -> Tensor | None:
+    def noted(self: DeviceForwardPass, batch: Batch, tables: I32, last: Tensor, wanted: I64) -> Tensor:
         before = len(recorder.replayed)
-        logits = run(self, batch, tables, last)
+        hidden = run(self, batch, tables, last, wanted)
         decodes = len(batch.token_ids) == len(batch.slots)
         seen.append((len(batch.slots), decodes, recorder.replayed[before:]))
-        return logits
+        return hidden
 
     monkeypatch.setattr(DeviceForwardPass, "run", noted)
     Driver(runner, seed=5, max_chunk=3, idle=0.3).run(*(Request([7] * length, 12) for length in (1, 2, 5, 9, 3, 4)))
@@ -107,7 +105,7 @@ def test_what_pads_a_bucket_writes_no_page(device: torch.device, tmp_path: Path)
     """Nor does recording, whose steps have no tokens."""
     save_model(tmp_path, "Llama", num_hidden_layers=1)
     runner = runner_of(tmp_path, device)
-    pages = runner._copies._tensors  # type: ignore[attr-defined]
+    pages = runner._copies._tensors  # type: ignore[union-attr]
     warm_up(runner)
     with torch.inference_mode():
         for tensor in pages:
@@ -200,11 +198,9 @@ def test_warming_up_leaves_a_new_epoch_and_runs_decodes_chunks_and_copies(
     steps: list[tuple[list[int], int]] = []
     run = DeviceForwardPass.run
 
-    def noted(
-        self: DeviceForwardPass, batch: Batch, tables: np.ndarray[tuple[int, int], np.dtype[np.int32]], last: Tensor
-    ) -> Tensor | None:
+    def noted(self: DeviceForwardPass, batch: Batch, tables: I32, last: Tensor, wanted: I64) -> Tensor:
         steps.append((np.diff(batch.query_starts).tolist(), len(batch.sampled_rows)))
-        return run(self, batch, tables, last)
+        return run(self, batch, tables, last, wanted)
 
     monkeypatch.setattr(DeviceForwardPass, "run", noted)
     warm_up(runner)

@@ -49,15 +49,17 @@ def test_rows_are_slots_and_samples_keep_the_plan_s_order(device: torch.device) 
     admit(state, 1, 3, [30, 31, 32], [1])
     admit(state, 2, 0, [40, 41], [2])
     admit(state, 3, 4, [50, 51, 52, 53, 54], [3, 4])
-    inputs.send(state.schedule(rows((3, 4, 4, 0, []), (1, 3, 3, 0, []), (2, 0, 2, 0, []))))
+    batch = state.schedule(rows((3, 4, 4, 0, []), (1, 3, 3, 0, []), (2, 0, 2, 0, [])))
+    inputs.send(batch, batch.sampled_tokens)
     batch = state.schedule(rows((1, 3, 1, 3, []), (3, 4, 1, 4, []), (2, 0, 1, 2, [])))
     assert batch.wire_ids.tolist() == [1, 3, 2]
-    work = inputs.send(batch)
+    work = inputs.send(batch, np.append(batch.sampled_tokens, 0))
     assert inputs.query_starts.tolist() == [0, 1, 1, 1, 2, 3]
     # Slots 0 and 3 go on from what they drew; slot 4 still has a token of its prompt.
     assert inputs.token_ids[:4].tolist() == [-1 - 0, -1 - 3, 54, 0]
     assert inputs.positions[:4].tolist() == [2, 3, 4, 0]
-    assert inputs.sampled.tolist() == [1, 2, 0, 0, 0]
+    # Those that sample, in the plan's order; then one more, which stands behind slot 0's.
+    assert inputs.wanted[:4].tolist() == [1, 2, 0, 1]
     assert (work.num_decodes, work.num_tiles) == (3, 0)
     expected = ops.plan_attention(np.array([0, 1, 1, 1, 2, 3], np.int32), np.array([2, 3, 4], np.int32))
     assert torch.equal(work.items.cpu(), expected.items)

@@ -1,0 +1,1 @@
+"""Vectors instead of tokens: what every API that asks for embeddings shares."""

@@ -1,0 +1,105 @@
+"""From token ids to vectors: what every API shares. Each prompt is a sequence of its own, placed, resubmitted and
+counted like one that generates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from array import array
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from services.router.converters import ids_to_bytes
+from services.router.embedding.inputs import embedding_of
+from services.router.embedding.request import EmbeddingRequest
+from services.router.errors import ApiError, internal
+from services.router.generation import Generator
+from services.router.metrics import RequestMetrics
+from services.router.sampling import SamplingParams, StopConditions
+from services.router.submission import Mailbox, Sequence, Submission
+from shared.placement import prompt_key
+
+# Prompts of one request that the schedulers have at a time: a long list neither fills their queues nor starves others.
+MAX_OPEN = 256
+_NOTHING_TO_GENERATE = StopConditions(max_tokens=0)
+
+
+class Embedder:
+    def __init__(self, generator: Generator, metrics: RequestMetrics) -> None:
+        """`generator`: whose limit on requests in progress counts these, too."""
+        self._generator = generator
+        self._placement = generator.placement
+        self._metrics = metrics
+
+    async def all_vectors(self, request: EmbeddingRequest) -> list[bytes]:
+        """In the order of the prompts. Raises ApiError."""
+        vectors = [b""] * len(request.prompts)
+        async with aclosing(self.embed(request)) as done:
+            async for index, vector in done:
+                vectors[index] = vector
+        return vectors
+
+    async def embed(self, request: EmbeddingRequest) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Which prompt, and its vector (float32, little-endian), as they come. To be closed (`aclosing`), which ends
+        what still runs. Raises ApiError."""
+        self._generator.check_room()
+        self._generator.began()
+        timer = self._metrics.start(request.model.info.name, request.num_tokens)
+        mailbox, left = Mailbox(), iter(enumerate(request.prompts))
+        timeout, clock = request.timeout, asyncio.get_running_loop().time
+        deadline = None if timeout is None else clock() + timeout
+        num_bytes = 4 * request.pooling.size(embedding_of(request.model))
+        indices: dict[Sequence, int] = {}
+        num_done = 0
+        try:
+            while num_done < len(request.prompts):
+                while len(indices) < MAX_OPEN and (following := next(left, None)) is not None:
+                    index, prompt = following
+                    submission = _submission(request, prompt, deadline, mailbox)
+                    indices[submission.sequences[0]] = index
+                    self._placement.submit(submission)
+                for sequence in await mailbox.take():
+                    if sequence.finish_reason is None:
+                        continue
+                    if len(sequence.embedding) != num_bytes:
+                        raise internal()
+                    timer.finished("stop")
+                    num_done += 1
+                    yield indices.pop(sequence), sequence.embedding
+        except ApiError:
+            timer.failed()
+            raise
+        finally:
+            for sequence in indices:
+                self._placement.close(sequence.submission)
+            timer.closed(completed=num_done == len(request.prompts))
+            self._generator.ended()
+
+
+def _submission(request: EmbeddingRequest, prompt: list[int], deadline: float | None, mailbox: Mailbox) -> Submission:
+    info = request.model.info
+    return Submission(
+        request_id=request.request_id,
+        model=info,
+        prompt_token_ids=prompt,
+        sampling=SamplingParams(),
+        stop=_NOTHING_TO_GENERATE,
+        n=1,
+        deadline=deadline,
+        traceparent=request.traceparent,
+        mailbox=mailbox,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        tenant=request.tenant,
+        affinity=prompt_key(info.name, request.cache_salt, ids_to_bytes(prompt)),
+        pooling=request.pooling,
+    )
+
+
+def floats_of(vector: bytes) -> array[float]:
+    """Of float32, little-endian."""
+    values = array("f", vector)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values

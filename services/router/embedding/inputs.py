@@ -1,0 +1,83 @@
+"""From what a request wants embedded to token ids that fit the model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.model import EmbeddingInfo, ServedModel
+from services.router.prompts import check_token_range
+
+# Of one request. OpenAI's own limit.
+MAX_INPUTS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class InputOptions:
+    # Longer inputs are cut to so many tokens, -1 for as many as the model takes; None: they are refused.
+    truncate_prompt_tokens: int | None = None
+    add_special_tokens: bool = True
+
+    def max_tokens(self, model: ServedModel) -> int | None:
+        """To cut to. Raises ApiError where that is more than the model takes."""
+        given, limit = self.truncate_prompt_tokens, model.info.max_model_len
+        if given is None or given == -1:
+            return given and limit
+        if not 1 <= given <= limit:
+            message = f"Invalid 'truncate_prompt_tokens': expected a value from 1 to {limit}, or -1, but got {given}."
+            raise invalid(message, "truncate_prompt_tokens")
+        return given
+
+
+def embedding_of(model: ServedModel) -> EmbeddingInfo:
+    """Raises ApiError where the model gives none."""
+    if model.info.embedding is None:
+        raise invalid(f"The model `{model.info.name}` gives no embeddings.", "model")
+    return model.info.embedding
+
+
+async def encode_texts(
+    model: ServedModel, texts: Sequence[str], params: Sequence[str], options: InputOptions
+) -> list[list[int]]:
+    """`params`: the texts' names in errors. Raises ApiError; for a text that must be too long without tokenizing it."""
+    max_tokens, tokenizer = options.max_tokens(model), model.tokenizer
+    if max_tokens is not None:
+        prompts = await tokenizer.encode_cut(texts, options.add_special_tokens, max_tokens)
+    else:
+        for text, param in zip(texts, params, strict=True):
+            least = len(text) // tokenizer.max_token_chars
+            if least > model.info.max_model_len:
+                raise _too_long(model, f"at least {least}", param)
+        prompts = await tokenizer.encode(texts, options.add_special_tokens)
+    return _check_lengths(model, prompts, params)
+
+
+def check_token_inputs(
+    model: ServedModel, inputs: Sequence[list[int]], params: Sequence[str], options: InputOptions
+) -> list[list[int]]:
+    """Cut as the options say. Raises ApiError for ids that the model has not, or too many."""
+    max_tokens = options.max_tokens(model)
+    cut = [token_ids[:max_tokens] for token_ids in inputs]
+    _check_lengths(model, cut, params)
+    for token_ids, param in zip(cut, params, strict=True):
+        check_token_range(model, token_ids, param)
+    return cut
+
+
+def _check_lengths(model: ServedModel, prompts: list[list[int]], params: Sequence[str]) -> list[list[int]]:
+    for prompt, param in zip(prompts, params, strict=True):
+        if not prompt:
+            raise invalid(f"Invalid '{param}': it has no tokens.", param)
+        if len(prompt) > model.info.max_model_len:
+            raise _too_long(model, str(len(prompt)), param)
+    return prompts
+
+
+def _too_long(model: ServedModel, count: str, param: str) -> ApiError:
+    return ApiError(
+        ErrorKind.CONTEXT_LENGTH,
+        f"This model's maximum context length is {model.info.max_model_len} tokens. However, '{param}' has {count}. "
+        "Please shorten it, or set 'truncate_prompt_tokens'.",
+        param,
+    )

@@ -1,0 +1,100 @@
+"""/v1/embeddings: its body, how inputs become tokens, and its answer."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from google.api.httpbody_pb2 import HttpBody
+from pydantic import Field, Tag
+
+from services.router.answers import JSON
+from services.router.calls import Calls, caller_of
+from services.router.embedding.embedder import Embedder, floats_of
+from services.router.embedding.inputs import MAX_INPUTS, check_token_inputs, embedding_of, encode_texts
+from services.router.embedding.request import EmbeddingRequest
+from services.router.model import ServedModel
+from services.router.openai.json import dump, dumps
+from services.router.openai.pooling_body import PoolingBody, Text, usage_of
+from services.router.openai.union import union
+from services.router.placement import Placement
+from services.router.pooling import PoolingParams
+from services.router.tracing import Tracing
+
+# Of an answer that is written at once. To make this many takes a few milliseconds.
+_PIECE_BYTES = 65_536
+
+
+def _input_kind(value: object) -> str | None:
+    if isinstance(value, str):
+        return "#string"
+    if not isinstance(value, list):
+        return None
+    first = value[0] if value else None
+    return "#strings" if isinstance(first, str) else "#token_lists" if isinstance(first, list) else "#tokens"
+
+
+_Tokens = Annotated[list[int], Field(min_length=1)]
+
+
+class EmbeddingBody(PoolingBody):
+    input: Annotated[
+        Annotated[Text, Tag("#string")]
+        | Annotated[list[Text], Field(max_length=MAX_INPUTS), Tag("#strings")]
+        | Annotated[_Tokens, Tag("#tokens")]
+        | Annotated[list[_Tokens], Field(max_length=MAX_INPUTS), Tag("#token_lists")],
+        union(_input_kind, "a string, an array of strings, token ids or arrays of token ids"),
+    ]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = Field(None, ge=1, lt=2**31)
+    # vLLM's: whether vectors are scaled to length 1.
+    normalize: bool | None = None
+
+    async def encode(self, model: ServedModel) -> list[list[int]]:
+        """The inputs' token ids. Raises ApiError."""
+        given: Any = self.input
+        if isinstance(given, str) or isinstance(given[0], int):
+            given, params = [given], ["input"]
+        else:
+            params = [f"input[{index}]" for index in range(len(given))]
+        if isinstance(given[0], str):
+            return await encode_texts(model, given, params, self.input_options)
+        return check_token_inputs(model, given, params, self.input_options)
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingService:
+    placement: Placement
+    calls: Calls
+    embedder: Embedder
+    tracing: Tracing
+
+    async def answer(self, body: EmbeddingBody, context: Any) -> None:
+        """Raises ApiError as long as nothing is written."""
+        caller = caller_of(context)
+        model = await self.placement.model(body.model)
+        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+            pooling = PoolingParams(body.dimensions, body.normalize)
+            pooling.check(embedding_of(model), "dimensions")
+            request = EmbeddingRequest.of(
+                model, caller, span.traceparent, await body.encode(model), pooling,
+                cache_salt=body.cache_salt or "", priority=body.priority or 0,
+            )  # fmt: skip
+            vectors = await self.embedder.all_vectors(request)
+            in_base64 = body.encoding_format == "base64"
+            for piece in _pieces(model.info.name, vectors, request.num_tokens, in_base64=in_base64):
+                await self.calls.write(context, HttpBody(content_type=JSON, data=piece))
+
+
+def _pieces(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: bool) -> Iterator[bytes]:
+    """The answer's JSON, some of it at a time."""
+    piece = bytearray(b'{"object":"list","data":[')
+    for index, vector in enumerate(vectors):
+        value = f'"{base64.b64encode(vector).decode()}"' if in_base64 else dumps(floats_of(vector).tolist())
+        piece += f'{"," if index else ""}{{"object":"embedding","index":{index},"embedding":{value}}}'.encode()
+        if len(piece) >= _PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    yield bytes(piece) + b'],"model":' + dump(model) + b',"usage":' + dump(usage_of(num_tokens)) + b"}"

@@ -1,0 +1,40 @@
+"""What the bodies of /v1/embeddings, /v1/score and /v1/rerank have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, Tag
+
+from services.router.embedding.inputs import MAX_INPUTS, InputOptions
+from services.router.openai.body import Body, string_or_array
+from services.router.openai.union import union
+
+# Known, and without effect on the answer.
+_WITHOUT_EFFECT = frozenset({"user", "metadata"})
+
+Text = Annotated[str, Field(min_length=1)]
+TextOrTexts = Annotated[
+    Annotated[Text, Tag("#string")] | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS), Tag("#array")],
+    union(string_or_array, "a string or an array of strings"),
+]
+
+
+class PoolingBody(Body):
+    model: str | None = None
+    truncate_prompt_tokens: int | None = Field(None, ge=-1, lt=2**31)
+    add_special_tokens: bool | None = None
+    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+
+    @property
+    def num_ignored_fields(self) -> int:
+        return sum(name not in _WITHOUT_EFFECT for name in self.model_extra or ())
+
+    @property
+    def input_options(self) -> InputOptions:
+        return InputOptions(self.truncate_prompt_tokens, self.add_special_tokens is not False)
+
+
+def usage_of(num_tokens: int) -> dict[str, Any]:
+    return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}

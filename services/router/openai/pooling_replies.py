@@ -1,0 +1,60 @@
+"""The answers of /v1/embeddings, /v1/score and /v1/rerank."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from services.router.openai.replies import Seconds
+from services.router.openapi.operation import Reply
+
+
+class PoolingUsage(Reply):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(Reply):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str = Field(description="A string with `base64`: float32 values, little-endian.")
+
+
+class EmbeddingList(Reply):
+    object: Literal["list"]
+    data: list[Embedding] = Field(description="In the order of the inputs.")
+    model: str
+    usage: PoolingUsage
+
+
+class Score(Reply):
+    index: int
+    object: Literal["score"]
+    score: float = Field(description="The cosine of the two texts' embeddings.")
+
+
+class ScoreList(Reply):
+    id: str
+    object: Literal["list"]
+    created: Seconds
+    model: str
+    data: list[Score]
+    usage: PoolingUsage
+
+
+class RankedText(Reply):
+    text: str
+
+
+class RankedDocument(Reply):
+    index: int = Field(description="Among the documents of the request.")
+    document: RankedText
+    relevance_score: float = Field(description="The cosine of its embedding and the query's.")
+
+
+class Ranking(Reply):
+    id: str
+    model: str
+    usage: PoolingUsage
+    results: list[RankedDocument] = Field(description="Those most like the query first.")

@@ -1,0 +1,60 @@
+"""Puts an encoder's runner together: weights, and slots that hold a whole sequence each. There is no KV cache.
+
+To the scheduler every slot is a block that holds the longest sequence, so that blocks never run out before slots do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from services.worker.batch_state import Limits
+from services.worker.config import WorkerConfig
+from services.worker.errors import ModelError
+from services.worker.memory import out_of_memory_explained
+from services.worker.model_runner import ModelRunner
+from services.worker.models.encoder import Encoder
+from services.worker.models.encoder_config import EncoderConfig
+from services.worker.models.encoder_weights import open_encoder_weights
+from services.worker.ops.interface import Ops
+from services.worker.pooling.config import PoolingConfig
+from services.worker.progress import Progress
+
+
+def load_encoder(
+    config: WorkerConfig, directory: Path, model: EncoderConfig, pooling: PoolingConfig, ops: Ops, progress: Progress
+) -> ModelRunner:
+    """Raises ModelError."""
+    if config.quantization is not None:
+        raise ModelError(f"--quantization is {config.quantization}, but encoders are computed in floats only")
+    with torch.inference_mode(), out_of_memory_explained("the weights", ops.device):
+        encoder = Encoder(model, ops, open_encoder_weights(directory, model, ops, config.load_format, progress))
+    max_model_len = resolve_max_model_len(config, model)
+    limits = Limits(
+        num_blocks=config.max_num_seqs,
+        block_size=max_model_len,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=max_model_len,
+        vocab_size=model.vocab_size,
+    )
+    with torch.inference_mode():
+        return ModelRunner(encoder, ops, (), limits, pooling=pooling)
+
+
+def resolve_max_model_len(config: WorkerConfig, model: EncoderConfig) -> int:
+    """Tokens of the longest sequence: as configured, or what the model and one step take. Raises ModelError when more
+    is configured than either does."""
+    if config.max_model_len is None:
+        return min(model.max_model_len, config.max_num_batched_tokens)
+    if config.max_model_len > model.max_model_len:
+        raise ModelError(
+            f"--max-model-len is {config.max_model_len}; the model takes at most {model.max_model_len} tokens"
+        )
+    if config.max_model_len > config.max_num_batched_tokens:
+        raise ModelError(
+            f"--max-model-len is {config.max_model_len}, but an encoder takes a sequence in one step, and a step "
+            f"{config.max_num_batched_tokens} tokens; raise --max-num-batched-tokens"
+        )
+    return config.max_model_len

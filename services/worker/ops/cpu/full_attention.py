@@ -1,0 +1,57 @@
+"""An encoder's attention on the kernel of the paged one, which sums in the same order whatever shares the call.
+
+A query sees the keys up to the position that it is said to have. So keys and values are written to pages of this
+step's own, where they belong, and then every query is said to stand at its sequence's end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.worker.ops.interface import AttentionBatch, KVPages, WholeSequences
+
+if TYPE_CHECKING:
+    from services.worker.ops.cpu.ops import CPUOps
+
+BLOCK_SIZE = 64  # keys that the kernel takes at a time
+
+
+class FullAttention:
+    """Keeps its pages from call to call: the next layer overwrites them. They grow to the largest step there was."""
+
+    def __init__(self, ops: CPUOps) -> None:
+        self._ops = ops
+        self._pages: KVPages | None = None
+        self._cos_sin = torch.empty(0, 0)
+
+    def __call__(self, q: Tensor, k: Tensor, v: Tensor, batch: WholeSequences, scale: float) -> Tensor:
+        """See `interface.Ops.full_attention`."""
+        lengths = np.array(batch.lengths)
+        num_blocks = -(-lengths // BLOCK_SIZE)  # [num_sequences]
+        tables = np.zeros((len(lengths), num_blocks.max()), np.int32)
+        tables[np.arange(tables.shape[1]) < num_blocks[:, None]] = np.arange(num_blocks.sum())
+        own = AttentionBatch(batch.positions, batch.query_starts, torch.from_numpy(tables))
+        pages = self._room(int(num_blocks.sum()), k.shape[1], k.shape[2])
+        self._ops.rope_and_write_kv(q, k, v, self._no_rotation(int(lengths.max()), k.shape[2]), own, pages)
+        last = torch.from_numpy(np.repeat(lengths - 1, lengths).astype(np.int32))
+        return self._ops.paged_attention(q, dataclasses.replace(own, positions=last), pages, scale, None)
+
+    def _room(self, num_blocks: int, heads: int, head_dim: int) -> KVPages:
+        shape = (heads, BLOCK_SIZE, head_dim)
+        if self._pages is None or self._pages.keys.shape[1:] != shape or len(self._pages.keys) < num_blocks:
+            # What nobody wrote is never read, or masked.
+            self._pages = KVPages(torch.zeros(num_blocks, *shape), torch.zeros(num_blocks, *shape))
+        return self._pages
+
+    def _no_rotation(self, num_positions: int, head_dim: int) -> Tensor:
+        """Cosines 1 and sines 0: x · 1 - y · 0 is x, exactly."""
+        if self._cos_sin.shape[0] < num_positions or self._cos_sin.shape[1] != head_dim:
+            self._cos_sin = torch.cat(
+                (torch.ones(num_positions, head_dim // 2), torch.zeros(num_positions, head_dim // 2)), 1
+            )
+        return self._cos_sin

@@ -1,0 +1,1 @@
+"""How hidden states become one vector per sequence."""

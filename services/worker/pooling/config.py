@@ -1,0 +1,94 @@
+"""How a model's hidden states are pooled: as its sentence-transformers files say, or as its kind is used otherwise.
+
+Its directory then holds modules.json, a list of steps: the model itself, pooling (with a configuration of its own), and
+perhaps normalizing (Reimers and Gurevych, Sentence-BERT, 2019, section 3).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from services.worker.errors import ModelError
+from services.worker.models.config import read_json
+from services.worker.pooling.choices import PoolingKind
+
+_MODES = {
+    "pooling_mode_lasttoken": PoolingKind.LAST,
+    "pooling_mode_mean_tokens": PoolingKind.MEAN,
+    "pooling_mode_cls_token": PoolingKind.CLS,
+}
+# Newer files name the mode itself.
+_NAMES = {"lasttoken": PoolingKind.LAST, "mean": PoolingKind.MEAN, "cls": PoolingKind.CLS}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingConfig:
+    kind: PoolingKind
+    normalize: bool = True  # to length 1, where a request does not say
+    is_matryoshka: bool = False  # a vector's first values are embeddings themselves
+    matryoshka_dimensions: tuple[int, ...] = ()  # how many of them may be taken; none: any number
+
+    @property
+    def needs_all_tokens(self) -> bool:
+        """Whether keys and values of tokens that somebody else computed do not suffice."""
+        return self.kind is not PoolingKind.LAST
+
+
+def read_pooling(path: Path, option: str, default: PoolingKind) -> PoolingConfig:
+    """`path`: a checkpoint's directory, or a GGUF file, which says nothing of it. `option`: one of `CHOICES`. Raises
+    ModelError for steps that are not built."""
+    kind, normalize = default, True
+    modules = None if path.is_file() else _read_modules(path)
+    if modules is not None:
+        kind, normalize = _follow(path, modules, default)
+    if option != "auto":
+        kind = PoolingKind(option)
+    config = {} if path.is_file() else read_json(path / "config.json") or {}
+    dimensions = tuple(config.get("matryoshka_dimensions") or ())
+    return PoolingConfig(kind, normalize, bool(dimensions or config.get("is_matryoshka")), dimensions)
+
+
+def _read_modules(directory: Path) -> list[dict[str, Any]] | None:
+    path = directory / "modules.json"
+    try:
+        modules = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise ModelError(f"{path} holds no list of modules")
+    return modules
+
+
+def _follow(directory: Path, modules: list[dict[str, Any]], default: PoolingKind) -> tuple[PoolingKind, bool]:
+    kind, normalize = default, False
+    for module in modules:
+        name = str(module.get("type", "")).rpartition(".")[2]
+        if name == "Pooling":
+            kind = _read_kind(directory, read_json(directory / str(module.get("path", "")) / "config.json") or {})
+        elif name == "Normalize":
+            normalize = True
+        elif name != "Transformer":
+            raise ModelError(f"{directory / 'modules.json'} has a step of type {name}, which is not supported")
+    return kind, normalize
+
+
+def _read_kind(directory: Path, config: Mapping[str, Any]) -> PoolingKind:
+    given = config.get("pooling_mode")
+    if given is not None:
+        modes = [given] if isinstance(given, str) else list(given)
+        kinds = [_NAMES.get(mode) for mode in modes]
+    else:
+        modes = [name for name, is_set in config.items() if name.startswith("pooling_mode_") and is_set]
+        kinds = [_MODES.get(mode) for mode in modes]
+    if len(kinds) != 1 or kinds[0] is None:
+        raise ModelError(
+            f"{directory} pools by {', '.join(map(str, modes)) or 'nothing'}; supported are the last token, the first "
+            "token and the mean, each alone"
+        )
+    return kinds[0]

@@ -1,0 +1,24 @@
+"""What one sequence wants of its vector."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from services.worker.pooling.config import PoolingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingParams:
+    dimensions: int | None = None  # its first values alone; None: all
+    normalize: bool | None = None  # to length 1, after it was cut; None: as the model does
+
+    def check(self, size: int, pooling: PoolingConfig) -> str | None:
+        """A sentence for the client about what the model cannot do, or None. `size`: of its vectors."""
+        if self.dimensions is None or self.dimensions == size:
+            return None
+        if not pooling.is_matryoshka:
+            return f"dimensions must be {size}: the model was not trained for shorter embeddings."
+        allowed = pooling.matryoshka_dimensions
+        if (allowed and self.dimensions not in allowed) or not 1 <= self.dimensions <= size:
+            return f"dimensions must be {'one of ' + ', '.join(map(str, allowed)) if allowed else f'1 to {size}'}."
+        return None

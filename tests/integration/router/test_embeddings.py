@@ -1,0 +1,304 @@
+"""/v1/embeddings, /v1/score, /v1/rerank and Embed over a fake scheduler whose vectors tell what was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+import pytest
+
+from quire import AsyncClient, Client, QuireError
+from quire.inference.v1 import pooling_pb2
+from quire.scheduler.v1 import scheduler_pb2
+from services.router.embedding.embedder import MAX_OPEN
+from tests.integration.router.conftest import MAX_MODEL_LEN, MODEL, RefusedError, StartRouter, fake_scheduler
+from tests.integration.router.fake_scheduler import Answer, FakeScheduler, unpack
+from tests.integration.router.small_tokenizers import byte_level
+
+SIZE = 6
+TOKENIZER = byte_level()
+
+
+def vector_of(token_ids: Sequence[int], pooling: pooling_pb2.PoolingParams) -> list[float]:
+    """Depends on every token; of length 1 if that is asked for."""
+    digest = hashlib.sha256(repr(list(token_ids)).encode()).digest()
+    values = [byte / 64 - 2 for byte in digest[: pooling.dimensions or SIZE]]
+    length = math.sqrt(sum(value * value for value in values))
+    if pooling.normalize:
+        values = [value / length for value in values]
+    return list(struct.unpack(f"<{len(values)}f", struct.pack(f"<{len(values)}f", *values)))
+
+
+def script(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+    assert submit.HasField("pooling")
+    vector = vector_of(unpack(submit.prompt_token_ids), submit.pooling)
+    return Answer([], embedding=struct.pack(f"<{len(vector)}f", *vector))
+
+
+def embedding_scheduler(*, is_encoder: bool = True, **info: Any) -> FakeScheduler:
+    scheduler = fake_scheduler(script)
+    scheduler.model.embedding.CopyFrom(pooling_pb2.EmbeddingInfo(size=SIZE, **info))
+    scheduler.model.is_encoder = is_encoder
+    return scheduler
+
+
+def expected(text: str, **pooling: Any) -> list[float]:
+    return vector_of(TOKENIZER.encode(text).ids, pooling_pb2.PoolingParams(**pooling))
+
+
+async def test_every_form_of_input_gets_a_vector_each_in_order(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler())
+    texts = ["Hello", "Grüße aus Köln", "Hello"]
+    ids = [TOKENIZER.encode(text).ids for text in texts]
+    for given, wanted in ((texts[0], texts[:1]), (texts, texts), (ids[0], texts[:1]), (ids, texts)):
+        reply = (await api.post("CreateEmbedding", {"model": MODEL, "input": given, "user": "me"})).json
+        assert reply["object"] == "list"
+        assert reply["model"] == MODEL
+        assert [entry["index"] for entry in reply["data"]] == list(range(len(wanted)))
+        assert [entry["embedding"] for entry in reply["data"]] == [expected(text) for text in wanted]
+        num_tokens = sum(len(ids[texts.index(text)]) for text in wanted)
+        assert reply["usage"] == {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
+
+
+async def test_base64_holds_little_endian_floats(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler())
+    reply = (await api.post("CreateEmbedding", {"input": "Hello", "encoding_format": "base64"})).json
+    data = base64.b64decode(reply["data"][0]["embedding"])
+    assert list(struct.unpack(f"<{SIZE}f", data)) == expected("Hello")
+
+
+async def test_dimensions_and_normalize_reach_the_worker(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler(is_matryoshka=True, matryoshka_dimensions=[2, 4]))
+    body = {"input": "Hello", "dimensions": 4, "normalize": True}
+    reply = (await api.post("CreateEmbedding", body)).json
+    assert reply["data"][0]["embedding"] == expected("Hello", dimensions=4, normalize=True)
+
+
+async def test_inputs_are_cut_where_that_is_asked_for(start_router: StartRouter) -> None:
+    scheduler = embedding_scheduler()
+    api = await start_router(scheduler)
+    long = "ab " * MAX_MODEL_LEN
+    for limit, length in ((-1, MAX_MODEL_LEN), (7, 7)):
+        await api.post("CreateEmbedding", {"input": long, "truncate_prompt_tokens": limit})
+        await api.post("CreateEmbedding", {"input": [5] * 2 * MAX_MODEL_LEN, "truncate_prompt_tokens": limit})
+        assert [len(unpack(submit.prompt_token_ids)) for submit in scheduler.submits[-2:]] == [length, length]
+
+
+async def test_many_inputs_are_offered_a_few_at_a_time_and_the_answer_comes_in_pieces(
+    start_router: StartRouter,
+) -> None:
+    held = asyncio.Event()
+
+    def slow(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        answer = script(submit, choice)
+        answer.pause_after, answer.resume = 0, held
+        return answer
+
+    scheduler = embedding_scheduler()
+    scheduler.script = slow
+    api = await start_router(scheduler)
+    inputs = [[1 + index % 100, index % 7] for index in range(2048)]
+    call = asyncio.ensure_future(api.post("CreateEmbedding", {"input": inputs}))
+    await scheduler.wait_for(lambda: len(scheduler.submits) == MAX_OPEN)
+    await asyncio.sleep(0.1)
+    assert len(scheduler.submits) == MAX_OPEN
+    held.set()
+    reply = await call
+    assert len(reply.messages) > 1
+    data = json.loads(b"".join(reply.messages))["data"]
+    assert [entry["embedding"] for entry in data] == [vector_of(ids, pooling_pb2.PoolingParams()) for ids in inputs]
+
+
+async def test_a_lost_scheduler_s_inputs_go_on_at_another(start_router: StartRouter) -> None:
+    first, second = embedding_scheduler(), embedding_scheduler()
+    held = asyncio.Event()
+
+    def never(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        answer = script(submit, choice)
+        answer.pause_after, answer.resume = 0, held
+        return answer
+
+    first.script = second.script = never
+    api = await start_router(first, second)
+    call = asyncio.ensure_future(api.post("CreateEmbedding", {"input": ["one", "two", "three", "four"]}))
+    await asyncio.sleep(0)
+    await asyncio.wait([asyncio.ensure_future(s.wait_for(lambda s=s: bool(s.submits))) for s in (first, second)],  # type: ignore[misc]
+                       return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+    lost = first if first.submits else second
+    await lost.stop()
+    held.set()
+    reply = (await call).json
+    assert [entry["embedding"] for entry in reply["data"]] == [expected(t) for t in ("one", "two", "three", "four")]
+    assert api.router.placement.num_resubmissions >= 1
+
+
+async def test_a_client_that_leaves_ends_its_inputs(start_router: StartRouter) -> None:
+    def never(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        answer = script(submit, choice)
+        answer.pause_after = 0
+        return answer
+
+    scheduler = embedding_scheduler()
+    scheduler.script = never
+    api = await start_router(scheduler)
+    call = asyncio.ensure_future(api.post("CreateEmbedding", {"input": ["one", "two"]}))
+    await scheduler.wait_for(lambda: len(scheduler.submits) == 2)
+    call.cancel()
+    await scheduler.wait_for(lambda: len(scheduler.aborted) == 2)
+    assert api.router.generator.num_requests == 0
+
+
+async def test_a_vector_of_another_size_is_a_fault_of_the_server_s(start_router: StartRouter) -> None:
+    scheduler = embedding_scheduler()
+    scheduler.script = lambda submit, choice: Answer([], embedding=b"\0" * 8)
+    api = await start_router(scheduler)
+    refused = await api.refused("CreateEmbedding", {"input": "x"})
+    assert refused.status is grpc.StatusCode.INTERNAL
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({}, "input", "Missing required parameter"),
+        ({"input": ""}, "input", ""),
+        ({"input": []}, "input", ""),
+        ({"input": [[]]}, "input[0]", ""),
+        ({"input": ["a", ""]}, "input[1]", ""),
+        ({"input": ["a", 5]}, "input[1]", "a string"),
+        ({"input": 5}, "input", "a string, an array of strings, token ids"),
+        ({"input": [[1, 100_000]]}, "input[0][1]", "out of range"),
+        ({"input": [1, -1]}, "input[1]", "out of range"),
+        ({"input": ["x"] * 2049}, "input", "2048"),
+        ({"input": "ab " * MAX_MODEL_LEN}, "input", "maximum context length"),
+        ({"input": ["x", [3] * (MAX_MODEL_LEN + 1)][1:]}, "input[0]", "maximum context length"),
+        ({"input": "x", "encoding_format": "hex"}, "encoding_format", "float"),
+        ({"input": "x", "dimensions": 0}, "dimensions", "below minimum"),
+        ({"input": "x", "dimensions": 3}, "dimensions", "not trained for fewer"),
+        ({"input": "x", "truncate_prompt_tokens": MAX_MODEL_LEN + 1}, "truncate_prompt_tokens", "or -1"),
+        ({"input": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "from 1"),
+        ({"input": "x", "model": "other"}, "model", "does not exist"),
+    ],
+)
+async def test_what_is_wrong_is_named(start_router: StartRouter, body: Any, param: str, words: str) -> None:
+    scheduler = embedding_scheduler()
+    api = await start_router(scheduler)
+    refused = await api.refused("CreateEmbedding", body)
+    assert refused.error["param"] == param
+    assert words in refused.error["message"]
+    assert not scheduler.submits
+
+
+async def test_the_model_s_own_size_is_no_shortening(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler())
+    reply = (await api.post("CreateEmbedding", {"input": "x", "dimensions": SIZE})).json
+    assert len(reply["data"][0]["embedding"]) == SIZE
+
+
+async def test_an_encoder_generates_nothing_and_a_plain_generator_embeds_nothing(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler())
+    for call in (api.chat(), api.complete()):
+        with pytest.raises(RefusedError) as caught:
+            await call
+        assert caught.value.error["param"] == "model"
+        assert "is an encoder" in caught.value.error["message"]
+    async with AsyncClient(api.address) as client:
+        with pytest.raises(QuireError, match="is an encoder"):
+            await client.generate("Hello")
+    api = await start_router(fake_scheduler())
+    refused = await api.refused("CreateEmbedding", {"input": "x"})
+    assert (refused.error["param"], "gives no embeddings" in refused.error["message"]) == ("model", True)
+    refused = await api.refused("CreateRerank", {"query": "x", "documents": ["y"]})
+    assert refused.error["param"] == "model"
+
+
+async def test_models_say_what_they_can_do(start_router: StartRouter) -> None:
+    for scheduler, tasks in (
+        (embedding_scheduler(), ["embed"]),
+        (embedding_scheduler(is_encoder=False), ["generate", "embed"]),
+        (fake_scheduler(), ["generate"]),
+    ):
+        api = await start_router(scheduler)
+        assert {tuple(card["tasks"]) for card in (await api.get("ListModels")).json["data"]} == {tuple(tasks)}
+
+
+def cosine(a: str, b: str) -> float:
+    return sum(x * y for x, y in zip(expected(a, normalize=True), expected(b, normalize=True), strict=True))
+
+
+async def test_scores_are_cosines_of_one_with_each_or_pair_by_pair(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler())
+    for first, second, pairs in (
+        ("a", "b", [("a", "b")]),
+        ("a", ["b", "c"], [("a", "b"), ("a", "c")]),
+        (["a"], ["b", "c"], [("a", "b"), ("a", "c")]),
+        (["a", "d"], ["b", "c"], [("a", "b"), ("d", "c")]),
+    ):
+        reply = (await api.post("CreateScore", {"text_1": first, "text_2": second})).json
+        assert [(entry["index"], entry["object"]) for entry in reply["data"]] == [
+            (index, "score") for index in range(len(pairs))
+        ]
+        assert [entry["score"] for entry in reply["data"]] == pytest.approx([cosine(*pair) for pair in pairs])
+    refused = await api.refused("CreateScore", {"text_1": ["a", "b", "c"], "text_2": ["b", "c"]})
+    assert refused.error["param"] == "text_1"
+    assert (await api.refused("CreateScore", {"text_1": "a", "text_2": ["b", ""]})).error["param"] == "text_2[1]"
+
+
+async def test_reranked_documents_come_likest_first(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler())
+    documents = ["red", "green", "blue", "red"]
+    best = sorted(range(4), key=lambda index: -cosine("colour", documents[index]))
+    for top_n, count in ((None, 4), (0, 4), (2, 2), (9, 4)):
+        body = {"query": "colour", "documents": documents, "top_n": top_n}
+        reply = (await api.post("CreateRerank", body)).json
+        assert [entry["index"] for entry in reply["results"]] == best[:count]
+        assert [entry["document"]["text"] for entry in reply["results"]] == [documents[index] for index in best[:count]]
+        scores = [entry["relevance_score"] for entry in reply["results"]]
+        assert scores == pytest.approx([cosine("colour", documents[index]) for index in best[:count]])
+    assert (await api.refused("CreateRerank", {"query": "x", "documents": []})).error["param"] == "documents"
+    assert (await api.refused("CreateRerank", {"documents": ["x"]})).error["param"] == "query"
+
+
+async def test_typed_clients_get_the_same_vectors(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler(is_matryoshka=True))
+    texts = ["Hello", "world"]
+    async with AsyncClient(api.address) as client:
+        result = await client.embed(texts, dimensions=3, normalize=True)
+        assert [list(v) for v in result.vectors] == [expected(t, dimensions=3, normalize=True) for t in texts]
+        assert result.usage.prompt_tokens == sum(len(TOKENIZER.encode(text).ids) for text in texts)
+        with pytest.raises(QuireError, match="at most") as caught:
+            await client.embed(["x"] * 2049)
+        assert caught.value.param == "inputs"
+        with pytest.raises(QuireError) as caught:
+            await client.embed(["x"], dimensions=99)
+        assert caught.value.param == "pooling.dimensions"
+
+    def in_a_thread() -> Any:
+        with Client(api.address) as client:
+            return client.embed([TOKENIZER.encode(text).ids for text in texts]).vectors
+
+    assert [list(vector) for vector in await asyncio.to_thread(in_a_thread)] == [expected(text) for text in texts]
+
+
+async def test_metrics_count_inputs_and_their_tokens(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler())
+    await api.post("CreateEmbedding", {"input": [[1, 2, 3], [4]], "unheard_of": 1})
+    lines = (await api.get("GetMetrics")).messages[0].decode().splitlines()
+    assert f'vllm:prompt_tokens_total{{model_name="{MODEL}"}} 4.0' in lines
+    assert f'vllm:request_success_total{{finished_reason="stop",model_name="{MODEL}"}} 2.0' in lines
+    assert 'quire:ignored_fields_total{method="embeddings"} 1.0' in lines
+
+
+async def test_replies_are_as_openai_s_document_says(start_router: StartRouter, openai_document: Any) -> None:
+    import jsonschema
+
+    api = await start_router(embedding_scheduler())
+    reply = (await api.post("CreateEmbedding", {"input": ["a", "b"]})).json
+    schema = {"$ref": "#/components/schemas/CreateEmbeddingResponse", "components": openai_document["components"]}
+    jsonschema.Draft202012Validator(schema).validate(reply)

@@ -231,7 +231,8 @@ class ModelRunner:
             drawn_by, slots = batch.wire_ids[batch.sampled_rows], batch.slots[batch.sampled_rows]
             for slot, wire_id in zip(slots[~valid].tolist(), drawn_by[~valid].tolist(), strict=True):
                 invalid.setdefault(wire_id, self._constraints.failure(slot, wire_id) or NO_NUMBERS)
-            valid = valid & ~np.isin(drawn_by, list(invalid))
+            if invalid:
+                valid = valid & ~np.isin(drawn_by, list(invalid))
             wire_ids = drawn_by[valid].astype(np.uint32)
             token_ids = tokens[valid].astype(np.uint32)
             self._spans.count(slots[valid])

@@ -1,14 +1,15 @@
-"""A scheduler that costs next to nothing: every running sequence gets one token per frame, at a pace, or as fast as the
-router reads. `python -m benchmarks.pouring_scheduler ADDRESS FRAMES_PER_S`, 0 for no pace.
+"""A scheduler that costs next to nothing: every running sequence gets so many tokens per second, a token per frame, or
+several where the router has not read the frame before yet, as a scheduler's outbox has it.
+`python -m benchmarks.pouring_scheduler ADDRESS STEPS_PER_S`
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import sys
 from array import array
 from collections.abc import AsyncIterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ LOAD_INTERVAL_S = 0.1
 
 
 class PouringScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
-    def __init__(self, frames_per_s: float) -> None:
-        self._interval = 1 / frames_per_s if frames_per_s else 0.0
+    def __init__(self, steps_per_s: float) -> None:
+        self._interval = 1 / steps_per_s
         self._tokenizer = read_tokenizer(TOKENIZER)
         self._model = model_pb2.ModelInfo(
             name=MODEL, max_model_len=1 << 20, vocab_size=2048, eos_token_ids=[0],
@@ -73,8 +74,8 @@ class PouringScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def _pour(self, context: Any, running: dict[int, list[int]], has_some: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         load = scheduler_pb2.Load(num_blocks=1 << 20, block_size=16, num_ready_groups=1)
-        load_due = frame_due = loop.time()
-        for number in itertools.count():
+        load_due = step_due = loop.time()
+        while True:
             if loop.time() >= load_due:
                 await context.write(scheduler_pb2.ConnectResponse(load=load))
                 load_due = loop.time() + LOAD_INTERVAL_S
@@ -82,37 +83,37 @@ class PouringScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 has_some.clear()
                 with_timeout = asyncio.wait_for(has_some.wait(), max(0.0, load_due - loop.time()))
                 await asyncio.gather(with_timeout, return_exceptions=True)
-                frame_due = loop.time()
+                step_due = loop.time()
                 continue
-            await context.write(scheduler_pb2.ConnectResponse(frame=_frame(running, number)))
-            frame_due += self._interval
-            # Once late, it does not catch up: a burst is no pace.
-            frame_due = max(frame_due, loop.time())
-            await asyncio.sleep(frame_due - loop.time())
+            num_steps = 1 + max(0, int((loop.time() - step_due) / self._interval))
+            await context.write(scheduler_pb2.ConnectResponse(frame=_frame(running, num_steps)))
+            step_due += num_steps * self._interval
+            await asyncio.sleep(max(0.0, step_due - loop.time()))
 
 
-def _frame(running: dict[int, list[int]], number: int) -> scheduler_pb2.Frame:
-    ids = array("I", running)
+def _frame(running: dict[int, list[int]], num_steps: int) -> scheduler_pb2.Frame:
+    counts = [min(num_steps, wanted - sent) for sent, wanted in running.values()]
+    offsets = [0, *accumulate(counts)]
     frame = scheduler_pb2.Frame(
-        sequence_ids=ids.tobytes(),
-        attempts=bytes(4 * len(ids)),
+        sequence_ids=array("I", running).tobytes(),
+        attempts=bytes(4 * len(running)),
         first_output_indices=array("I", [sent for sent, _ in running.values()]).tobytes(),
-        token_offsets=array("I", range(len(ids) + 1)).tobytes(),
-        token_ids=array("I", [FIRST_TOKEN + (number + row) % NUM_TOKENS for row in range(len(ids))]).tobytes(),
+        token_offsets=array("I", offsets).tobytes(),
+        token_ids=array("I", [FIRST_TOKEN + token % NUM_TOKENS for token in range(offsets[-1])]).tobytes(),
     )
-    for sequence_id, progress in list(running.items()):
+    for (sequence_id, progress), count in zip(list(running.items()), counts, strict=True):
         if not progress[0]:
             frame.started.add(sequence_id=sequence_id)
-        progress[0] += 1
+        progress[0] += count
         if progress[0] >= progress[1]:
             frame.finished.add(sequence_id=sequence_id, reason=sampling_pb2.FINISH_REASON_LENGTH)
             del running[sequence_id]
     return frame
 
 
-async def serve(address: str, frames_per_s: float) -> None:
+async def serve(address: str, steps_per_s: float) -> None:
     server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
-    server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, PouringScheduler(frames_per_s))
+    server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, PouringScheduler(steps_per_s))
     await server.start([address])
     await server.set_serving(True)
     await asyncio.Event().wait()

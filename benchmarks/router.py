@@ -24,8 +24,11 @@ from benchmarks.pouring_scheduler import MODEL
 from benchmarks.stack import command, free_port, wait_healthy
 
 STREAMS = (1, 64, 256, 1024)
-# Tokens per second over all streams, where the scheduler keeps a pace that leaves nothing to merge.
+# Over all streams, a pace that leaves nothing to merge, and one that no router keeps up with event by event.
 PACED_TOKENS_PER_S = 6_000
+POURED_TOKENS_PER_S = 60_000
+# Of the scheduler, where answers have one token: as good as at once.
+ONE_TOKEN_STEPS_PER_S = 10_000
 SECONDS = 6.0
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _EVENT = b"\ndata: "
@@ -39,12 +42,12 @@ class Traffic:
 
 
 @contextmanager
-def poured(frames_per_s: float) -> Iterator[tuple[int, int]]:
+def poured(steps_per_s: float) -> Iterator[tuple[int, int]]:
     """The gateway's port, and the router's process id."""
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory, ExitStack() as stack:
         scheduler, router = (f"unix:{Path(directory) / name}" for name in ("s", "r"))
         port, main = free_port(), "quire.cli.main"
-        stack.enter_context(command("benchmarks.pouring_scheduler", scheduler, str(frames_per_s)))
+        stack.enter_context(command("benchmarks.pouring_scheduler", scheduler, str(steps_per_s)))
         process = stack.enter_context(command(main, "router", "--listen", router, "--scheduler", scheduler))
         gateway = stack.enter_context(command(main, "gateway", "--port", str(port), "--router", router))
         wait_healthy(f"http://127.0.0.1:{port}", gateway)
@@ -154,12 +157,11 @@ def measure() -> dict[str, float]:
         "router_busy_percent",
         "delivery_p99_at_most_ms",
     )
-    for count in STREAMS:
-        with poured(PACED_TOKENS_PER_S / count) as (port, pid):
-            take(f"paced_{count}", rates(port, pid, count, max_tokens=100_000), *streamed)
-    with poured(0) as (port, pid):
-        take("idle", rates(port, pid, 1, max_tokens=1, seconds=3.0), "first_token_ms")
+    for name, tokens_per_s in (("paced", PACED_TOKENS_PER_S), ("poured", POURED_TOKENS_PER_S)):
         for count in STREAMS:
-            take(f"poured_{count}", rates(port, pid, count, max_tokens=100_000), *streamed)
+            with poured(tokens_per_s / count) as (port, pid):
+                take(f"{name}_{count}", rates(port, pid, count, max_tokens=100_000), *streamed)
+    with poured(ONE_TOKEN_STEPS_PER_S) as (port, pid):
+        take("idle", rates(port, pid, 1, max_tokens=1, seconds=3.0), "first_token_ms")
         take("one_token", rates(port, pid, 64, max_tokens=1), "requests_per_s", "requests_per_core_s")
     return figures

@@ -78,12 +78,14 @@ async def stream(port: int, request: bytes, deadline: float, traffic: Traffic, f
             while True:
                 sent = time.perf_counter()
                 writer.write(request)
-                data = b""
+                data, is_first = b"", True
                 while b"\ndata: [DONE]" not in data:
                     piece = await reader.read(1 << 16)
                     if not piece:
                         raise RuntimeError("the gateway closed a stream")
-                    if not data:
+                    # What came before ends the last answer.
+                    if is_first and _EVENT in piece:
+                        is_first = False
                         first_tokens.append(time.perf_counter() - sent)
                     # Kept only as long as a mark could begin in it.
                     traffic.events += piece.count(_EVENT)

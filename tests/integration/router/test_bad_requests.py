@@ -223,7 +223,9 @@ async def test_a_thousand_bad_and_good_requests_leave_nothing_behind(
     assert api.router.placement.num_parked == 0
     assert [connection.num_sequences for connection in api.router.placement.connections] == [0]
     assert (await api.chat()).json["choices"][0]["message"]["content"] == GREETING
-    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    # grpc's poller may still have something for the event loop of a test before, which is closed.
+    assert [message for message in messages if "PollerCompletionQueue" not in message] == []
 
 
 async def _start_and_leave(api: Api) -> None:

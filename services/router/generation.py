@@ -162,7 +162,9 @@ class Generation:
         """What is new, whenever the caller asks and there is some; ends when every choice is over. Raises ApiError."""
         try:
             while self._num_open:
-                news = self._with_prompts(await self._mailbox.take())
+                news = await self._mailbox.take()
+                if self._request.sampling.prompt_logprobs is not None:
+                    news = self._with_prompts(news)
                 deltas = [delta for sequence in news if (delta := self._advance(sequence))]
                 if deltas:
                     yield deltas
@@ -227,11 +229,8 @@ class Generation:
         with the first one: then all have."""
         found: dict[Sequence, None] = {}
         for sequence in news:
-            submission = sequence.submission
-            if submission.sampling.prompt_logprobs is None:
-                found[sequence] = None
-            elif not submission.lacks_prompt_logprobs:
-                found |= dict.fromkeys(submission.sequences)
+            if not sequence.submission.lacks_prompt_logprobs:
+                found |= dict.fromkeys(sequence.submission.sequences)
         return list(found)
 
     def _advance(self, sequence: Sequence) -> ChoiceDelta | None:

@@ -13,6 +13,7 @@ HIDDEN = (
     "aiohttp", "envoy", "gguf", "google.api", "google.rpc", "grpc_health", "grpc_reflection", "hypothesis",
     "llguidance", "matplotlib", "openai", "opentelemetry", "prometheus_client", "prompt_toolkit", "pydantic",
     "pydantic_core", "pytest", "pytest_asyncio", "pytest_timeout", "requests", "rich",
+    "uvloop",
 )  # fmt: skip
 
 # Found by every process that is started with this folder on its path, and so by that process's own.

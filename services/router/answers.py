@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 from google.api.httpbody_pb2 import HttpBody
 
-from services.router.calls import Calls, ClientStalledError
+from services.router.calls import Calls
 from services.router.errors import ApiError, internal
 from services.router.generation import ChoiceDelta, GenerationRequest, Generator, Usage
+from services.router.stall_watch import ClientStalledError
 from services.router.tracing import RequestSpan
 
 logger = logging.getLogger(__name__)
@@ -58,13 +59,16 @@ class Answers:
     async def _stream(self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter) -> None:
         """An error before the first byte is the call's status, a later one the stream's last word."""
         has_begun = False
+        # One object for all messages: each is serialized before its write waits for anything.
+        message = HttpBody(content_type=writer.stream_type)
         with self.generator.start(request) as generation:
             span.started(request)
             try:
                 async for deltas in generation.deltas():
                     if data := b"".join([writer.events(delta) for delta in deltas]):
                         has_begun = True
-                        await self.calls.write(context, HttpBody(content_type=writer.stream_type, data=data))
+                        message.data = data
+                        await self.calls.write(context, message)
             except ClientStalledError:
                 raise
             except Exception as fault:
@@ -75,12 +79,12 @@ class Answers:
                     logger.error("a stream failed after it had begun", exc_info=fault)
                 generation.close()
                 self.calls.count(error)
-                await self.calls.write(context, HttpBody(content_type=writer.stream_type, data=writer.error(error)))
+                message.data = writer.error(error)
+                await self.calls.write(context, message)
                 return
             span.ended(generation)
-            await self.calls.write(
-                context, HttpBody(content_type=writer.stream_type, data=writer.end(generation.usage))
-            )
+            message.data = writer.end(generation.usage)
+            await self.calls.write(context, message)
 
     async def _whole(self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter) -> None:
         with self.generator.start(request) as generation:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hmac
 import logging
@@ -16,6 +15,7 @@ import grpc
 
 from services.router.errors import ApiError, ErrorBody, ErrorKind, internal
 from services.router.metrics import RequestMetrics
+from services.router.stall_watch import ClientStalledError, StallWatch
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +26,6 @@ _MAX_ID_CHARS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class ClientStalledError(Exception):
-    """The client reads nothing of its answer."""
-
-
 class Calls:
     """The callers' keys, and a tally of the errors they got."""
 
@@ -38,6 +34,7 @@ class Calls:
         self._keys = [key.encode() for key in api_keys]
         self._metrics = metrics
         self._error_body = error_body
+        self._stalls = StallWatch(CLIENT_STALL_SECONDS)
 
     def authenticate(self, context: Any) -> None:
         """Raises ApiError unless the call carries one of the keys, as a bearer token or as Anthropic's clients do."""
@@ -59,13 +56,9 @@ class Calls:
         self.count(error)
         await context.abort(error.kind.status, error.details(), trailing_metadata=error.metadata(self._error_body))
 
-    async def write(self, context: Any, message: Any) -> None:
+    def write(self, context: Any, message: Any) -> Awaitable[None]:
         """Sends one message of the answer. Raises ClientStalledError where the client does not take it in time."""
-        try:
-            async with asyncio.timeout(CLIENT_STALL_SECONDS):
-                await context.write(message)
-        except TimeoutError:
-            raise ClientStalledError from None
+        return self._stalls.over(context.write(message))
 
     def count(self, error: ApiError) -> None:
         self._metrics.errors[error.kind.status.name.lower()] += 1

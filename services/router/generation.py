@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from services.router.constraints import TokenConstraints
 from services.router.converters import ids_to_bytes
+from services.router.deliveries import Deliveries
 from services.router.errors import ApiError, overloaded
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
@@ -93,6 +94,7 @@ class Generator:
 
     def __init__(self, placement: Placement, metrics: RequestMetrics, max_num_requests: int) -> None:
         self.placement = placement
+        self.deliveries = Deliveries()
         self._metrics = metrics
         self._max_num_requests = max_num_requests
         self._num_requests = 0
@@ -127,7 +129,7 @@ class Generation:
         self._placement = generator.placement
         self._request = request
         self._timer = metrics.start(request.model.info.name, sum(len(prompt) for prompt in request.prompts))
-        self._mailbox = Mailbox()
+        self._mailbox = Mailbox(generator.deliveries)
         self._is_closed = False
         self._indices: dict[Sequence, int] = {}
         self._outputs: list[TextOutput] = []

@@ -8,8 +8,8 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any
 
 from quire.inference.v1 import inference_pb2_grpc
 from quire.kserve.v1 import open_inference_pb2_grpc
@@ -27,6 +27,7 @@ from services.router.placement import Placement
 from services.router.tokenizer import TextThreads
 from services.router.tracing import Tracing
 from shared.config import resolve
+from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
 from shared.status import StatusReporter
@@ -201,6 +202,7 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
     stop = asyncio.create_task(stopping.wait())
     await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
     if router.ready.is_set():
+        settle_garbage()
         status.ready(listen=",".join(addresses))
     await stop
     logger.info("draining: %d requests in progress", router.generator.num_requests)
@@ -213,7 +215,16 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
 def main(argv: Sequence[str]) -> int:
     config = resolve(RouterConfig, argv, prog="quire router", description="Serves the APIs in front of schedulers.")
     configure_logging("router", config.log_level, config.log_format)
-    return asyncio.run(run(config, StatusReporter(config.status_fd)))
+    return _run_loop(run(config, StatusReporter(config.status_fd)))
+
+
+def _run_loop(main: Coroutine[Any, Any, int]) -> int:
+    """On uvloop where it is installed: a tenth less per message than asyncio's own (docs/performance.md)."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
 
 
 def _missing(modules: Sequence[str]) -> list[str]:

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from services.router.constraints import TokenConstraints
+from services.router.deliveries import Deliveries
 from services.router.errors import ApiError
 from services.router.pooling import PoolingParams
 from services.router.sampling import SamplingParams, StopConditions
@@ -52,13 +53,15 @@ class PromptLogprob:
 class Mailbox:
     """Wakes the one task that serves a request when any of its sequences has news."""
 
-    __slots__ = ("_error", "_news", "_put_at", "_waiter", "news_since")
+    __slots__ = ("_deliveries", "_error", "_news", "_put_at", "_waiter", "news_since")
 
-    def __init__(self) -> None:
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
         self._news: list[Sequence] = []
         # When the oldest of the news came, and of those taken last; seconds, monotonic.
         self._put_at = 0.0
         self.news_since = 0.0
+        # Of the task that waits and has not been called yet.
         self._waiter: asyncio.Future[None] | None = None
         self._error: ApiError | None = None
 
@@ -68,21 +71,19 @@ class Mailbox:
             if not self._news:
                 self._put_at = time.monotonic()
             self._news.append(sequence)
-            self._wake()
+            self._call()
 
     def fail(self, error: ApiError) -> None:
         """The request as a whole has failed; the first error stays."""
         self._error = self._error or error
-        self._wake()
+        self._call()
 
     async def take(self) -> list[Sequence]:
         """Sequences with news, at least one. Raises ApiError once the request has failed."""
-        if not self._news and self._error is None:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+        self._waiter = waiter = asyncio.get_running_loop().create_future()
+        if self._news or self._error is not None:
+            self._call()
+        await waiter
         if self._error is not None:
             raise self._error
         news, self._news = self._news, []
@@ -91,9 +92,10 @@ class Mailbox:
             sequence.has_news = False
         return news
 
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+    def _call(self) -> None:
+        if self._waiter is not None:
+            self._deliveries.wake(self._waiter)
+            self._waiter = None
 
 
 class Sequence:

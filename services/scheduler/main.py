@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.config import resolve, stop
+from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
 from shared.status import StatusReporter
@@ -110,5 +111,6 @@ async def _report_health(
             await server.set_serving(ready)
         if ready and not reported:
             reported = True
+            settle_garbage()
             status.ready(address=", ".join(addresses))
         await asyncio.sleep(POLL_INTERVAL_S)

@@ -16,6 +16,7 @@ from services.worker.errors import ModelError, StepThreadError
 from services.worker.servicer import WorkerServicer
 from services.worker.step_thread import StepThread
 from shared.config import resolve
+from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
 from shared.status import StatusReporter
@@ -93,6 +94,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             facts["metrics"] = f"{config.metrics_host}:{port}"
         await server.set_serving(True)
         limits = engine.runner.limits
+        settle_garbage()
         status.ready(
             "" if engine.fallback is None else f"ready, but {engine.fallback}",
             address=",".join(addresses),

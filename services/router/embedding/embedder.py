@@ -46,7 +46,7 @@ class Embedder:
         self._generator.check_room()
         self._generator.began()
         timer = self._metrics.start(request.model.info.name, request.num_tokens)
-        mailbox, left = Mailbox(), iter(enumerate(request.prompts))
+        mailbox, left = Mailbox(self._generator.deliveries), iter(enumerate(request.prompts))
         timeout, clock = request.timeout, asyncio.get_running_loop().time
         deadline = None if timeout is None else clock() + timeout
         num_bytes = 4 * request.pooling.size(embedding_of(request.model))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -28,6 +29,23 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
 
     assert stopped.value.code == 0
     assert f"usage: quire {name}" in capsys.readouterr().out
+
+
+def test_grpc_is_told_of_its_sockets_before_it_is_imported_unless_somebody_else_has_told_it() -> None:
+    code = (
+        "import sys; from quire.cli import main as cli; assert 'grpc' not in sys.modules; "
+        "sys.argv = ['quire', 'router', '--help']\ntry: cli.main()\nexcept SystemExit: pass\n"
+        "import os; assert 'grpc' in sys.modules; print(os.environ['GRPC_EXPERIMENTS'])"
+    )
+
+    def told(environment: dict[str, str]) -> str:
+        command = [sys.executable, "-c", code]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
+        return result.stdout.splitlines()[-1]
+
+    environment = {name: value for name, value in os.environ.items() if name != "GRPC_EXPERIMENTS"}
+    assert told(environment) == cli.GRPC_EXPERIMENTS
+    assert told(environment | {"GRPC_EXPERIMENTS": ""}) == ""
 
 
 def test_a_command_that_is_not_there_is_told() -> None:

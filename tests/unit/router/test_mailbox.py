@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from services.router.deliveries import Deliveries
 from services.router.model import ModelInfo
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.submission import Mailbox, Submission
@@ -12,7 +13,7 @@ MODEL = ModelInfo("m", (), 100, 10, frozenset(), SamplingParams(), "", 0, "", ""
 
 
 async def test_the_age_of_what_is_taken_is_that_of_its_oldest_news() -> None:
-    mailbox = Mailbox()
+    mailbox = Mailbox(Deliveries())
     submission = Submission(
         request_id="r", model=MODEL, prompt_token_ids=[1], sampling=SamplingParams(), stop=StopConditions(8), n=2,
         deadline=None, traceparent="", mailbox=mailbox,

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from quire.inference.v1 import model_pb2
 from services.router.converters import submits_to_proto
+from services.router.deliveries import Deliveries
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.load import Load
 from services.router.model import ModelInfo
@@ -30,7 +31,7 @@ def model_info(name: str, sha256: str = "") -> ModelInfo:
 def submission(model: ModelInfo, n: int) -> Submission:
     return Submission(
         request_id="r", model=model, prompt_token_ids=[1, 2], sampling=SamplingParams(), stop=StopConditions(5), n=n,
-        deadline=None, traceparent="", mailbox=Mailbox(),
+        deadline=None, traceparent="", mailbox=Mailbox(Deliveries()),
     )  # fmt: skip
 
 

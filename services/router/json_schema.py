@@ -47,8 +47,12 @@ def checked_schema(source: str) -> dict[str, Any]:
         document = with_plain_references(schema)
         check_multiples(document.root)
         simplified: dict[str, Any] = _simplified(document.root, document, 0)
+    except RecursionError:
+        raise GrammarError("it is nested too deep") from None
     except (AttributeError, TypeError):
         raise GrammarError("it is no schema: a keyword has a value of a wrong type") from None
+    if document.added:
+        simplified["$defs"] = simplified.get("$defs", {}) | document.added
     return simplified
 
 
@@ -75,6 +79,6 @@ def _simplified(schema: Any, document: Document, depth: int) -> Any:
     pattern_properties(kept)
     contains(kept, document)
     unique_items(kept, document)
-    formats(kept)
+    formats(kept, document)
     conditions(kept, document)
     return with_inner(kept, lambda inner: _simplified(inner, document, depth + 1))

@@ -11,7 +11,9 @@ from typing import Any
 
 from services.router.schema_rewrites.disjointness import disjoint, finite_values
 from services.router.schema_rewrites.document import TYPES, Document, Schema, any_of, demand, key
+from services.router.schema_rewrites.keywords import ASSERTIONS
 from services.router.schema_rewrites.negation import negated
+from services.router.schema_rewrites.values import type_of
 
 _NO_ARRAY = {"type": [name for name in TYPES if name != "array"]}
 # Sets of places at which an array has what it is to contain.
@@ -108,16 +110,39 @@ def unique_items(schema: Schema, document: Document) -> None:
         del schema["uniqueItems"]
         return
     limit = len(first) + _MAX_ARRAYS if longest is None else min(longest, len(first) + _MAX_ARRAYS)
-    values = [finite_values(inner, document) for inner in first[:limit]]
-    if limit > len(first):
-        values += [finite_values(others, document)] * (limit - len(first))
+    items = [*first[:limit], *[others] * (limit - len(first))]
+    values = [finite_values(inner, document) for inner in items[: len(first) + 1]]
     if None in values:
         return
+    values += values[-1:] * (len(items) - len(values))
     arrays = _of_different([{key(value): value for value in few or ()} for few in values])
-    if arrays is not None:
-        document.spend(sum(map(len, arrays)))
-        del schema["uniqueItems"]
-        demand(schema, {"anyOf": [{"enum": arrays}, _NO_ARRAY]})
+    if arrays is None:
+        return
+    document.spend(sum(map(len, arrays)))
+    del schema["uniqueItems"]
+    if all(_is_listed(inner, document) for inner in items[: len(first) + 1]):
+        # All that these say of arrays is in the list, and the library would look it up for each.
+        least, most = schema.pop("minItems", 0), schema.pop("maxItems", limit)
+        arrays = [array for array in arrays if least <= len(array) <= most]
+        schema.pop("prefixItems", None)
+        schema.pop("items", None)
+    demand(schema, any_of([{"enum": arrays} if arrays else False, _NO_ARRAY]))
+
+
+def _is_listed(schema: Any, document: Document) -> bool:
+    """Whether it accepts all of its finite values."""
+    if isinstance(schema, dict) and "$ref" in schema and len(schema) == 1:
+        schema = document.resolve(schema["$ref"])
+    if not isinstance(schema, dict):
+        return False
+    match {keyword: value for keyword, value in schema.items() if keyword in ASSERTIONS}:
+        case {"const": _, **rest} | {"enum": _, **rest} if not rest:
+            return True
+        case {"enum": list(values), "type": str(name), **rest} if not rest:
+            return all(type_of(value) == name for value in values)
+        case {"type": "boolean" | "null", **rest} if not rest:
+            return True
+    return False
 
 
 def _of_different(values: list[dict[str, Any]]) -> list[list[Any]] | None:

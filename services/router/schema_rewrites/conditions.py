@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
-from services.router.schema_rewrites.disjointness import disjoint
+from services.router.schema_rewrites.disjointness import disjoint, told_apart
 from services.router.schema_rewrites.document import Document, Schema, all_of, any_of, demand
 from services.router.schema_rewrites.negation import ALL_TYPES, negated
 from services.router.schema_rewrites.values import type_of
@@ -82,19 +83,17 @@ def _one_of(schema: Schema, types: frozenset[str], document: Document) -> None:
         demand(schema, any_of(all_of([option, *refused]) for option, refused in zip(options, others, strict=True)))
 
 
-def where_alone(
-    options: list[Any], beside: Any, types: frozenset[str], document: Document
-) -> list[list[Any]] | None:
+def where_alone(options: list[Any], beside: Any, types: frozenset[str], document: Document) -> list[list[Any]] | None:
     """For each option, schemas that have no other apply with it; None where that cannot be said. `beside`: what applies
     whichever does, `types`: what a value can be then."""
-    found = []
-    for place, option in enumerate(options):
-        here = {"allOf": [beside, option]}
-        others = []
-        for other_place, other in enumerate(options):
-            if other_place != place and not disjoint(here, other, document):
-                others.append(negated(other, document, types))
-        if None in others:
-            return None
-        found.append(others)
+    if told_apart(options, beside, document):
+        return [[] for _ in options]
+    found: list[list[Any]] = [[] for _ in options]
+    for one, other in combinations(range(len(options)), 2):
+        if not disjoint({"allOf": [beside, options[one]]}, options[other], document):
+            for here, there in ((one, other), (other, one)):
+                refused = negated(options[there], document, types)
+                if refused is None:
+                    return None
+                found[here].append(refused)
     return found

@@ -29,6 +29,28 @@ def disjoint(left: Any, right: Any, document: Document, depth: int = 0) -> bool:
     return all(_disjoint_in(name, lefts, rights, document, depth) for name in common)
 
 
+def told_apart(options: Iterable[Any], beside: Any, document: Document) -> bool:
+    """Whether no two of many apply together, by a member that all require and whose values differ, as the kinds of a
+    union do. `beside`: what applies with each."""
+    parts = [_conjuncts({"allOf": [beside, option]}, document, 0) for option in options]
+    parts = [conjuncts for conjuncts in parts if False not in conjuncts]
+    if not parts or any(_types(conjuncts) != {"object"} for conjuncts in parts):
+        return False
+    names = set.intersection(*(_required(conjuncts) for conjuncts in parts))
+    return any(_differ([_member(name, conjuncts) for conjuncts in parts], document) for name in names)
+
+
+def _differ(schemas: list[Any], document: Document) -> bool:
+    seen: set[str] = set()
+    for schema in schemas:
+        values = finite_values(schema, document)
+        keys = None if values is None else {key(value) for value in values}
+        if keys is None or seen & keys:
+            return False
+        seen |= keys
+    return True
+
+
 def finite_values(schema: Any, document: Document) -> list[Any] | None:
     """What an instance can be at most, where these are a few; None where they are not."""
     conjuncts = _conjuncts(schema, document, 0)
@@ -94,9 +116,9 @@ def _disjoint_in(name: str, lefts: list[Schema], rights: list[Schema], document:
         case "array":
             return _apart(lefts + rights, ("minItems",), ("maxItems",))
         case "object":
-            required = {member for conjunct in lefts + rights for member in conjunct.get("required", ())}
             return any(
-                disjoint(_member(member, lefts), _member(member, rights), document, depth + 1) for member in required
+                disjoint(_member(member, lefts), _member(member, rights), document, depth + 1)
+                for member in _required(lefts) | _required(rights)
             )
     return False
 
@@ -121,6 +143,10 @@ def _apart(schemas: list[Schema], lower: tuple[str, ...], upper: tuple[str, ...]
         for low, low_bound in lows
         for high, high_bound in highs
     )
+
+
+def _required(conjuncts: list[Schema]) -> set[str]:
+    return {name for conjunct in conjuncts for name in conjunct.get("required", ())}
 
 
 def _member(name: str, conjuncts: list[Schema]) -> Any:

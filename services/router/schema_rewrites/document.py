@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
@@ -20,10 +20,11 @@ _MAX_WORK = 20_000
 @dataclass(slots=True)
 class Document:
     """`root`: with references to definitions of the root only, not rewritten. `ignores_beside_ref`: its draft has
-    nothing apply beside a `$ref`."""
+    nothing apply beside a `$ref`. `added`: definitions of what comes out, beside those that were given."""
 
     root: Any
     ignores_beside_ref: bool = False
+    added: Schema = field(default_factory=dict)
     _work: int = 0
 
     def resolve(self, reference: Any) -> Any:
@@ -34,6 +35,13 @@ class Document:
             return None
         keyword, name = unquote(reference[2:]).split("/")
         return self.root.get(keyword, {}).get(name.replace("~1", "/").replace("~0", "~"))
+
+    def define(self, name: str, schema: Schema) -> str:
+        """A reference to a definition that is added once, under this name or one like it."""
+        while name in self.root.get("$defs", {}):
+            name += "-"
+        self.added[name] = schema
+        return f"#/$defs/{name}"
 
     def spend(self, work: int = 1) -> None:
         """Raises GrammarError where too much becomes of the document."""

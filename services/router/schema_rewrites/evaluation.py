@@ -64,7 +64,7 @@ class _Option:
         return said | {"additionalProperties": schema}
 
 
-class _Unknown(Exception):
+class _UnknownError(Exception):
     """What is evaluated cannot be told."""
 
 
@@ -79,7 +79,7 @@ def unevaluated(schema: Schema, document: Document) -> None:
         else:
             try:
                 options = _Evaluation(keyword, document).options(beside, 0)
-            except _Unknown:
+            except _UnknownError:
                 continue
         del schema[keyword]
         if all(option.everything for option in options):
@@ -110,10 +110,10 @@ class _Evaluation:
         self._last = {keyword, _LAST[keyword]}
 
     def options(self, schema: Any, depth: int) -> list[_Option]:
-        """One of which applies where the schema does. Raises _Unknown."""
+        """One of which applies where the schema does. Raises _UnknownError."""
         self._document.spend()
         if depth > _MAX_DEPTH or (isinstance(schema, dict) and isinstance(schema.get("items"), list)):
-            raise _Unknown
+            raise _UnknownError
         if isinstance(schema, bool):
             return [_Option()] if schema else []
         if schema.keys() & self._last:
@@ -121,7 +121,7 @@ class _Evaluation:
         found = [self._by_itself(_own(schema))]
         for choices in self._choices(schema, depth + 1):
             if len(found) * len(choices) > _MAX_OPTIONS:
-                raise _Unknown
+                raise _UnknownError
             found = [option & choice for option in found for choice in choices]
         return found
 
@@ -142,14 +142,14 @@ class _Evaluation:
         if "$ref" in schema:
             target = self._document.resolve(schema["$ref"])
             if target is None:
-                raise _Unknown
+                raise _UnknownError
             yield self.options(target, depth)
         if "anyOf" in schema:
             yield list(self._any_of(schema["anyOf"], depth))
         if "oneOf" in schema:
             others = where_alone(schema["oneOf"], _own(schema), allowed_types(schema), self._document)
             if others is None:
-                raise _Unknown
+                raise _UnknownError
             yield [
                 _Option(tuple(refused)) & option
                 for one, refused in zip(schema["oneOf"], others, strict=True)
@@ -165,7 +165,7 @@ class _Evaluation:
     def _any_of(self, schemas: Sequence[Any], depth: int) -> Iterable[_Option]:
         """For each set of schemas that may apply together."""
         if len(schemas) > _MAX_CHOICES:
-            raise _Unknown
+            raise _UnknownError
         sets = chain.from_iterable(combinations(schemas, size) for size in range(1, len(schemas) + 1))
         for together in sets:
             if not any(disjoint(one, other, self._document) for one, other in combinations(together, 2)):
@@ -177,7 +177,7 @@ class _Evaluation:
             return [*self.options(condition, depth), _Option()]
         unless = negated(condition, self._document, allowed_types(schema))
         if unless is None:
-            raise _Unknown
+            raise _UnknownError
         met = self.options({"allOf": [condition, schema.get("then", True)]}, depth)
         otherwise = self.options(schema.get("else", True), depth)
         return met + [_Option((unless,)) & option for option in otherwise if unless is not False]

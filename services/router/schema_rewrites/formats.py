@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from services.router.schema_rewrites.document import Schema, demand
+from services.router.schema_rewrites.document import Document, Schema, demand
 from services.router.schema_rewrites.regex_format import regular_expression
 
 _HEX = "[0-9A-Fa-f]"
@@ -22,17 +22,13 @@ _UCS = (
 _JSON_POINTER = "(?:/(?:[^/~]|~[01])*)*"
 
 
-def formats(schema: Schema) -> None:
+def formats(schema: Schema, document: Document) -> None:
     name = schema.get("format")
     pattern = _PATTERNS.get(name) if isinstance(name, str) else None
-    if pattern is None:
-        return
-    del schema["format"]
-    whole = f"^(?:{pattern()})$"
-    if "pattern" in schema:
-        demand(schema, {"pattern": whole})
-    else:
-        schema["pattern"] = whole
+    if pattern is not None:
+        del schema["format"]
+        # Many members may have a format, and some patterns are long.
+        demand(schema, {"$ref": document.define(f"format-{name}", {"pattern": f"^(?:{pattern()})$"})})
 
 
 def _date() -> str:

@@ -34,7 +34,7 @@ _COMPLEMENTS = {
 }
 
 
-class _Inexpressible(Exception):
+class _InexpressibleError(Exception):
     """No keyword that there is says it."""
 
 
@@ -43,7 +43,7 @@ def negated(schema: Any, document: Document, allowed: frozenset[str] = ALL_TYPES
     only numbers are integers); None where it cannot be said."""
     try:
         return _Negation(document).of(schema, allowed, 0)
-    except _Inexpressible:
+    except _InexpressibleError:
         return None
 
 
@@ -56,26 +56,23 @@ class _Negation:
         if isinstance(schema, bool):
             return not schema
         if depth > _MAX_DEPTH:  # references in a circle, too
-            raise _Inexpressible
+            raise _InexpressibleError
         if self._document.ignores_beside_ref and "$ref" in schema and schema.keys() & ASSERTIONS - {"$ref"}:
-            raise _Inexpressible
-        refused = []
+            raise _InexpressibleError
+        refused: list[Any] = []
         for keyword, value in schema.items():
-            if keyword not in ASSERTIONS:
-                continue
-            for option in self._refused(keyword, value, schema, allowed, depth + 1):
-                if not isinstance(option, dict) or "type" not in option or self._may_be(option["type"], allowed):
-                    refused.append(option)
-        return any_of(refused)
+            if keyword in ASSERTIONS:
+                refused += self._refused(keyword, value, schema, allowed, depth + 1)
+        return any_of(option for option in refused if self._may_apply(option, allowed))
 
     @staticmethod
-    def _may_be(types: str | list[str], allowed: frozenset[str]) -> bool:
-        names = {types} if isinstance(types, str) else set(types)
+    def _may_apply(option: Any, allowed: frozenset[str]) -> bool:
+        if not isinstance(option, dict) or "type" not in option:
+            return True
+        names = {option["type"]} if isinstance(option["type"], str) else set(option["type"])
         return bool(names & allowed) or ("number" in names and "integer" in allowed)
 
-    def _refused(
-        self, keyword: str, value: Any, schema: Schema, allowed: frozenset[str], depth: int
-    ) -> Sequence[Any]:
+    def _refused(self, keyword: str, value: Any, schema: Schema, allowed: frozenset[str], depth: int) -> Sequence[Any]:
         """What fails this keyword: options, each with its type."""
         match keyword:
             case "type":
@@ -149,7 +146,7 @@ class _Negation:
             if complement.startswith("max") and difference and value + difference < 0:
                 return []  # all are as long
             return [{"type": name, complement: value + difference}]
-        raise _Inexpressible
+        raise _InexpressibleError
 
     def _other_values(self, values: list[Any], allowed: frozenset[str]) -> Sequence[Any]:
         by_type: dict[str, list[Any]] = {}
@@ -161,10 +158,10 @@ class _Negation:
         if untouched:
             options.append({"type": sorted(untouched)})
         for name, of_type in by_type.items():
-            if self._may_be(name, allowed):
+            if self._may_apply({"type": name}, allowed):
                 others = all_but(of_type, name)
                 if others is None:
-                    raise _Inexpressible
+                    raise _InexpressibleError
                 options.append(others)
         return options
 
@@ -176,5 +173,5 @@ def _other_types(types: set[str], allowed: frozenset[str]) -> Any:
     if "number" in types:
         others -= {"integer"}
     if "number" in others and "integer" in types:
-        raise _Inexpressible  # a number that is no integer
+        raise _InexpressibleError  # a number that is no integer
     return {"type": sorted(others)} if others else False

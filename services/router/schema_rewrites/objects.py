@@ -93,12 +93,14 @@ def pattern_properties(schema: Schema) -> None:
         if (inner is True or inner == {}) and "additionalProperties" not in schema:
             continue  # says nothing
         by_schema.setdefault(key(inner), []).append(pattern)
-    merged = {}
+    merged: Schema = {}
     for of_schema in by_schema.values():
         either = _either(of_schema)
-        merged |= {pattern: patterns[pattern] for pattern in of_schema} if either is None else {
-            either: patterns[of_schema[0]]
-        }
+        merged |= (
+            {pattern: patterns[pattern] for pattern in of_schema}
+            if either is None
+            else {either: patterns[of_schema[0]]}
+        )
     schema["patternProperties"] = merged
 
 

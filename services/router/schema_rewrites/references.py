@@ -17,6 +17,7 @@ from shared.grammar import GrammarError
 # Deeper ones are some mistake; and recursion in Python, here and in the standard library, stays shallow.
 _MAX_DEPTH = 64
 _MAX_SCHEMAS = 20_000
+_MAX_COPIES = 1_000
 _IDENTIFYING = frozenset({"$id", "$anchor", "$dynamicAnchor"})
 # Resources by the dynamic anchors that they were the first to have: what a `$dynamicRef` leads to (C 8.2.3.2).
 Scope = tuple[tuple[str, str], ...]
@@ -38,7 +39,7 @@ class _Place:
 class _References:
     def __init__(self, root: Schema) -> None:
         self._root = root
-        draft = root.get("$schema") if isinstance(root.get("$schema"), str) else ""
+        draft = str(root.get("$schema"))
         self._ignores_beside_ref = any(f"draft-0{number}" in draft for number in (3, 4, 5, 6, 7))
         self._id_keyword = "id" if "draft-04" in draft or "draft-03" in draft else "$id"
         self._resources: dict[str, Any] = {}
@@ -46,6 +47,8 @@ class _References:
         # By the resource's URI and the anchor's name.
         self._anchors: dict[tuple[str, str], Any] = {}
         self._dynamic_anchors: dict[tuple[str, str], Any] = {}
+        # Names of the dynamic anchors of a resource.
+        self._dynamic_names: dict[str, list[str]] = {}
         self._definitions = {
             id(schema): f"#/{keyword}/{quote(name.replace('~', '~0').replace('/', '~1'), safe='~')}"
             for keyword in ("$defs", "definitions")
@@ -84,24 +87,19 @@ class _References:
                 base = _joined(base, name).split("#")[0]
                 self._resources.setdefault(base, schema)
         self._bases[id(schema)] = base
-        for keyword, anchors in (
-            ("$anchor", (self._anchors,)),
-            ("$dynamicAnchor", (self._anchors, self._dynamic_anchors)),
-        ):
-            name = schema.get(keyword)
-            if isinstance(name, str):
-                for known in anchors:
-                    known[base, name] = schema
+        if isinstance(name := schema.get("$anchor"), str):
+            self._anchors[base, name] = schema
+        if isinstance(name := schema.get("$dynamicAnchor"), str):
+            self._anchors[base, name] = self._dynamic_anchors[base, name] = schema
+            self._dynamic_names.setdefault(base, []).append(name)
         with_inner(schema, lambda inner: self._find(inner, base, depth + 1))
         return schema
 
     def _entered(self, scope: Scope, base: str) -> Scope:
         """The scope when evaluation has come to this resource, too."""
         bound = dict(scope)
-        for resource, name in self._dynamic_anchors:
-            if resource == base:
-                bound.setdefault(name, base)
-        return tuple(sorted(bound.items()))
+        new = {name: base for name in self._dynamic_names.get(base, ()) if name not in bound}
+        return tuple(sorted((bound | new).items())) if new else scope
 
     def _plain(self, place: _Place, scope: Scope, depth: int) -> Any:
         """A copy, reached through this scope."""
@@ -154,6 +152,8 @@ class _References:
         scope = self._entered(scope, place.base)
         name = self._copies.get((id(place.schema), scope))
         if name is None:
+            if len(self._copies) >= _MAX_COPIES:
+                raise GrammarError(f"its references lead to more than {_MAX_COPIES} places that are no definitions")
             name = f"copy-{len(self._copies)}"
             while name in self._root.get("$defs", {}):
                 name += "-"

@@ -58,9 +58,7 @@ def but(value: Any) -> Any:
 def _other_numbers(values: list[float]) -> Any:
     if not all(map(is_number, values)):
         return None
-    between = [
-        {"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": high} for low, high in pairwise(values)
-    ]
+    between = [{"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": high} for low, high in pairwise(values)]
     below, above = {"type": "number", "exclusiveMaximum": values[0]}, {"type": "number", "exclusiveMinimum": values[-1]}
     return any_of([below, *between, above])
 
@@ -98,7 +96,5 @@ def _other_arrays(items: list[Any]) -> Any:
     options: list[Any] = [{"minItems": len(items) + 1}]
     if items:
         options.append({"maxItems": len(items) - 1})
-    options += [
-        {"prefixItems": [True] * place + [other], "minItems": place + 1} for place, other in enumerate(others)
-    ]
+    options += [{"prefixItems": [True] * place + [other], "minItems": place + 1} for place, other in enumerate(others)]
     return any_of({"type": "array"} | option for option in options)

@@ -17,6 +17,7 @@ from services.router.schema_rewrites.formats import formats
 from services.router.schema_rewrites.keywords import with_inner
 from services.router.schema_rewrites.multiples import check_multiples
 from services.router.schema_rewrites.objects import dependencies, pattern_properties, property_names
+from services.router.schema_rewrites.patterns import patterns
 from services.router.schema_rewrites.references import with_plain_references
 from shared.grammar import GrammarError
 
@@ -79,6 +80,7 @@ def _simplified(schema: Any, document: Document, depth: int) -> Any:
     pattern_properties(kept)
     contains(kept, document)
     unique_items(kept, document)
+    patterns(kept)
     formats(kept, document)
     conditions(kept, document)
     return with_inner(kept, lambda inner: _simplified(inner, document, depth + 1))

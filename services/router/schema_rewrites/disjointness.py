@@ -8,7 +8,7 @@ from typing import Any
 from services.router.schema_rewrites.document import TYPES, Document, Schema, is_number, key
 from services.router.schema_rewrites.values import type_of
 
-_MAX_DEPTH = 12
+_MAX_DEPTH = 6
 
 
 def disjoint(left: Any, right: Any, document: Document, depth: int = 0) -> bool:

@@ -17,6 +17,8 @@ from services.router.schema_rewrites.values import all_but, type_of
 
 ALL_TYPES = frozenset(TYPES)
 _MAX_DEPTH = 32
+# Schemas and values in one negation.
+_MAX_WORK = 2_000
 # Each two options of an `oneOf` may apply together.
 _MAX_ONE_OF = 8
 # What each refuses: the type, and the keyword and the amount by which its value differs.
@@ -41,21 +43,28 @@ class _InexpressibleError(Exception):
 def negated(schema: Any, document: Document, allowed: frozenset[str] = ALL_TYPES) -> Any:
     """A schema that accepts what this one does not, of the types that are `allowed` (where `integer` stands alone, the
     only numbers are integers); None where it cannot be said."""
+    negation = _Negation(document)
     try:
-        return _Negation(document).of(schema, allowed, 0)
+        said = negation.of(schema, allowed, 0)
     except _InexpressibleError:
+        document.spend(negation.work // 8)
         return None
+    document.spend(negation.work)
+    return said
 
 
 class _Negation:
     def __init__(self, document: Document) -> None:
         self._document = document
+        # References on the way to where it is: what leads back to one has no end.
+        self._open: list[str] = []
+        self.work = 0
 
     def of(self, schema: Any, allowed: frozenset[str], depth: int) -> Any:
-        self._document.spend()
+        self.work += 1
         if isinstance(schema, bool):
             return not schema
-        if depth > _MAX_DEPTH:  # references in a circle, too
+        if depth > _MAX_DEPTH or self.work > _MAX_WORK:
             raise _InexpressibleError
         if self._document.ignores_beside_ref and "$ref" in schema and schema.keys() & ASSERTIONS - {"$ref"}:
             raise _InexpressibleError
@@ -130,8 +139,11 @@ class _Negation:
                 return []  # said with `if`, and nothing without it
             case "$ref":
                 target = self._document.resolve(value)
-                if target is not None:
-                    return [self.of(target, allowed, depth)]
+                if target is not None and value not in self._open:
+                    self._open.append(value)
+                    said = self.of(target, allowed, depth)
+                    self._open.pop()
+                    return [said]
             case "minContains" | "maxContains" if "contains" not in schema:
                 return []
             case "uniqueItems" if value is False:
@@ -152,7 +164,7 @@ class _Negation:
         by_type: dict[str, list[Any]] = {}
         for value in values:
             by_type.setdefault(type_of(value), []).append(value)
-        self._document.spend(len(values))
+        self.work += len(values)
         options: list[Any] = []
         untouched = allowed - by_type.keys() - ({"integer"} if "number" in by_type else set())
         if untouched:

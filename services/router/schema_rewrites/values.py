@@ -79,7 +79,13 @@ def _leaving(node: _Trie) -> str:
     """A regular expression of the strings that end in the trie where none of its own does, or leave it."""
     following = [char for char in node if char != _END]
     options = [] if _END in node else [""]
-    options.append(f"[^{''.join(map(_escaped, following))}][\\s\\S]*" if following else "[\\s\\S]+")
+    others = "".join(map(_escaped, following))
+    if '"' in following or "\\" in following:
+        # Apart from the null character: see patterns.py.
+        options.append(f"[^\\x{{0}}{others}][\\s\\S]*")
+        options += [] if "\0" in following else ["\\x{0}[\\s\\S]*"]
+    else:
+        options.append(f"[^{others}][\\s\\S]*" if following else "[\\s\\S]+")
     options += [f"{_escaped(char)}(?:{_leaving(node[char])})" for char in following]
     return "|".join(options)
 

@@ -159,8 +159,9 @@ class _Evaluation:
             yield self._if(schema, depth)
         for keyword in ("dependentSchemas", "dependencies"):
             for name, asked in schema.get(keyword, {}).items():
-                there = [{"required": [name, *asked]}] if isinstance(asked, list) else [{"required": [name]}, asked]
-                yield [_Option(({"properties": {name: False}},)), *self.options({"allOf": there}, depth)]
+                has = {"type": "object", "required": [name]}
+                there = [{"required": asked}] if isinstance(asked, list) else [asked]
+                yield [_Option(({"properties": {name: False}},)), *self.options({"allOf": [has, *there]}, depth)]
 
     def _any_of(self, schemas: Sequence[Any], depth: int) -> Iterable[_Option]:
         """For each set of schemas that may apply together."""

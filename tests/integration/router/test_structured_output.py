@@ -86,7 +86,12 @@ async def test_a_stop_string_before_min_tokens_ends_nothing(
     [
         ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "Missing required"),
         (
-            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"not": {}}}}},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "x", "schema": {"not": {"pattern": "x"}}},
+                }
+            },
             "response_format.json_schema.schema",
             "not",
         ),

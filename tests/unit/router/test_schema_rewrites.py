@@ -83,6 +83,8 @@ SAID_OTHERWISE: dict[str, tuple[Any, list[Any]]] = {
     "items of options": ({"prefixItems": [{"const": 1}], "anyOf": [
         {"prefixItems": [True, {"const": 2}]}, {"prefixItems": [True, True, {"const": 3}]}], "unevaluatedItems": False},
         [[], [1], [1, 2], [1, 2, 3], [1, 4, 3], [1, 4, 4], [1, 4], [1, 2, 3, 4]]),
+    "items that another member's schema would evaluate": ({"dependentSchemas": {"b": {"prefixItems": [True]}},
+        "unevaluatedItems": INTEGER}, [[], [1], ["x"], {"b": 1}]),
     "items beside those contained": ({"prefixItems": [True], "contains": TEXT, "unevaluatedItems": False},
         [[1], ["x"], [1, "x"], [1, "x", "y"], ["x", 1], []]),
     "what a short array contains": ({"type": "array", "maxItems": 3, "contains": {"const": 1}},
@@ -150,7 +152,7 @@ def test_what_cannot_be_said_is_refused(name: str) -> None:
 @pytest.mark.parametrize("depth", [1, 2, 3])
 def test_random_schemas_accept_what_a_validator_does(depth: int) -> None:
     num_supported = 0
-    for seed in range(250):
+    for seed in range(150):
         schema = random_schema(random.Random(f"{depth} {seed}"), depth) | {"$defs": DEFINITIONS}
         try:
             matcher = matcher_of(schema)
@@ -160,7 +162,7 @@ def test_random_schemas_accept_what_a_validator_does(depth: int) -> None:
         validator = jsonschema.Draft202012Validator(schema)
         wrong = [one for one in INSTANCES if accepts(matcher, one) != validator.is_valid(one)]
         assert wrong == [], (seed, schema)
-    assert num_supported > 100
+    assert num_supported > 60
 
 
 def nested_options(depth: int) -> Any:

@@ -209,12 +209,11 @@ class Scheduler:
         if result.seconds:
             self.step_times.observe(plan.num_tokens, plan.num_pairs, result.seconds)
         outcome = StepOutcome()
-        for wire_id, message in result.errors:
+        for wire_id, failure in result.errors:
             sequence = self._roster.by_wire_id.get(wire_id)
             if sequence is not None:
                 self.memory.distrust(sequence)
                 self._roster.remove(sequence)
-                failure = Failure(ErrorKind.INTERNAL, message)
                 outcome.finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
         # Before tokens: the last one ends a sequence, and its blocks go back to the pool.
         for sequence, wire_id, num_blocks in plan.moves.filled:

@@ -72,6 +72,7 @@ async def test_a_sequence_whose_grammar_fails_fails_alone(channel: grpc.aio.Chan
     assert values(result.wire_ids) == [1]
     (error,) = result.errors
     assert (error.wire_id, error.message) == (2, "The grammar of this request failed: it is the test's.")
+    assert error.is_request_at_fault
     await stream.close()
 
 

@@ -1,4 +1,4 @@
-"""A grammar is tried in this process, which may take so much time and memory and is then killed by the system.
+"""A grammar is tried in this process, which may take so much time and memory and is then ended by the system.
 
 Reads {"kind", "source"} from standard input, as JSON, and writes {"grammar"} or {"error"}.
 """
@@ -19,7 +19,9 @@ MAX_BYTES = 2 * 1024**3
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Below the hard limit, whose signal is the one that anybody kills with.
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS + 1))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     given = json.load(sys.stdin)
     result = GrammarChecks().try_here(Structure(StructureKind(given["kind"]), given["source"]))

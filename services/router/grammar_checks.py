@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections import OrderedDict
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _MAX_PENDING = 64
 # The process has its own limit of computing time; this is for one that does not get to compute.
 _MAX_SECONDS_APART = 30.0
+# What ends the process by these says nothing of the structure, the first time: its own limits end it otherwise.
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 _MAX_CHECKED = 256
 _NUM_WALKS = 4
 _WALK_BYTES = 24
@@ -78,6 +81,8 @@ class GrammarChecks:
             self._num_pending += 1
             try:
                 result = await asyncio.get_running_loop().run_in_executor(self._thread, _try_apart, structure)
+            except TimeoutError:
+                raise overloaded("This router is too busy to check a grammar.") from None
             finally:
                 self._num_pending -= 1
             self._checked[structure] = result
@@ -107,18 +112,23 @@ class GrammarChecks:
 
 
 def _try_apart(structure: Structure) -> str | GrammarError:
-    """In a process of its own, with limits."""
+    """In a process of its own, with limits. Raises TimeoutError where it does not get to compute."""
     command = [sys.executable, "-m", "services.router.grammar_check_process"]
-    given = json.dumps({"kind": structure.kind.value, "source": structure.source})
+    given = json.dumps({"kind": structure.kind.value, "source": structure.source}).encode()
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    try:
-        child = subprocess.run(
-            command, input=given.encode(), capture_output=True, timeout=_MAX_SECONDS_APART, env=environment, check=True
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
-        return GrammarError("it takes too much time or memory to compile")
-    result = json.loads(child.stdout)
-    return GrammarError(result["error"]) if "error" in result else str(result["grammar"])
+    for _ in range(2):
+        try:
+            child = subprocess.run(
+                command, input=given, capture_output=True, timeout=_MAX_SECONDS_APART, env=environment, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise TimeoutError from error
+        if child.returncode == 0:
+            result = json.loads(child.stdout)
+            return GrammarError(result["error"]) if "error" in result else str(result["grammar"])
+        if child.returncode not in _FROM_OUTSIDE:
+            break
+    return GrammarError("it takes too much time or memory to compile")
 
 
 def _walk(matcher: LLMatcher, chance: random.Random) -> None:

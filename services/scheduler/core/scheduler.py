@@ -27,8 +27,8 @@ from .sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceReques
 
 # Sequences found in one step to need what others are computing, or what is not prepared; more are left for the next.
 _MAX_SET_ASIDE = 64
-# Losses of a worker in a row, without a new token, after which a sequence is a suspect: what it needs is prepared, and it
-# runs, alone until it brings one; and after which it fails. So a sequence that kills its workers is found, and those
+# Losses of a worker in a row, without a new token, after which a sequence is a suspect: nothing is prepared and nobody
+# runs beside it until it brings one; and after which it fails. So a sequence that kills its workers is found, and those
 # beside it go on.
 _LOSSES_BEFORE_SUSPICION = 2
 _LOSSES_BEFORE_FAILURE = 3

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from typing import Any
 
 import pytest
 from llguidance import LLMatcher
 
-from services.router.errors import ApiError
+from services.router.errors import ApiError, ErrorKind
 from services.router.grammar_checks import GrammarChecks, byte_tokenizer
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.validation import parse_body
@@ -192,6 +195,35 @@ async def test_a_structure_is_checked_once(checks: GrammarChecks, monkeypatch: p
     grammar = await checks.check(structure)
     monkeypatch.setattr("services.router.grammar_checks._try_apart", None)
     assert await checks.check(structure) == grammar
+
+
+async def test_a_check_that_is_killed_is_made_again(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel or an operator: what it would have found is not known."""
+    run, endings = subprocess.run, [signal.SIGKILL]
+
+    def run_or_die(command: list[str], **options: Any) -> Any:
+        if endings:
+            command = [sys.executable, "-c", f"import os; os.kill(os.getpid(), {endings.pop()})"]
+        return run(command, **options)
+
+    monkeypatch.setattr(subprocess, "run", run_or_die)
+    assert await checks.check(Structure(StructureKind.REGEX, "killed once"))
+    # Twice in a row is what becomes of who takes all memory.
+    endings += [signal.SIGKILL, signal.SIGKILL]
+    with pytest.raises(ApiError, match="too much time or memory"):
+        await checks.check(Structure(StructureKind.REGEX, "killed twice"))
+
+
+async def test_a_check_that_does_not_get_to_compute_says_nothing_of_the_structure(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    structure = Structure(StructureKind.REGEX, "late")
+    with monkeypatch.context() as patch:
+        patch.setattr("services.router.grammar_checks._MAX_SECONDS_APART", 0.0)
+        with pytest.raises(ApiError, match="too busy") as caught:
+            await checks.check(structure)
+    assert caught.value.kind is ErrorKind.OVERLOADED
+    assert await checks.check(structure)
 
 
 async def test_too_many_that_wait_to_be_checked_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,8 @@ class Script:
     num_deaths_preparing: int = 0
     # The stream breaks whenever this one is to be prepared.
     deadly_grammar: str | None = None
+    # No grammar is prepared, and nothing after it done, before it is set.
+    preparation_gate: asyncio.Event | None = None
     # Awaited before each step's result leaves.
     gate: asyncio.Semaphore | None = None
 
@@ -85,6 +87,8 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                     is_deadly = request.prepare.grammar == self.script.deadly_grammar
                     if is_deadly or self.script.num_deaths_preparing >= 0:
                         await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+                    if self.script.preparation_gate is not None:
+                        await self.script.preparation_gate.wait()
                     error = "" if request.prepare.grammar != self.script.bad_grammar else "This grammar is bad."
                     prepared = worker_pb2.GrammarPrepared(key=request.prepare.key, error=error)
                     yield worker_pb2.RunResponse(prepared=prepared)

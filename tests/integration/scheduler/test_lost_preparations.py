@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from services.scheduler.worker_link import WorkerLink
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.integration.scheduler.test_scheduler_service import running
@@ -56,32 +56,36 @@ async def test_another_group_prepares_what_the_lost_one_was_at(tmp_path: Path) -
         assert router.outputs[1] == expected_output([1, 2], 12)
 
 
-async def test_a_resubmission_waits_for_the_grammar_that_the_attempt_before_it_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The router came back over a new stream; the worker is still preparing, is not asked twice, and nobody is told of
-    the first attempt."""
-    asked: list[bytes] = []
-    prepare = WorkerLink.prepare
-    monkeypatch.setattr(WorkerLink, "prepare", lambda _, preparation: asked.append(preparation.key))
-    worker = FakeWorker()
+async def test_a_resubmission_waits_for_the_grammar_that_the_attempt_before_it_asked_for(tmp_path: Path) -> None:
+    """The router came back over a new stream while the worker prepares: it is not asked twice."""
+    gate = asyncio.Event()
+    worker = FakeWorker(script=Script(preparation_gate=gate))
     async with running(tmp_path, worker) as stack:
-        (engine,) = stack.servicer._fleet.engines
         first = await stack.router()
         await first.submit(1, [1, 2], 9, grammar="good")
-        await stack.stats_when(lambda stats: bool(asked) and stats.load.num_waiting == 1)
+        await stack.stats_when(lambda stats: bool(worker.grammars) and stats.load.num_waiting == 1)
         first.close()
         await stack.stats_when(lambda stats: stats.load.num_waiting == 0)
-        second = await stack.router()
-        whole = expected_output([1, 2], 9)
+        second, whole = await stack.router(), expected_output([1, 2], 9)
         await second.submit(7, [1, 2], 9, received=whole[:4], attempt=1, grammar="good")
         await stack.stats_when(lambda stats: stats.load.num_waiting == 1)
-        assert engine.core is not None
-        assert engine._link is not None
-        monkeypatch.setattr(WorkerLink, "prepare", prepare)
-        (pending,) = engine.core.preparations._pending.values()
-        engine._link.prepare(pending)
+        gate.set()
         await second.read_until_finished(7)
-        assert len(asked) == 1
-        assert worker.grammars == ["good"]
         assert second.outputs[7] == whole
+        assert worker.grammars == ["good"]
+
+
+async def test_another_scheduler_asks_the_worker_anew_for_what_the_lost_one_waited_for(tmp_path: Path) -> None:
+    gate = asyncio.Event()
+    worker = FakeWorker(script=Script(preparation_gate=gate))
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        await router.submit(1, [1, 2], 9, grammar="good")
+        await stack.stats_when(lambda _: worker.grammars == ["good"])
+    async with running(tmp_path, worker) as stack:
+        router = await stack.router()
+        await router.submit(1, [1, 2], 9, attempt=1, grammar="good")
+        await stack.stats_when(lambda _: worker.grammars == ["good", "good"])
+        gate.set()
+        await router.read_until_finished(1)
+        assert router.outputs[1] == expected_output([1, 2], 9)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import jsonschema
@@ -21,7 +24,7 @@ PROMPT = "Count from 1 to 60."
 
 @pytest.fixture(scope="module")
 def fragile() -> Iterator[Server]:
-    """A stack of its own, so that its restarts disturb no other test."""
+    """A stack of its own, so that its restarts disturb no other test. It bears three a minute of each part."""
     with serving("--max-num-batched-tokens", "64", "--reasoning-parser", "think", model="quire-chat") as running:
         yield running
 
@@ -53,11 +56,11 @@ def test_an_answer_goes_on_when_a_part_dies(fragile: Server, victim: str) -> Non
     assert answer(fragile, victim) == undisturbed
 
 
-def num_resubmissions(server: Server) -> float:
-    """Of sequences, by the router."""
+def metric(server: Server, name: str) -> float:
+    """Of the router's, its first sample."""
     with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as response:
         lines = response.read().decode().splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith("quire:resubmissions_total"))
+    return next(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +72,12 @@ def undisturbed(fragile: Server) -> dict[str, Any]:
 def test_whatever_was_asked_is_answered_when_a_part_dies(
     fragile: Server, undisturbed: dict[str, Any], victim: str
 ) -> None:
-    before = num_resubmissions(fragile)
+    before = metric(fragile, "quire:resubmissions_total")
     disturbed = answers(fragile, victim)
     for name, answer in undisturbed.items():
         assert disturbed[name] == answer, name
     # Eight choices streamed, three prompts with log probabilities, and the vectors that had not come.
-    assert (num_resubmissions(fragile) - before > 8 + 3) == (victim == "scheduler")
+    assert (metric(fragile, "quire:resubmissions_total") - before > 8 + 3) == (victim == "scheduler")
 
 
 def test_undisturbed_answers_are_what_was_asked_for(undisturbed: dict[str, Any]) -> None:
@@ -96,6 +99,33 @@ def test_undisturbed_answers_are_what_was_asked_for(undisturbed: dict[str, Any])
     for choice in undisturbed["prompt"]:
         assert len(choice["logprobs"]["token_logprobs"]) == len(LONG_PROMPTS[0]) + 20
     assert len(undisturbed["embeddings"]) == len(LONG_PROMPTS)
+
+
+@pytest.mark.parametrize("victim", ["worker", "scheduler"])
+def test_who_waits_for_a_grammar_when_a_part_dies_is_answered(fragile: Server, victim: str) -> None:
+    client = openai.OpenAI(base_url=f"{fragile.url}/v1", api_key="none", max_retries=0, timeout=60)
+    while metric(fragile, "vllm:num_requests_waiting"):  # as the scheduler said a moment ago
+        pass
+    # A worker that stands still has prepared nothing.
+    worker = pid_of("worker", fragile)
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(
+                client.completions.create, model=fragile.model, prompt="So", temperature=0, max_tokens=60,
+                extra_body={"guided_regex": f"the {victim} went, [a-z]{{20}}"},
+            )  # fmt: skip
+            while not asked.done() and not metric(fragile, "vllm:num_requests_waiting"):
+                pass
+            os.kill(pid_of(victim, fragile), signal.SIGKILL)
+            if victim != "worker":
+                os.kill(worker, signal.SIGCONT)
+            (choice,) = asked.result().choices
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGCONT)
+    assert re.fullmatch(f"the {victim} went, [a-z]{{20}}", choice.text)
+    assert choice.finish_reason == "stop"
 
 
 def test_a_dead_router_costs_the_answers_it_was_giving_and_no_others(fragile: Server) -> None:

@@ -83,9 +83,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                     continue
                 if request.HasField("prepare"):
                     self.grammars.append(request.prepare.grammar)
-                    self.script.num_deaths_preparing -= 1
                     is_deadly = request.prepare.grammar == self.script.deadly_grammar
-                    if is_deadly or self.script.num_deaths_preparing >= 0:
+                    if is_deadly or self.script.num_deaths_preparing:
+                        self.script.num_deaths_preparing -= not is_deadly
                         await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
                     if self.script.preparation_gate is not None:
                         await self.script.preparation_gate.wait()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -84,8 +85,13 @@ class Progress:
             self._chunks[name] += 1
             self._changed.notify()
 
+    def end(self, name: str) -> None:
+        with self._changed:
+            self._chunks[name] = sys.maxsize
+            self._changed.notify()
+
     def wait_for(self, num_chunks: int) -> None:
-        """Until the client has so many of every stream."""
+        """Until the client has so many of every stream, or all that came."""
         with self._changed:
             assert self._changed.wait_for(lambda: min(self._chunks.values()) >= num_chunks, 120), self._chunks
 
@@ -114,9 +120,12 @@ def _stream(client: openai.OpenAI, model: str, name: str, progress: Progress) ->
     """Everything that the client was told, put together; but for what names this attempt alone."""
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     options: dict[str, Any] = {"messages": [COUNT], "stream": True, "stream_options": {"include_usage": True}}
-    for chunk in client.chat.completions.create(model=model, **(options | STREAMS[name])):
-        state.handle_chunk(chunk)
-        progress.count(name)
+    try:
+        for chunk in client.chat.completions.create(model=model, **(options | STREAMS[name])):
+            state.handle_chunk(chunk)
+            progress.count(name)
+    finally:
+        progress.end(name)
     completion = state.current_completion_snapshot
     assert completion.usage is not None
     for choice in completion.choices:

@@ -13,6 +13,7 @@ from services.router.truncation import Truncation
 
 # Longer chats are some mistake, and would be rendered for seconds.
 MAX_MESSAGES = 10_000
+MAX_DOCUMENTS = 1024
 # What a message costs a template beside its text, in characters.
 _MESSAGE_CHARS = 32
 # So much that a template that writes any is rendered beside other requests.

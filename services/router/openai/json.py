@@ -172,8 +172,7 @@ class TokenNames:
 
     def text(self, token_id: int) -> str:
         """A token by itself may be a piece of a character; its bytes are reported beside it."""
-        text = self.vocabulary.token_text(token_id)
-        return self.vocabulary.token_bytes(token_id).decode(errors="replace") if text is None else text
+        return self.vocabulary.shown_text(token_id)
 
 
 def _tops(top: Sequence[tuple[int, float]], names: TokenNames) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import time
 import uuid
 from collections.abc import Sequence
@@ -14,21 +13,15 @@ from pydantic import Field
 
 from services.router.answers import JSON
 from services.router.calls import Calls, caller_of
-from services.router.embedding.embedder import Embedder, floats_of
+from services.router.embedding.embedder import Embedder
 from services.router.embedding.inputs import MAX_INPUTS, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
-from services.router.errors import invalid
+from services.router.embedding.scores import UNIT_LENGTH, check_pairs, cosines
 from services.router.model import ServedModel
 from services.router.openai.json import dump
 from services.router.openai.pooling_body import PoolingBody, Text, TextOrTexts, usage_of
 from services.router.placement import Placement
-from services.router.pooling import PoolingParams
 from services.router.tracing import Tracing
-
-# A cosine is the product of vectors of length 1.
-_POOLING = PoolingParams(normalize=True)
-# To multiply so many bytes of vectors takes as long as to tokenize one character.
-_VECTOR_BYTES_PER_CHAR = 64
 
 
 class ScoreBody(PoolingBody):
@@ -54,13 +47,11 @@ class ScoringService:
         """One text against each of some, or as many against as many, pair by pair. Raises ApiError."""
         first = [body.text_1] if isinstance(body.text_1, str) else body.text_1
         second = [body.text_2] if isinstance(body.text_2, str) else body.text_2
-        if len(first) not in (1, len(second)):
-            message = f"Invalid 'text_1': expected one text or {len(second)}, as in 'text_2', but got {len(first)}."
-            raise invalid(message, "text_1")
+        check_pairs(first, second)
         names = [_name("text_1", body.text_1, index) for index in range(len(first))]
         names += [_name("text_2", body.text_2, index) for index in range(len(second))]
         model, vectors, num_tokens = await self._embed(body, context, [*first, *second], names)
-        scores = await _cosines(model, vectors[: len(first)], vectors[len(first) :])
+        scores = await cosines(model, vectors[: len(first)], vectors[len(first) :])
         answer = {
             "id": f"score-{uuid.uuid4().hex}",
             "object": "list",
@@ -76,7 +67,7 @@ class ScoringService:
         documents = body.documents
         names = ["query", *(f"documents[{index}]" for index in range(len(documents)))]
         model, vectors, num_tokens = await self._embed(body, context, [body.query, *documents], names)
-        scores = await _cosines(model, vectors[:1], vectors[1:])
+        scores = await cosines(model, vectors[:1], vectors[1:])
         best = sorted(range(len(documents)), key=lambda index: -scores[index])[: body.top_n or None]
         answer = {
             "id": f"rerank-{uuid.uuid4().hex}",
@@ -99,21 +90,10 @@ class ScoringService:
             embedding_of(model)
             prompts = await encode_texts(model, texts, names, body.input_options)
             request = EmbeddingRequest.of(
-                model, caller, span.traceparent, prompts, _POOLING,
+                model, caller, span.traceparent, prompts, UNIT_LENGTH,
                 cache_salt=body.cache_salt or "", priority=body.priority or 0,
             )  # fmt: skip
             return model, await self.embedder.all_vectors(request), request.num_tokens
-
-
-async def _cosines(model: ServedModel, first: list[bytes], second: list[bytes]) -> list[float]:
-    """Of each of `second` with the one of `first`, or with that at its place."""
-
-    def work() -> list[float]:
-        left, right = [floats_of(vector) for vector in first], [floats_of(vector) for vector in second]
-        pairs = zip(left * (len(right) if len(left) == 1 else 1), right, strict=True)
-        return [sum(map(operator.mul, a, b)) for a, b in pairs]
-
-    return await model.tokenizer.threads.run(sum(map(len, second)) // _VECTOR_BYTES_PER_CHAR, work)
 
 
 def _name(param: str, given: str | list[str], index: int) -> str:

@@ -161,6 +161,9 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
         await self._fail(request, context)
         yield
 
+    async def Score(self, request: Any, context: Context) -> Any:  # noqa: N802
+        await self._fail(request, context)
+
     async def Tokenize(self, request: Any, context: Context) -> Any:  # noqa: N802
         await self._fail(request, context)
 

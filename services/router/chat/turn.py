@@ -61,6 +61,7 @@ class Turn:
             calls=calls,
             is_inside=is_inside,
             end_token_id=end_token_id,
+            token_text=vocabulary.shown_text,
             functions={tool.name: tool.parameters for tool in tools},
             max_calls=None if choice.parallel else 1,
             hidden_tokens=tuple(token for token in tokens if vocabulary.token_id(token) in special),

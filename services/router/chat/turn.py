@@ -16,7 +16,6 @@ from services.router.chat.text_parser import TextPlan
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
 from services.router.chat.tools import ToolMode, check_tools
-from services.router.errors import invalid
 from services.router.model import ServedModel
 from services.router.structure import Structure
 
@@ -109,11 +108,8 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
 
 
 def _checked(request: ChatRequest) -> Structure | None:
-    try:
-        check_tools(request.tools, request.tool_choice, request.tool_path)
-        return structure_of(request.tools, request.tool_choice)
-    except RecursionError:
-        raise invalid("Invalid 'tools': a schema is nested too deeply.", "tools", "invalid_value") from None
+    check_tools(request.tools, request.tool_choice, request.tool_path)
+    return structure_of(request.tools, request.tool_choice)
 
 
 def _has_calls(message: Mapping[str, Any]) -> bool:

@@ -345,11 +345,13 @@ async def test_the_typed_api_and_its_client_have_tools_and_reasoning_too(start_r
         assert "<think>Hm.</think>CALL get_weather Bonn<|im_end|>\n<|im_start|>tool\nRain." in prompt_of(scheduler)
         assert '"description": "The weather."' in prompt_of(scheduler)
         assert not (await client.chat(earlier, tools=[weather], tool_choice="none")).tool_calls
+        assert (await client.chat(earlier, tools=[Tool("f", parameters=nested(90))])).text
         for options, param in (
             ({"tools": [Tool("a b")]}, "tools[0].name"),
             ({"tools": [Tool("f", parameters={"type": "array"})]}, "tools[0].parameters"),
             ({"tools": [weather], "tool_choice": "g"}, "tool_choice"),
-            ({"tools": [Tool("f", parameters=nested(400))], "tool_choice": "required"}, "tools"),
+            ({"tools": [Tool("f", parameters=nested(100))]}, "tools[0].parameters"),
+            ({"tools": [Tool("f", parameters=nested(400))], "tool_choice": "required"}, "tools[0].parameters"),
         ):
             with pytest.raises(QuireError) as refused:
                 await client.chat(earlier, **options)

@@ -87,6 +87,31 @@ async def test_no_client_may_tell_envoy_what_to_do(gateway: Gateway, router: Fak
     assert not orders.items() & router.metadata.items()
 
 
+@pytest.mark.parametrize("head", ["host: x\r\n", ""], ids=["with a host", "without"])
+async def test_http_1_0_is_answered(gateway: Gateway, router: FakeRouter, head: str) -> None:
+    """A body without a length ends with the connection, so whole and streamed answers are read to the end of it."""
+
+    async def streamed(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        yield event("1")
+        yield event("[DONE]")
+
+    async def ask(request: str) -> bytes:
+        host, _, port = gateway.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request.encode())
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return answer
+
+    health = await ask(f"GET /health HTTP/1.0\r\n{head}\r\n")
+    assert health.partition(b"\r\n")[0].endswith(b" 200 OK")
+    assert health.endswith(b'\r\n\r\n{"router": "fake"}')
+    router.script = streamed
+    events = await ask(f"POST {CHAT} HTTP/1.0\r\n{head}content-length: 2\r\n\r\n{{}}")
+    assert events.partition(b"\r\n")[0].endswith(b" 200 OK")
+    assert events.endswith(b"\r\n\r\ndata: 1\n\ndata: [DONE]\n\n")
+
+
 async def test_a_request_without_an_id_gets_one(gateway: Gateway, router: FakeRouter) -> None:
     reply = await call(gateway.address, "POST", CHAT, b"{}")
 

@@ -139,7 +139,7 @@ class MessagesBody(CountTokensBody):
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = Field(None, ge=0, le=1)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
 
     @property

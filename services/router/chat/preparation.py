@@ -18,8 +18,8 @@ from services.router.prompts import encode_chat
 from shared.placement import chat_key
 
 
-async def encode_turn(turn: Turn, model: ServedModel) -> list[int]:
-    """Its prompt. Raises ApiError."""
+async def encode_turn(turn: Turn, model: ServedModel, *, checks_length: bool = True) -> list[int]:
+    """Its prompt. `checks_length`: as in encode_chat. Raises ApiError."""
     request = turn.request
     return await encode_chat(
         model,
@@ -33,6 +33,7 @@ async def encode_turn(turn: Turn, model: ServedModel) -> list[int]:
         documents=request.documents,
         truncation=request.options.truncation,
         max_tokens=request.options.stop.max_tokens,
+        checks_length=checks_length,
         param=request.messages_param,
     )
 

@@ -30,7 +30,7 @@ class Options(Body):
     num_predict: int | None = Field(None, ge=-2)
     temperature: float | None = Field(None, ge=0, le=2)
     top_k: int | None = Field(None, le=2**31)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), le=_UINT64)
     stop: (

@@ -31,8 +31,6 @@ class TextPlan:
     # Special tokens that only the parsers see.
     hidden_tokens: tuple[str, ...] = ()
     new_id: Ids = openai_id
-    # How a message ends that has calls and was not cut.
-    end_of_calls: EndReason = EndReason.TOOL_CALLS
 
     @property
     def is_plain(self) -> bool:
@@ -62,7 +60,7 @@ class TextParser:
         content, reasoning, calls = builder.take()
         end_reason = None if reason is None else END_REASONS[reason]
         if end_reason is EndReason.STOP and builder.has_calls:
-            end_reason = self._plan.end_of_calls
+            end_reason = EndReason.TOOL_CALLS
         return MessageDelta(delta.index, content, reasoning, calls, delta.logprobs, end_reason)
 
     @property

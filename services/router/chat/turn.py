@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.chat.forms import FormChoice, ModelForms
-from services.router.chat.message import EndReason
 from services.router.chat.parsers import forced
 from services.router.chat.parsers.form import openai_id
 from services.router.chat.parsers.plain import PLAIN
@@ -65,8 +64,6 @@ class Turn:
             max_calls=None if choice.parallel else 1,
             hidden_tokens=tuple(token for token in tokens if vocabulary.token_id(token) in special),
             new_id=openai_id if self.forms.tools is None else self.forms.tools.new_id,
-            # As OpenAI has it: who names the function knows that it is called.
-            end_of_calls=EndReason.STOP if choice.mode is ToolMode.NAMED else EndReason.TOOL_CALLS,
         )
 
     async def _tail(self, model: ServedModel, prompt: list[int]) -> str:

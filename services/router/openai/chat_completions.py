@@ -12,7 +12,7 @@ from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, GenerationBody, string_or_array
 from services.router.openai.chat_writer import ChatStyle
 from services.router.openai.prompt_fields import PromptFields
-from services.router.openai.tools import ToolCall, refuse_functions, tools_and_choice
+from services.router.openai.tools import NamedTool, ToolCall, refuse_functions, tools_and_choice
 from services.router.openai.union import union
 from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import MAX_LOGPROBS
@@ -124,6 +124,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             with_token_ids=bool(self.return_token_ids),
             with_reasoning=self.include_reasoning is not False,
             names_tokens_by_id=bool(self.return_tokens_as_token_ids),
+            names_function=isinstance(self.tool_choice, NamedTool),
         )
 
     def to_chat(self) -> ChatRequest:

@@ -135,7 +135,9 @@ class Router:
         )
         self._server.add(
             ollama_pb2_grpc.add_OllamaServiceServicer_to_server,
-            OllamaServicer(Calls(keys, metrics, ollama_error), self.placement, chats, metrics, self._threads),
+            OllamaServicer(
+                Calls(keys, metrics, ollama_error), self.placement, chats, self.embedder, metrics, self._threads
+            ),
         )
 
     def _add_documents(self, calls: Calls) -> None:

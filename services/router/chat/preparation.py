@@ -47,7 +47,9 @@ async def prepare(
     options = dataclasses.replace(request.options, structure=turn.structure)
     prompt = await encode_turn(turn, model)
     params = (request.messages_param, request.max_tokens_param)
-    max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
+    max_tokens = output_budget(
+        model.info, len(prompt), options.stop.max_tokens, params, clamps=request.clamps_max_tokens
+    )
     turns = ((message["role"], text_of(message)) for message in turn.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
     generation_request = await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)

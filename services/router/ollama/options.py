@@ -40,7 +40,8 @@ class Options(Body):
         ]
         | None
     ) = None
-    repeat_penalty: float | None = Field(None, gt=0, le=2)
+    # 0, as 1: none.
+    repeat_penalty: float | None = Field(None, ge=0, le=2)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
 
@@ -63,7 +64,7 @@ class Options(Body):
             top_k=None if self.top_k is None else max(0, self.top_k),
             top_p=self.top_p,
             min_p=self.min_p,
-            repetition_penalty=self.repeat_penalty,
+            repetition_penalty=1.0 if self.repeat_penalty == 0 else self.repeat_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             seed=None if self.seed is None else self.seed & _UINT64,

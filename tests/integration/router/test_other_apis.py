@@ -156,10 +156,22 @@ async def test_a_prompt_that_does_not_fit_names_the_api_s_field(start_router: St
     assert error["error"]["param"] == "max_output_tokens"
     _, error = await error_of(api, "CreateResponse", RESPONSE | {"input": "x " * 1000})
     assert error["error"]["param"] == "input"
-    _, error = await error_of(api, "Chat", CHAT | {"options": {"num_predict": 1000}})
-    assert "'options.num_predict' is too large: 1000" in error["error"]
+    _, error = await error_of(api, "Generate", {"model": MODEL, "prompt": "x " * 1000})
+    assert "Please shorten 'prompt'" in error["error"]
     _, error = await error_of(api, "CreateMessage", MESSAGE | {"max_tokens": 1000})
     assert "'max_tokens' is too large: 1000" in error["error"]["message"]
+
+
+async def test_ollama_s_answers_end_where_the_context_does(start_router: StartRouter) -> None:
+    """Clients send one limit to models of every size."""
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    options = {"options": {"num_predict": 100_000}}
+    await post(api, "Chat", CHAT | options)
+    await post(api, "Generate", {"model": MODEL, "prompt": "Hello"} | options)
+    await post(api, "Generate", {"model": MODEL, "prompt": "Hello", "raw": True} | options)
+    for submit in scheduler.submits:
+        assert submit.stop.max_tokens == MAX_MODEL_LEN - len(unpack(submit.prompt_token_ids))
 
 
 @pytest.mark.parametrize("length", [MAX_MODEL_LEN - 40, MAX_MODEL_LEN + 1, 100 * MAX_MODEL_LEN])

@@ -60,6 +60,7 @@ def test_every_path_of_the_proto_has_its_methods() -> None:
     assert routes["/v1/responses/"] == ("prefix", ("GET",))
     assert routes["/v1/messages"] == ("path", ("POST",))
     assert routes["/api/tags"] == ("path", ("GET",))
+    assert routes["/"] == ("path", ("GET", "HEAD"))
     assert (apis["/v1/responses"], apis["/v1/messages"], apis["/api/tags"]) == ("openai", "anthropic", "ollama")
 
 

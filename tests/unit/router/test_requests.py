@@ -95,7 +95,7 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
         ({"temperature": "hot"}, "temperature", "invalid_type", "expected a decimal, but got a string"),
         ({"temperature": True}, "temperature", "invalid_type", "expected a decimal, but got a boolean"),
         ({"temperature": 1e999}, "temperature", None, ""),
-        ({"top_p": 0}, "top_p", "integer_below_min_value", "> 0, but got 0"),
+        ({"top_p": -1}, "top_p", "integer_below_min_value", ">= 0, but got -1"),
         ({"n": 0}, "n", "integer_below_min_value", ">= 1, but got 0"),
         ({"n": 129}, "n", "integer_above_max_value", "<= 128, but got 129"),
         ({"n": 1.5}, "n", "invalid_type", "expected an integer, but got a decimal"),

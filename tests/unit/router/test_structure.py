@@ -75,6 +75,25 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
         ({"structured_outputs": {"choice": ["x", "y"]}}, ["x"], ["xy"]),
         ({"structured_outputs": {"grammar": 'start: "q"'}}, ["q"], ["start"]),
         ({"structured_outputs": {"json_object": True}}, ["{}"], ["[]"]),
+        # llama.cpp's, Together's and Fireworks'.
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, ['{"a": 1}'], ["{}"]),
+        ({"response_format": {"type": "json_object", "schema": {}}}, ["{}"], ["[]"]),
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, ['{"a": 1}'], ["{}"]),
+        ({"json_schema": SCHEMA, "grammar": ""}, ['{"a": 1}'], ["{}"]),
+        ({"grammar": 'root ::= "a" root | "b"'}, ["aab"], ["ba"]),
+        # SGLang's.
+        ({"json_schema": json.dumps(SCHEMA)}, ['{"a": 1}'], ["{}"]),
+        ({"regex": "a{2}", "ebnf": "", "json_schema": ""}, ["aa"], ["aaa"]),
+        ({"ebnf": 'root ::= ("a" | "b") "c"'}, ["bc"], ["c"]),
+        # TGI's.
+        ({"response_format": {"type": "json", "value": SCHEMA}}, ['{"a": 1}'], ["{}"]),
+        ({"response_format": {"type": "json_object", "value": SCHEMA}}, ['{"a": 1}'], ["{}"]),
+        ({"response_format": {"type": "regex", "value": "a{2}"}}, ["aa"], ["aaa"]),
+        ({"response_format": {"type": "json_schema", "value": {"name": "n", "schema": SCHEMA}}}, ['{"a": 1}'], ["{}"]),
+        ({"grammar": {"type": "json", "value": SCHEMA}}, ['{"a": 1}'], ["{}"]),
+        ({"grammar": {"type": "regex", "value": "a{2}"}}, ["aa"], ["aaa"]),
+        # What asks for an object and has a schema is held to the schema.
+        ({"response_format": {"type": "json_object", "json_schema": {"schema": SCHEMA}}}, ['{"a": 1}'], ["{}"]),
     ],
 )
 async def test_every_form_says_what_an_output_may_be(
@@ -93,6 +112,7 @@ async def test_every_form_says_what_an_output_may_be(
         {},
         {"response_format": {"type": "text"}, "guided_decoding_backend": "xgrammar"},
         {"structured_outputs": {"json_object": False}},
+        {"grammar": "", "regex": "", "ebnf": "", "json_schema": ""},
     ],
 )
 def test_an_output_without_a_structure_is_free(fields: dict[str, Any]) -> None:
@@ -105,10 +125,27 @@ def test_an_output_has_one_structure() -> None:
     assert caught.value.param == "structured_outputs.regex"
 
 
-def test_a_format_without_its_schema_is_named() -> None:
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json"}}, "response_format.value"),
+        ({"response_format": {"type": "regex"}}, "response_format.value"),
+        ({"response_format": {"type": "regex", "schema": {}}}, "response_format.value"),
+        ({"response_format": {"type": "regex", "value": {}}}, "response_format.value"),
+        ({"response_format": {"type": "json_object", "schema": {"a": 1}, "value": {}}}, "response_format.value"),
+        ({"grammar": {"type": "regex"}}, "grammar.value"),
+        ({"grammar": {"type": "regex", "value": 1}}, "grammar.value"),
+        ({"grammar": {"type": "xml", "value": 1}}, "grammar.type"),
+        ({"grammar": 1}, "grammar"),
+        ({"regex": "a", "ebnf": "b"}, "ebnf"),
+        ({"regex": "a", "response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_a_format_that_says_too_little_or_too_much_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
-        structure_of(response_format={"type": "json_schema"})
-    assert caught.value.param == "response_format.json_schema"
+        structure_of(**fields)
+    assert caught.value.param == param
 
 
 def chain(num_references: int) -> str:

@@ -22,7 +22,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_SECONDS, MAX_CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MAX_BYTES, MAX_BYTES))
     given = json.load(sys.stdin)
-    result = GrammarChecks().try_here(Structure(StructureKind(given["kind"]), given["source"]))
+    result = GrammarChecks().try_here(Structure(StructureKind(given["kind"]), given["source"], ""))
     json.dump({"error": str(result)} if isinstance(result, GrammarError) else {"grammar": result}, sys.stdout)
 
 

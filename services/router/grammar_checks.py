@@ -26,6 +26,8 @@ from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, check_matcher, compi
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
+# The code of the error.
+INVALID_STRUCTURE = "invalid_structure"
 _MAX_PENDING = 64
 # The process has its own limit of computing time; this is for one that does not get to compute.
 _MAX_SECONDS_APART = 30.0
@@ -88,7 +90,7 @@ class GrammarChecks:
         if isinstance(result, GrammarError):
             what = structure.kind.value.replace("_", " ")
             message = f"Invalid '{structure.param}': this {what} cannot be used to structure an output: {result}."
-            raise invalid(message, structure.param, "invalid_structure")
+            raise invalid(message, structure.param, INVALID_STRUCTURE)
         return result
 
     def try_here(self, structure: Structure) -> str | GrammarError:

@@ -107,9 +107,11 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
 def _checked(request: ChatRequest) -> Structure | None:
     try:
         check_tools(request.tools, request.tool_choice, request.tool_path)
-        return structure_of(request.tools, request.tool_choice)
+        return structure_of(request.tools, request.tool_choice, request.tool_path)
     except RecursionError:
-        raise invalid("Invalid 'tools': a schema is nested too deeply.", "tools", "invalid_value") from None
+        raise invalid(
+            "Invalid 'tools': a schema is nested too deeply.", request.tool_path.all, "invalid_value"
+        ) from None
 
 
 def _has_calls(message: Mapping[str, Any]) -> bool:

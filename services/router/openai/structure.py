@@ -44,12 +44,12 @@ class ResponseFormat(_Part):
         if self.type == "text":
             return None
         if self.type == "json_object":
-            return Structure(StructureKind.JSON_OBJECT, param="response_format")
+            return Structure(StructureKind.JSON_OBJECT, "", "response_format")
         param = "response_format.json_schema"
         if self.json_schema is None:
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
         if self.json_schema.schema_ is None:
-            return Structure(StructureKind.JSON_OBJECT, param=param)
+            return Structure(StructureKind.JSON_OBJECT, "", param)
         return Structure(StructureKind.JSON_SCHEMA, json.dumps(self.json_schema.schema_), f"{param}.schema")
 
 
@@ -79,7 +79,7 @@ class StructureFields(BaseModel):
         """Raises ApiError."""
         given = self._guided("guided_", self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar)
         if self.guided_json_object:
-            given.append(Structure(StructureKind.JSON_OBJECT, param="guided_json_object"))
+            given.append(Structure(StructureKind.JSON_OBJECT, "", "guided_json_object"))
         if (outputs := self.structured_outputs) is not None:
             path = "structured_outputs."
             if outputs.structural_tag is not None:
@@ -87,7 +87,7 @@ class StructureFields(BaseModel):
                 raise ApiError(ErrorKind.UNSUPPORTED, f"'{param}' is not supported by this server.", param)
             given += self._guided(path, outputs.json_, outputs.regex, outputs.choice, outputs.grammar)
             if outputs.json_object:
-                given.append(Structure(StructureKind.JSON_OBJECT, param=f"{path}json_object"))
+                given.append(Structure(StructureKind.JSON_OBJECT, "", f"{path}json_object"))
         if self.response_format is not None and (structure := self.response_format.structure()) is not None:
             given.append(structure)
         if len(given) > 1:

@@ -184,11 +184,11 @@ async def test_what_cannot_be_used_is_refused_and_its_field_named(
 )
 async def test_what_is_large_and_can_be_used_is(checks: GrammarChecks, kind: StructureKind, source: str) -> None:
     """Also a chain of references that would overflow a thread's usual stack, and end the process."""
-    assert await checks.check(Structure(kind, source))
+    assert await checks.check(Structure(kind, source, "x"))
 
 
 async def test_a_structure_is_checked_once(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
-    structure = Structure(StructureKind.REGEX, "checked once")
+    structure = Structure(StructureKind.REGEX, "checked once", "x")
     grammar = await checks.check(structure)
     monkeypatch.setattr("services.router.grammar_checks._try_apart", None)
     assert await checks.check(structure) == grammar
@@ -198,7 +198,7 @@ async def test_too_many_that_wait_to_be_checked_are_turned_away(monkeypatch: pyt
     checks = GrammarChecks()
     monkeypatch.setattr("services.router.grammar_checks._MAX_PENDING", 0)
     with pytest.raises(ApiError, match="waiting to be checked"):
-        await checks.check(Structure(StructureKind.REGEX, "a"))
+        await checks.check(Structure(StructureKind.REGEX, "a", "x"))
 
 
 async def test_the_event_loop_goes_on_meanwhile(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,5 +209,5 @@ async def test_the_event_loop_goes_on_meanwhile(checks: GrammarChecks, monkeypat
         return ""
 
     monkeypatch.setattr("services.router.grammar_checks._try_apart", recorded)
-    await checks.check(Structure(StructureKind.REGEX, "beside the loop"))
+    await checks.check(Structure(StructureKind.REGEX, "beside the loop", "x"))
     assert [name.startswith("grammar") for name in threads] == [True]

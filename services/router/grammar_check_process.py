@@ -30,7 +30,7 @@ def main() -> None:
     for line in sys.stdin:
         _allow(CPU_SECONDS_EACH)
         given = json.loads(line)
-        structure = Structure(StructureKind(given["kind"]), given["source"])
+        structure = Structure(StructureKind(given["kind"]), given["source"], "")
         try:
             answer = {"grammar": thread.submit(try_structure, structure).result()}
         except GrammarError as error:

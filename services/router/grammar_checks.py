@@ -26,6 +26,8 @@ _MAX_PENDING = 1024
 # Then others' are what takes the time, and it is told that there are too many.
 _MAX_WAIT_SECONDS = 30.0
 _MAX_CHECKED = 256
+# The code of the error.
+INVALID_STRUCTURE = "invalid_structure"
 # The process has its own limit of computing time; this is for one that does not get to compute.
 _MAX_SECONDS_EACH = 30.0
 # After so many a fresh process takes over, whatever the library has kept of them.
@@ -64,7 +66,7 @@ class GrammarChecks:
         if isinstance(result, GrammarError):
             what = structure.kind.value.replace("_", " ")
             message = f"Invalid '{structure.param}': this {what} cannot be used to structure an output: {result}."
-            raise invalid(message, structure.param, "invalid_structure")
+            raise invalid(message, structure.param, INVALID_STRUCTURE)
         return result
 
     def close(self) -> None:

@@ -32,9 +32,9 @@ class StructureKind(Enum):
 @dataclass(frozen=True, slots=True)
 class Structure:
     kind: StructureKind
-    source: str = ""
+    source: str
     # The request's field that it came in, for errors.
-    param: str = field(default="structure", compare=False)
+    param: str = field(compare=False)
 
     def to_grammar(self) -> str:
         """In the library's form, not compiled yet. Raises GrammarError."""

@@ -11,7 +11,7 @@ from services.router.anthropic.blocks import StringOrTexts, text_of
 from services.router.anthropic.messages import Turn
 from services.router.chat.request import ChatRequest
 from services.router.chat.thinking import thinking_kwargs
-from services.router.chat.tools import AS_IT_LIKES, Tool, ToolChoice, ToolMode
+from services.router.chat.tools import AS_IT_LIKES, Tool, ToolChoice, ToolMode, ToolPath
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body
 from services.router.options import GenerationOptions
@@ -51,6 +51,9 @@ class Thinking(Body):
 class JsonFormat(Body):
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
+
+    def structure(self) -> Structure:
+        return Structure(StructureKind.JSON_SCHEMA, json.dumps(self.schema_), "output_config.format.schema")
 
 
 class OutputConfig(Body):
@@ -94,7 +97,7 @@ class CountTokensBody(Body):
             add_generation_prompt=not is_prefilled,
             continue_final_message=is_prefilled,
             template_kwargs=thinking_kwargs(thinks, effort),
-            tool_path="tools[{}]",
+            tool_path=ToolPath("tools[{}]", "input_schema"),
         )
 
     def _messages(self) -> list[dict[str, Any]]:
@@ -164,5 +167,5 @@ class MessagesBody(CountTokensBody):
             sampling=check_ranges(sampling),
             stop=StopConditions(self.max_tokens),
             stop_strings=stop_strings,
-            structure=None if form is None else Structure(StructureKind.JSON_SCHEMA, json.dumps(form.schema_)),
+            structure=None if form is None else form.structure(),
         )

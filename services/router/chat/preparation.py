@@ -10,8 +10,10 @@ from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser, PlainParser
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextParser
+from services.router.chat.tool_faults import names_tool
 from services.router.chat.turn import Turn, plan_turn
 from services.router.chat_template import text_of
+from services.router.errors import ApiError
 from services.router.generation import GenerationRequest, Usage
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.prompts import encode_chat
@@ -52,7 +54,10 @@ async def prepare(
     )
     turns = ((message["role"], text_of(message)) for message in turn.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
-    generation_request = await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
+    try:
+        generation_request = await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
+    except ApiError as error:
+        raise await names_tool(error, request) from None
     text_plan = await turn.text_plan(model, prompt, options.skip_special_tokens)
     if text_plan.is_plain:
         return generation_request, [PlainParser() for _ in range(options.n)]

@@ -59,23 +59,42 @@ class ToolChoice:
 AS_IT_LIKES = ToolChoice()
 
 
-def check_tools(tools: Sequence[Tool], choice: ToolChoice, path: str) -> int:
-    """How many characters the tools have as JSON. `path`: names one in errors, by its index. Takes milliseconds for
-    large schemas. Raises ApiError."""
-    list_param = path.partition("[")[0]
+@dataclass(frozen=True, slots=True)
+class ToolPath:
+    """What an API calls its tools, in errors."""
+
+    # One of them, by its index.
+    tool: str = "tools[{}].function"
+    # Its schema.
+    parameters: str = "parameters"
+
+    @property
+    def all(self) -> str:
+        return self.tool.partition("[")[0]
+
+    def schema(self, index: int) -> str:
+        return f"{self.tool.format(index)}.{self.parameters}"
+
+
+OPENAI_PATH = ToolPath()
+
+
+def check_tools(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> int:
+    """How many characters the tools have as JSON. Takes milliseconds for large schemas. Raises ApiError."""
+    list_param = path.all
     if len(tools) > MAX_TOOLS:
         raise too_many(list_param, MAX_TOOLS, len(tools))
     names: set[str] = set()
     size = 0
     for index, tool in enumerate(tools):
-        param = path.format(index)
+        param = path.tool.format(index)
         if not NAME.fullmatch(tool.name):
             message = "a function's name has 1 to 64 characters: a-z, A-Z, 0-9, underscores and dashes"
             raise invalid(f"Invalid '{param}.name': {message}.", f"{param}.name", "invalid_value")
         if tool.name in names:
             raise invalid(f"Invalid '{param}.name': another tool has this name.", f"{param}.name", "invalid_value")
         names.add(tool.name)
-        size += len(tool.name) + len(tool.description) + _schema_chars(tool, f"{param}.parameters")
+        size += len(tool.name) + len(tool.description) + _schema_chars(tool, path.schema(index))
     if size > MAX_TOOLS_CHARS:
         message = f"Invalid '{list_param}': {size} characters in all; {MAX_TOOLS_CHARS} at most."
         raise invalid(message, list_param, "invalid_value")

@@ -106,7 +106,7 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
 
 def _checked(request: ChatRequest) -> Structure | None:
     check_tools(request.tools, request.tool_choice, request.tool_path)
-    return structure_of(request.tools, request.tool_choice)
+    return structure_of(request.tools, request.tool_choice, request.tool_path)
 
 
 def _has_calls(message: Mapping[str, Any]) -> bool:

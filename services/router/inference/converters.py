@@ -79,7 +79,7 @@ def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | N
         case "json_schema":
             return Structure(StructureKind.JSON_SCHEMA, structure.json_schema, param)
         case "json_object":
-            return Structure(StructureKind.JSON_OBJECT, param=param)
+            return Structure(StructureKind.JSON_OBJECT, "", param)
         case "regex":
             return Structure(StructureKind.REGEX, structure.regex, param)
         case "grammar":

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.inference.v1 import inference_pb2
-from services.router.chat.tools import MAX_SCHEMA_CHARS, Tool, ToolChoice, ToolMode
+from services.router.chat.tools import MAX_SCHEMA_CHARS, Tool, ToolChoice, ToolMode, ToolPath
 from services.router.errors import invalid
 
-TOOL_PATH = "tools[{}]"
+TOOL_PATH = ToolPath("tools[{}]")
 _MODES = {
     inference_pb2.TOOL_MODE_UNSPECIFIED: ToolMode.AUTO,
     inference_pb2.TOOL_MODE_NONE: ToolMode.NONE,
@@ -21,7 +21,7 @@ _MODES = {
 
 def tools_from_proto(tools: Sequence[inference_pb2.Tool]) -> tuple[Tool, ...]:
     """Raises ApiError where parameters are no JSON object, or too long."""
-    return tuple(_tool_from_proto(tool, TOOL_PATH.format(index)) for index, tool in enumerate(tools))
+    return tuple(_tool_from_proto(tool, TOOL_PATH.tool.format(index)) for index, tool in enumerate(tools))
 
 
 def tool_choice_from_proto(choice: inference_pb2.ToolChoice) -> ToolChoice:

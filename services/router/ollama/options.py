@@ -154,9 +154,9 @@ class OllamaBody(Body):
             case None | "":
                 return None
             case "json":
-                return Structure(StructureKind.JSON_OBJECT)
+                return Structure(StructureKind.JSON_OBJECT, "", "format")
             case schema:
-                return Structure(StructureKind.JSON_SCHEMA, json.dumps(schema))
+                return Structure(StructureKind.JSON_SCHEMA, json.dumps(schema), "format")
 
 
 def refuse(name: str, value: object) -> None:

@@ -55,7 +55,7 @@ class ResponseFormat(StructurePart):
         if self.json_schema is not None:
             return schema_structure(self.json_schema.schema_, f"{given[0]}.schema")
         if self.type == "json_object" and not self.schema_:
-            return Structure(StructureKind.JSON_OBJECT, param="response_format")
+            return Structure(StructureKind.JSON_OBJECT, "", "response_format")
         if self.schema_ is not None and self.type != "regex":
             return schema_structure(self.schema_, given[0])
         param = f"response_format.{'json_schema' if self.type == 'json_schema' else 'value'}"
@@ -76,7 +76,7 @@ def _value_structure(kind: str, value: Any, param: str) -> Structure:
 def schema_structure(schema: Any, param: str) -> Structure:
     """`schema`: as an object or as JSON; None: any object."""
     if schema is None:
-        return Structure(StructureKind.JSON_OBJECT, param=param)
+        return Structure(StructureKind.JSON_OBJECT, "", param)
     return Structure(StructureKind.JSON_SCHEMA, schema if isinstance(schema, str) else json.dumps(schema), param)
 
 

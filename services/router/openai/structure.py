@@ -120,5 +120,5 @@ def _structures(
     if grammar is not None:
         given.append(Structure(StructureKind.GRAMMAR, grammar, f"{path}grammar"))
     if is_object:
-        given.append(Structure(StructureKind.JSON_OBJECT, param=f"{path}json_object"))
+        given.append(Structure(StructureKind.JSON_OBJECT, "", f"{path}json_object"))
     return given

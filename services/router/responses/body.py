@@ -9,6 +9,7 @@ from pydantic import Field, Tag
 
 from services.router.chat.request import ChatRequest
 from services.router.chat.thinking import thinking_kwargs
+from services.router.chat.tools import ToolPath
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
@@ -137,7 +138,7 @@ class ResponseBody(Body):
             tool_choice=tool_choice,
             template_kwargs=self._template_kwargs(),
             messages_param="input",
-            tool_path="tools[{}]",
+            tool_path=ToolPath("tools[{}]"),
             max_tokens_param="max_output_tokens",
         )
 
@@ -173,9 +174,9 @@ class ResponseBody(Body):
         if form is None or form.type == "text":
             return None
         if form.type == "json_object":
-            return Structure(StructureKind.JSON_OBJECT)
+            return Structure(StructureKind.JSON_OBJECT, "", "text.format")
         for name, value in (("name", form.name), ("schema", form.schema_)):
             if value is None:
                 param = f"text.format.{name}"
                 raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-        return Structure(StructureKind.JSON_SCHEMA, json.dumps(form.schema_))
+        return Structure(StructureKind.JSON_SCHEMA, json.dumps(form.schema_), "text.format.schema")

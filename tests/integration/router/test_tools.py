@@ -325,6 +325,37 @@ async def test_tools_that_cannot_be_are_refused(
     assert words in refused.error["message"]
 
 
+@pytest.mark.parametrize(("num_tools", "at_fault"), [(1, 0), (7, 0), (7, 3), (7, 6)])
+async def test_the_tool_that_no_grammar_can_be_made_of_is_named(
+    start_router: StartRouter, num_tools: int, at_fault: int
+) -> None:
+    def parameters(index: int) -> dict[str, Any]:
+        return {"type": "object", "properties": {"a": {"$ref": "http://example.com/x"} if index == at_fault else {}}}
+
+    api = await start_router(fake_scheduler())
+    schemas = [(f"f{index}", parameters(index)) for index in range(num_tools)]
+    chat = {"messages": [{"role": "user", "content": "x"}]}
+    tools = [{"type": "function", "function": {"name": name, "parameters": schema}} for name, schema in schemas]
+    named = {"type": "function", "function": {"name": f"f{at_fault}"}}
+    for choice in ("required", named):
+        refused = await api.refused("CreateChatCompletion", {**chat, "tools": tools, "tool_choice": choice})
+        assert refused.status is grpc.StatusCode.INVALID_ARGUMENT
+        assert refused.error["param"] == f"tools[{at_fault}].function.parameters"
+        assert "cannot be used" in refused.error["message"]
+    typed = [{"name": name, "parameters": schema, "type": "function"} for name, schema in schemas]
+    refused = await api.refused("CreateResponse", {"input": "x", "tools": typed, "tool_choice": "required"})
+    assert refused.error["param"] == f"tools[{at_fault}].parameters"
+
+
+async def test_tools_that_are_too_much_together_are_named_together(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(max_model_len=2**18))
+    large = {"type": "object", "properties": {"a": {"description": "x" * 25_000}}}
+    tools = [{"type": "function", "function": {"name": f"f{index}", "parameters": large}} for index in range(3)]
+    chat = {"messages": [{"role": "user", "content": "x"}], "tools": tools, "tool_choice": "required"}
+    refused = await api.refused("CreateChatCompletion", chat)
+    assert refused.error["param"] == "tools", refused.error
+
+
 async def test_the_typed_api_and_its_client_have_tools_and_reasoning_too(start_router: StartRouter) -> None:
     scheduler = fake_scheduler(answer_text(f"<think>Hm.</think>I look.{CALL}"), chat_template=QWEN)
     api = await start_router(scheduler)

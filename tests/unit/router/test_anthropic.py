@@ -48,7 +48,9 @@ def test_what_the_options_become() -> None:
     assert request.messages == [{"role": "system", "content": "Be\nbrief."}, USER]
     assert (options.sampling.temperature, options.sampling.top_p, options.sampling.top_k) == (0.5, 0.5, 7)
     assert (options.stop.max_tokens, options.stop_strings) == (8, ("#",))
-    assert options.structure == Structure(StructureKind.JSON_SCHEMA, '{"type": "object"}')
+    assert options.structure == Structure(
+        StructureKind.JSON_SCHEMA, '{"type": "object"}', "output_config.format.schema"
+    )
     assert request.template_kwargs == {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"}
     assert request.add_generation_prompt
     assert chat().template_kwargs is None
@@ -112,6 +114,7 @@ def test_tools_and_their_choice(choice: dict[str, Any], expected: ToolChoice) ->
     (tool,) = request.tools
     assert (tool.name, tool.description, tool.parameters, tool.strict) == ("add", "Adds.", {"type": "object"}, False)
     assert request.tool_choice == expected
+    assert request.tool_path.schema(1) == "tools[1].input_schema"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_a_keyword_with_a_wrong_value_is_refused_or_means_nothing(keyword: str) 
     for value, beside in itertools.product(WRONG_VALUES, BESIDE):
         with contextlib.suppress(GrammarError):
             source = json.dumps({**beside, keyword: value})
-            compile_grammar(Structure(StructureKind.JSON_SCHEMA, source).to_grammar(), BYTES)
+            compile_grammar(Structure(StructureKind.JSON_SCHEMA, source, "").to_grammar(), BYTES)
 
 
 @pytest.mark.parametrize("name", [name for name in SUPPORTED if name not in ("anything", "keywords that say nothing")])

@@ -64,8 +64,8 @@ def test_no_limit_is_the_context_s() -> None:
     ("form", "structure"),
     [
         ("", None),
-        ("json", Structure(StructureKind.JSON_OBJECT)),
-        ({"type": "object"}, Structure(StructureKind.JSON_SCHEMA, '{"type": "object"}')),
+        ("json", Structure(StructureKind.JSON_OBJECT, "", "format")),
+        ({"type": "object"}, Structure(StructureKind.JSON_SCHEMA, '{"type": "object"}', "format")),
     ],
 )
 def test_formats(form: object, structure: Structure | None) -> None:

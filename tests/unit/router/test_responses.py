@@ -100,10 +100,10 @@ def test_items_become_messages() -> None:
     ("form", "structure"),
     [
         ({"type": "text"}, None),
-        ({"type": "json_object"}, Structure(StructureKind.JSON_OBJECT)),
+        ({"type": "json_object"}, Structure(StructureKind.JSON_OBJECT, "", "text.format")),
         (
             {"type": "json_schema", "name": "n", "schema": {"type": "object"}},
-            Structure(StructureKind.JSON_SCHEMA, '{"type": "object"}'),
+            Structure(StructureKind.JSON_SCHEMA, '{"type": "object"}', "text.format.schema"),
         ),
     ],
 )

@@ -227,7 +227,7 @@ async def test_what_cannot_be_used_is_refused_and_its_field_named(
 )
 async def test_what_is_large_and_can_be_used_is(checks: GrammarChecks, kind: StructureKind, source: str) -> None:
     """Also a chain of references that would overflow a thread's usual stack, and end the process."""
-    assert await checks.check(Structure(kind, source))
+    assert await checks.check(Structure(kind, source, "x"))
 
 
 class SlowProcess:
@@ -276,13 +276,13 @@ async def test_too_many_that_wait_to_be_checked_are_turned_away(
 ) -> None:
     checks, process = slow
     monkeypatch.setattr(grammar_checks, "_MAX_PENDING", 2)
-    waiting = [asyncio.create_task(checks.check(Structure(StructureKind.REGEX, name))) for name in ("a", "b", "a")]
+    waiting = [asyncio.create_task(checks.check(Structure(StructureKind.REGEX, name, "x"))) for name in ("a", "b", "a")]
     await asyncio.sleep(0)
     with pytest.raises(ApiError, match="waiting to be checked"):
-        await checks.check(Structure(StructureKind.REGEX, "c"))
+        await checks.check(Structure(StructureKind.REGEX, "c", "x"))
     process.may_answer.set()
     assert await asyncio.gather(*waiting) == ["grammar of a", "grammar of b", "grammar of a"]
-    assert await checks.check(Structure(StructureKind.REGEX, "c")) == "grammar of c"
+    assert await checks.check(Structure(StructureKind.REGEX, "c", "x")) == "grammar of c"
 
 
 async def test_one_that_waits_too_long_is_turned_away(
@@ -291,12 +291,12 @@ async def test_one_that_waits_too_long_is_turned_away(
     checks, _ = slow
     monkeypatch.setattr(grammar_checks, "_MAX_WAIT_SECONDS", 0.05)
     with pytest.raises(ApiError, match="too busy"):
-        await checks.check(Structure(StructureKind.REGEX, "a"))
+        await checks.check(Structure(StructureKind.REGEX, "a", "x"))
 
 
 async def test_a_check_that_is_killed_is_made_again(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the kernel or an operator: what it would have found is not known."""
-    await checks.check(Structure(StructureKind.REGEX, "so that there is a process"))
+    await checks.check(Structure(StructureKind.REGEX, "so that there is a process", "x"))
     ask, deaths = _CheckProcess._ask, 1
 
     def ask_or_die(self: _CheckProcess, question: object) -> bytes:
@@ -309,17 +309,17 @@ async def test_a_check_that_is_killed_is_made_again(checks: GrammarChecks, monke
         return ask(self, question)
 
     monkeypatch.setattr(_CheckProcess, "_ask", ask_or_die)
-    assert await checks.check(Structure(StructureKind.REGEX, "killed once"))
+    assert await checks.check(Structure(StructureKind.REGEX, "killed once", "x"))
     # Twice in a row is what becomes of who takes all memory.
     deaths = 2
     with pytest.raises(ApiError, match="too much time or memory"):
-        await checks.check(Structure(StructureKind.REGEX, "killed twice"))
+        await checks.check(Structure(StructureKind.REGEX, "killed twice", "x"))
 
 
 async def test_a_check_that_does_not_get_to_compute_says_nothing_of_the_structure(
     checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    structure = Structure(StructureKind.REGEX, "late")
+    structure = Structure(StructureKind.REGEX, "late", "x")
     with monkeypatch.context() as patch:
         patch.setattr(grammar_checks, "_MAX_SECONDS_EACH", 0.0)
         with pytest.raises(ApiError, match="too busy") as caught:
@@ -333,9 +333,9 @@ async def test_a_process_that_a_grammar_has_killed_is_replaced(
 ) -> None:
     (kind, source, words), *_ = [hostile for hostile in HOSTILE if hostile[2] == "too much"]
     with pytest.raises(ApiError, match=words):
-        await checks.check(Structure(kind, f" {source}"))
-    assert await checks.check(Structure(StructureKind.REGEX, "after it"))
+        await checks.check(Structure(kind, f" {source}", "x"))
+    assert await checks.check(Structure(StructureKind.REGEX, "after it", "x"))
     # And one that has done its share.
     monkeypatch.setattr(grammar_checks, "_MAX_CHECKS_OF_PROCESS", 1)
     for number in range(2):
-        assert await checks.check(Structure(StructureKind.REGEX, f"number {number}"))
+        assert await checks.check(Structure(StructureKind.REGEX, f"number {number}", "x"))

@@ -19,7 +19,7 @@ from services.router.tokenizer import TextThreads, Tokenizer
 from tests.integration.router.small_tokenizers import byte_level, tokenizer_config
 
 USER = {"role": "user", "content": "Hello"}
-OBJECT = Structure(StructureKind.JSON_OBJECT)
+OBJECT = Structure(StructureKind.JSON_OBJECT, "", "response_format")
 QWEN = "{% if tools %}{{ tools | tojson }}{% endif %}<tool_call></think>"
 
 

@@ -16,11 +16,13 @@ UNIT_LENGTH = PoolingParams(normalize=True)
 _VECTOR_BYTES_PER_CHAR = 64
 
 
-def check_pairs(first: Sequence[str], second: Sequence[str]) -> None:
-    """One text goes with each of some, or as many with as many, pair by pair. Raises ApiError for other numbers."""
+def check_pairs(first: Sequence[str], second: Sequence[str], params: tuple[str, str] = ("text_1", "text_2")) -> None:
+    """One text goes with each of some, or as many with as many, pair by pair. `params`: their names in errors. Raises
+    ApiError for other numbers."""
     if len(first) not in (1, len(second)):
-        message = f"Invalid 'text_1': expected one text or {len(second)}, as in 'text_2', but got {len(first)}."
-        raise invalid(message, "text_1")
+        param, other = params
+        message = f"Invalid '{param}': expected one text or {len(second)}, as in '{other}', but got {len(first)}."
+        raise invalid(message, param)
 
 
 async def cosines(model: ServedModel, first: list[bytes], second: list[bytes]) -> list[float]:

@@ -38,10 +38,6 @@ class EmbedBody(Body):
     keep_alive: Any = None
 
     @property
-    def num_ignored_fields(self) -> int:
-        return len(self.model_extra or ())
-
-    @property
     def params(self) -> list[str]:
         """The texts' names in errors."""
         is_list = isinstance(self.input, list)

@@ -27,6 +27,8 @@ _WITHOUT_EFFECT = frozenset(
 
 
 class Options(Body):
+    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
+
     num_predict: int | None = Field(None, ge=-2)
     temperature: float | None = Field(None, ge=0, le=2)
     top_k: int | None = Field(None, le=2**31)
@@ -44,10 +46,6 @@ class Options(Body):
     repeat_penalty: float | None = Field(None, ge=0, le=2)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-
-    @property
-    def num_ignored(self) -> int:
-        return sum(name not in _NOT_BUILT and name not in _WITHOUT_EFFECT for name in self.model_extra or ())
 
     def check(self) -> None:
         """Raises ApiError where it asks for what is not built."""
@@ -119,10 +117,6 @@ class OllamaBody(Body):
     keep_alive: Any = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-
-    @property
-    def num_ignored_fields(self) -> int:
-        return len(self.model_extra or ()) + (0 if self.options is None else self.options.num_ignored)
 
     @property
     def is_streamed(self) -> bool:

@@ -92,6 +92,7 @@ class OllamaServicer:
     async def ShowModel(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         body = await read_body(self.threads, request.data, ShowBody)
+        self.metrics.ignored_fields["ollama.show"] += body.num_ignored_fields
         name = body.model or body.name
         if name is None:
             raise invalid("Missing required parameter: 'model'.", "model", "missing_required_parameter")

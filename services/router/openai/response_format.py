@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from services.router.errors import ApiError, invalid
+from services.router.openai.extra_fields import Body
 from services.router.structure import Structure, StructureKind
 
 
-class StructurePart(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
+class JsonSchemaFormat(Body):
+    known_extras = frozenset({"description"})
 
-
-class JsonSchemaFormat(StructurePart):
     name: str | None = None
     # An object in OpenAI's document; a boolean is a schema, too.
     schema_: Any = Field(None, alias="schema")
@@ -23,7 +22,7 @@ class JsonSchemaFormat(StructurePart):
     strict: bool | None = None
 
 
-class TypedValue(StructurePart):
+class TypedValue(Body):
     """TGI's `grammar`."""
 
     type: Literal["json", "json_object", "json_schema", "regex"]
@@ -34,7 +33,7 @@ class TypedValue(StructurePart):
         return _value_structure(self.type, self.value, "grammar.value")
 
 
-class ResponseFormat(StructurePart):
+class ResponseFormat(Body):
     type: Literal["text", "json_object", "json_schema", "json", "regex"]
     json_schema: JsonSchemaFormat | None = None
     # A schema, where llama.cpp, Together and Fireworks have it.

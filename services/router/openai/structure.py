@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, Tag
 
 from services.router.errors import ApiError, ErrorKind
+from services.router.openai.extra_fields import Body
 from services.router.openai.response_format import (
     ResponseFormat,
-    StructurePart,
     TypedValue,
     exclusive,
     schema_structure,
@@ -34,8 +34,14 @@ Schema = Annotated[Annotated[str, Tag("#text")] | Annotated[Any, Tag("#schema")]
 Choices = Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES)]
 
 
-class StructuredOutputs(StructurePart):
-    """vLLM's one field for all of its guided ones. What else it holds are knobs of vLLM's own implementation."""
+class StructuredOutputs(Body):
+    """vLLM's one field for all of its guided ones."""
+
+    # Knobs of vLLM's own implementation.
+    known_extras = frozenset(
+        {"disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}
+        | {"_backend", "_backend_was_auto"}
+    )
 
     json_: Schema | None = Field(None, alias="json")
     regex: str | None = None

@@ -106,8 +106,9 @@ class CountTokensBody(Body):
         messages: list[dict[str, Any]] = []
         if self.system:
             messages.append({"role": "system", "content": text_of(self.system, "system")})
+        made: set[str] = set()
         for index, turn in enumerate(self.messages):
-            messages += turn.to_template(f"messages[{index}]")
+            messages += turn.to_template(f"messages[{index}]", made)
         return messages
 
     def _tools(self) -> tuple[Tool, ...]:

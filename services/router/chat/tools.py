@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -145,5 +145,10 @@ def check_tool_messages(messages: Sequence[Mapping[str, Any]]) -> None:
         param = f"messages[{index}].tool_call_id"
         if "tool_call_id" not in message:
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-        if message["tool_call_id"] not in made:
-            raise invalid(f"Invalid '{param}': no message before it makes a call of this id.", param, "invalid_value")
+        check_call_made(message["tool_call_id"], made, param)
+
+
+def check_call_made(call_id: str, made: Set[str], param: str) -> None:
+    """`made`: the ids of all calls before. `param`: the result's field with its call's id. Raises ApiError."""
+    if call_id not in made:
+        raise invalid(f"Invalid '{param}': no message before it makes a call of this id.", param, "invalid_value")

@@ -110,17 +110,17 @@ def messages_from_proto(messages: Sequence[inference_pb2.ChatMessage]) -> list[d
     for index, message in enumerate(messages):
         if not message.role:
             raise invalid(f"Missing required parameter: 'messages[{index}].role'.", f"messages[{index}].role")
-    written = [_message_from_proto(message, f"messages[{index}]") for index, message in enumerate(messages)]
+    written = [_message_from_proto(message) for message in messages]
     check_tool_messages(written)
     return written
 
 
-def _message_from_proto(message: inference_pb2.ChatMessage, path: str) -> dict[str, Any]:
+def _message_from_proto(message: inference_pb2.ChatMessage) -> dict[str, Any]:
     written: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.name:
         written["name"] = message.name
     if message.tool_calls:
-        written["tool_calls"] = tool_calls_from_proto(message.tool_calls, f"{path}.tool_calls")
+        written["tool_calls"] = tool_calls_from_proto(message.tool_calls)
     if message.tool_call_id:
         written["tool_call_id"] = message.tool_call_id
     if message.reasoning:

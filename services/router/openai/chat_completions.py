@@ -35,6 +35,21 @@ class RefusalPart(Body):
     refusal: str
 
 
+class ThinkingPart(Body):
+    """What an assistant thought, as Mistral's API and LiteLLM have it beside its text."""
+
+    type: Literal["thinking"]
+    thinking: Annotated[
+        Annotated[str, Tag("#string")] | Annotated[list[TextPart], Tag("#array")],
+        union(string_or_array, "a string or an array of text parts"),
+    ]
+
+    @property
+    def text(self) -> str:
+        thinking: str | list[TextPart] = self.thinking
+        return thinking if isinstance(thinking, str) else "".join(part.text for part in thinking)
+
+
 class OtherPart(Body):
     """Parts that no text model takes; refused by name."""
 
@@ -46,12 +61,17 @@ def _part_kind(value: object) -> str | None:
     if not isinstance(value, dict):
         return None
     kind = value.get("type")
-    return "#refusal" if kind == "refusal" else "#other" if kind in get_args(_OTHER_TYPES) else "#text"
+    if kind in ("refusal", "thinking"):
+        return f"#{kind}"
+    return "#other" if kind in get_args(_OTHER_TYPES) else "#text"
 
 
 _OTHER_TYPES = OtherPart.model_fields["type"].annotation
 Part = Annotated[
-    Annotated[TextPart, Tag("#text")] | Annotated[RefusalPart, Tag("#refusal")] | Annotated[OtherPart, Tag("#other")],
+    Annotated[TextPart, Tag("#text")]
+    | Annotated[RefusalPart, Tag("#refusal")]
+    | Annotated[ThinkingPart, Tag("#thinking")]
+    | Annotated[OtherPart, Tag("#other")],
     union(_part_kind, "an object with a type"),
 ]
 
@@ -79,8 +99,13 @@ class ChatMessage(Body):
     def to_template(self) -> dict[str, Any]:
         """As chat templates expect it: a refusal is text like any other, absent fields are absent."""
         content: Any = self.content
+        reasoning = self.reasoning_content or self.reasoning
         if isinstance(content, list):
-            content = [{"type": "text", "text": _text_of(part)} for part in content]
+            thoughts = [part.text for part in content if isinstance(part, ThinkingPart)]
+            reasoning = reasoning or "\n".join(thoughts)
+            content = [
+                {"type": "text", "text": _text_of(part)} for part in content if not isinstance(part, ThinkingPart)
+            ]
         elif content is None:
             # Templates print what they are given; nothing is an empty text.
             content = self.refusal or ""
@@ -91,7 +116,7 @@ class ChatMessage(Body):
             message["tool_call_id"] = self.tool_call_id
         if self.tool_calls:
             message["tool_calls"] = [call.to_template() for call in self.tool_calls]
-        if reasoning := self.reasoning_content or self.reasoning:
+        if reasoning:
             message["reasoning_content"] = message["reasoning"] = reasoning
         return message
 
@@ -146,7 +171,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             options=self.options(limit, (self.top_logprobs or 0) if self.logprobs else None),
             add_special_tokens=bool(self.add_special_tokens),
             add_generation_prompt=self.adds_generation_prompt,
-            continue_final_message=self.continue_final_message,
+            continue_final_message=bool(self.continue_final_message),
             chat_template=self.chat_template,
             tools=tools,
             tool_choice=tool_choice,
@@ -157,7 +182,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
 
 
 def check_messages(messages: list[ChatMessage]) -> None:
-    """Raises ApiError where a message has neither content nor tool calls, or parts that are no text."""
+    """Raises ApiError where a message that is no assistant's has no content, or one has parts that are no text."""
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message.content, list) else []
         for position, part in enumerate(parts):
@@ -165,9 +190,10 @@ def check_messages(messages: list[ChatMessage]) -> None:
             if isinstance(part, OtherPart):
                 text = f"Invalid value for '{param}': '{part.type}'. This model takes text alone."
                 raise invalid(text, param, "invalid_value")
-            if isinstance(part, RefusalPart) and message.role != "assistant":
-                text = f"Invalid value for '{param}': 'refusal'. Only an assistant's message has such parts."
+            if isinstance(part, RefusalPart | ThinkingPart) and message.role != "assistant":
+                text = f"Invalid value for '{param}': '{part.type}'. Only an assistant's message has such parts."
                 raise invalid(text, param, "invalid_value")
-        if message.content is None and message.refusal is None and not message.tool_calls:
+        # An assistant may have thought and said nothing, or have been cut before it did.
+        if message.content is None and message.role != "assistant":
             param = f"messages[{index}].content"
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")

@@ -17,8 +17,8 @@ from services.router.prompts import MAX_DOCUMENTS
 class PromptFields(BaseModel):
     """Mixed into the body."""
 
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
@@ -29,17 +29,13 @@ class PromptFields(BaseModel):
 
     def check_prompt(self) -> None:
         """Raises ApiError."""
-        if (
-            self.continue_final_message
-            and self.add_generation_prompt
-            and "add_generation_prompt" in self.model_fields_set
-        ):
+        if self.continue_final_message and self.add_generation_prompt:
             message = "'continue_final_message' and 'add_generation_prompt' exclude each other."
             raise invalid(message, "continue_final_message")
 
     @property
     def adds_generation_prompt(self) -> bool:
-        return self.add_generation_prompt and not self.continue_final_message
+        return self.add_generation_prompt is not False and not self.continue_final_message
 
     @property
     def template_kwargs(self) -> Mapping[str, Any] | None:

@@ -45,7 +45,7 @@ class TokenizeRequest(Body, PromptFields):
             tool_choice=tool_choice,
             add_special_tokens=bool(self.add_special_tokens),
             add_generation_prompt=self.adds_generation_prompt,
-            continue_final_message=self.continue_final_message,
+            continue_final_message=bool(self.continue_final_message),
             chat_template=self.chat_template,
             template_kwargs=self.template_kwargs,
             documents=self.documents,

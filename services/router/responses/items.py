@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from services.router.chat.thinking import thought
+from services.router.chat.tools import check_call_made
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
@@ -97,6 +98,7 @@ def to_template(items: Sequence[Item]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     # The assistant's message that further items belong to.
     turn: dict[str, Any] | None = None
+    made: set[str] = set()
     for index, item in enumerate(items):
         param = f"input[{index}]"
         match item:
@@ -113,10 +115,12 @@ def to_template(items: Sequence[Item]) -> list[dict[str, Any]]:
                 thought(turn, _text(item.content or item.summary, f"{param}.content"))
             case FunctionCallItem():
                 turn = _turn(messages, turn)
+                made.add(item.call_id)
                 function = {"name": item.name, "arguments": item.arguments}
                 turn.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
             case FunctionCallOutputItem():
                 turn = None
+                check_call_made(item.call_id, made, f"{param}.call_id")
                 output = _text(item.output, f"{param}.output")
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
             case _:

@@ -145,6 +145,10 @@ def test_tools_and_their_choice(choice: dict[str, Any], expected: ToolChoice) ->
             },
             "messages[0].content[0].content[0].type",
         ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
+            "messages[0].content[0].tool_use_id",
+        ),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"tools": [{"name": "web_search", "type": "web_search_20250305"}]}, "tools[0].type"),
         ({"tools": [{"name": "add"}]}, "tools[0].input_schema"),

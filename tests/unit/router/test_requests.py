@@ -128,17 +128,12 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
         ({"function_call": {"name": "f"}}, "function_call", None, "Use 'tool_choice' instead"),
         ({"reasoning_effort": "huge"}, "reasoning_effort", "invalid_value", "'huge'"),
         (
-            {"messages": [USER, calling("f", "{oops")]},
-            "messages[1].tool_calls[0].function.arguments",
+            {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "Hm."}]}]},
+            "messages[0].content[0].type",
             "invalid_value",
-            "must be JSON",
+            "Only an assistant's",
         ),
-        (
-            {"messages": [USER, calling("f g", "{}")]},
-            "messages[1].tool_calls[0].function.name",
-            "invalid_value",
-            "pattern",
-        ),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", None, "exclude"),
         (
             {"messages": [USER, {"role": "assistant", "content": "", "function_call": {"name": "f"}}]},
             "messages[1].function_call",
@@ -220,11 +215,32 @@ def test_null_means_absent_and_fields_asking_for_nothing_pass() -> None:
         "response_format": {"type": "text"},
         "user": "someone",
         "metadata": {"a": "b"},
+        "add_generation_prompt": None,
+        "continue_final_message": None,
         "brand_new_field": 1,
     }
     request = parse_body(json.dumps(body).encode(), ChatCompletionRequest)
     request.check(128)
     assert request.num_ignored_fields == 1
+    assert request.adds_generation_prompt
+    assert not request.to_chat().continue_final_message
+
+
+def test_an_assistant_s_earlier_message_may_hold_whatever_a_model_wrote() -> None:
+    thought: dict[str, Any] = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}], "closed": True}
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "reasoning_content": "Hm."},
+        {"role": "assistant"},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "Hi"}]},
+        {"role": "assistant", "content": [thought | {"thinking": "Hm."}]},
+        calling("a.b", '{"cut'),
+    ]
+    request = parse_body(json.dumps({"messages": messages}).encode(), ChatCompletionRequest)
+    request.check(128)
+    written = request.to_chat().messages
+    assert [text_of(message) for message in written] == ["", "", "Hi", "", ""]
+    assert [message.get("reasoning") for message in written] == ["Hm.", None, "Hm.", "Hm.", None]
+    assert written[4]["tool_calls"] == messages[4]["tool_calls"]
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,7 @@ class GatewayConfig:
             raise ConfigError("--router mixes Unix sockets with host names: use IP addresses beside Unix sockets")
         for origin in self.origins:
             if origin not in (ANY, LOCALHOST, "null") and not _ORIGIN.fullmatch(origin):
-                raise ConfigError(
-                    f"--allowed-origins {origin}: use scheme://host:port in small letters, or localhost"
-                )
+                raise ConfigError(f"--allowed-origins {origin}: use scheme://host:port in small letters, or localhost")
         if self.allow_credentials and ANY in self.origins:
             raise ConfigError("--allow-credentials would give every page its visitors' rights: name --allowed-origins")
         for name, words in (("method", self.allowed_methods), ("header", self.allowed_headers)):

@@ -96,8 +96,8 @@ def test_errors_are_those_that_can_happen() -> None:
     def statuses(path: str, verb: str) -> set[str]:
         return set(DOCUMENT["paths"][path][verb]["responses"])
 
-    assert {"200", "400", "401", "404", "413", "429", "503"} <= statuses("/v1/chat/completions", "post")
-    assert not {"401", "404", "413", "429"} & statuses("/health", "get")
+    assert {"200", "400", "401", "403", "404", "413", "415", "429", "503"} <= statuses("/v1/chat/completions", "post")
+    assert not {"401", "404", "413", "415", "429"} & statuses("/health", "get")
     retry = DOCUMENT["paths"]["/v1/completions"]["post"]["responses"]["429"]["headers"]
     assert set(retry) == {"Retry-After"}
 

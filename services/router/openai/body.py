@@ -123,7 +123,7 @@ class GenerationBody(Body, StructureFields):
         for name, value in extra.items():
             allowed = _NOT_BUILT.get(name)
             if allowed is not None and value is not None and value not in allowed:
-                message = f"'{name}' is not supported by this server yet. Remove it from your request."
+                message = f"'{name}' is not supported by this server. Remove it from your request."
                 raise ApiError(ErrorKind.UNSUPPORTED, message, name)
         if self.stream_options is not None and not self.stream:
             message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."

@@ -38,11 +38,13 @@ class RefusalPart(Body):
 class ThinkingPart(Body):
     """What an assistant thought, as Mistral's API and LiteLLM have it beside its text."""
 
-    type: Literal["thinking"]
+    known_extras = frozenset({"signature", "closed"})
+
+    type: Literal["thinking"] = Field(description="What an assistant thought.")
     thinking: Annotated[
         Annotated[str, Tag("#string")] | Annotated[list[TextPart], Tag("#array")],
         union(string_or_array, "a string or an array of text parts"),
-    ]
+    ] = Field(description="A text, or parts of text.")
 
     @property
     def text(self) -> str:

@@ -60,6 +60,20 @@ def test_a_new_field_is_in_the_document() -> None:
     assert answered == {"schema": {"$ref": "#/components/schemas/Answer"}}
 
 
+def test_every_field_of_a_request_says_what_it_means() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    names = {operation.body.__name__ for operation in WITH_BODY if operation.body is not None}
+    while more := set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps([schemas[n] for n in names]))) - names:
+        names |= more
+    silent = [
+        f"{name}.{field}"
+        for name in names
+        for field, schema in schemas[name].get("properties", {}).items()
+        if not re.fullmatch(r"[A-Z`\w].*\.", schema.get("description", ""))
+    ]
+    assert silent == []
+
+
 def test_an_api_may_have_streams_and_errors_of_its_own() -> None:
     class Line(Reply):
         text: str

@@ -36,6 +36,7 @@ class StepOutcome:
 
 
 def fail_sequences(result: StepResult, roster: Roster, memory: KVMemory, outcome: StepOutcome) -> None:
+    """Ends those that failed in the worker, and takes what they have computed out of others' reach."""
     for wire_id, failure in result.errors:
         sequence = roster.by_wire_id.get(wire_id)
         if sequence is not None:
@@ -45,8 +46,8 @@ def fail_sequences(result: StepResult, roster: Roster, memory: KVMemory, outcome
 
 
 def publish_blocks(moves: Moves, roster: Roster, memory: KVMemory) -> None:
-    """Those that the step filled are there for all. Before its tokens: the last one ends a sequence, and its blocks go
-    back to the pool.
+    """Others find the blocks that the step filled from now on, and those who waited for them go on. Before its tokens:
+    the last one ends a sequence, and its blocks go back to the pool.
     """
     for sequence, wire_id, num_blocks in moves.filled:
         if sequence.wire_id == wire_id:

@@ -46,6 +46,8 @@ function envoy_on_response(handle)
   for _, name in ipairs({'quire-error', 'grpc-status', 'grpc-message', 'grpc-accept-encoding'}) do
     headers:remove(name)
   end
+  -- What a page may read depends on whose it is (CORS).
+  headers:add('vary', 'origin')
   local status = tonumber(headers:get(':status'))
   if status < 400 then return end
   local api = handle:metadata():get('api') or 'openai'

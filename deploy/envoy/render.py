@@ -9,6 +9,7 @@ from pathlib import Path
 import jinja2
 
 from deploy.envoy.config import GatewayConfig, endpoint_kind, split_host_port
+from deploy.envoy.origins import origins
 from deploy.envoy.routes import http_routes, service_names
 
 HERE = Path(__file__).parent
@@ -41,6 +42,14 @@ class LocalReply:
 # The first that fits is used. Substitutions are Envoy's and are escaped by it.
 LOCAL_REPLIES = (
     LocalReply("EQ", 404, "There is no %REQ(:METHOD)% %REQ(:PATH):256% here.", "invalid_request_error", "unknown_url"),
+    LocalReply(
+        "EQ",
+        403,
+        "A page of %REQ(ORIGIN):256% may not send a %REQ(:METHOD)% here: the server's --allowed-origins and "
+        "--allowed-methods say which may.",
+        "invalid_request_error",
+        "origin_not_allowed",
+    ),
     LocalReply(
         "EQ", 405, "%REQ(:PATH):256% does not take %REQ(:METHOD)%.", "invalid_request_error", "method_not_supported"
     ),
@@ -78,6 +87,7 @@ def render(config: GatewayConfig, admin: str) -> str:
         grpc_prefixes=GRPC_PREFIXES,
         http_routes=http_routes(),
         local_replies=LOCAL_REPLIES,
+        origins=origins(config),
     )
 
 

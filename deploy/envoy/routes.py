@@ -64,5 +64,9 @@ def http_routes() -> tuple[HttpRoute, ...]:
 
 def _annotations(method: Any) -> list[tuple[str, str]]:
     rule = method.GetOptions().Extensions[annotations_pb2.http]
-    bindings = [(binding.WhichOneof("pattern"), binding) for binding in (rule, *rule.additional_bindings)]
-    return [(verb.upper(), getattr(binding, verb)) for verb, binding in bindings]
+    return [_verb_and_path(binding) for binding in (rule, *rule.additional_bindings)]
+
+
+def _verb_and_path(rule: Any) -> tuple[str, str]:
+    verb = rule.WhichOneof("pattern")
+    return (rule.custom.kind, rule.custom.path) if verb == "custom" else (verb.upper(), getattr(rule, verb))

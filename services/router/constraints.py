@@ -26,6 +26,8 @@ class TokenConstraints:
     # Empty: all.
     allowed_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
+    # The field to name where they leave no token to draw.
+    param: str = ""
 
 
 async def resolve_constraints(
@@ -52,7 +54,19 @@ async def resolve_constraints(
         tuple(sorted(stop.end_token_ids(model.info.eos_token_ids))) if stop.min_tokens else (),
         tuple(sorted(set(allowed_token_ids or ()))),
         await _bad_word_token_ids(model, bad_words, f"{path}bad_words"),
+        _strictest(structure, allowed_token_ids, bad_words, path),
     )
+
+
+def _strictest(
+    structure: Structure | None, allowed_token_ids: tuple[int, ...] | None, bad_words: tuple[str, ...], path: str
+) -> str:
+    """The name of the field that leaves the least."""
+    if structure is not None:
+        return structure.param
+    if allowed_token_ids:
+        return f"{path}allowed_token_ids"
+    return f"{path}bad_words" if bad_words else f"{path}min_tokens"
 
 
 def _check_allowed(token_ids: tuple[int, ...], vocab_size: int, param: str) -> None:

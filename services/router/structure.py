@@ -5,7 +5,7 @@ library that makes masks of it where the tokens are drawn.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -34,7 +34,7 @@ class Structure:
     kind: StructureKind
     source: str
     # The request's field that it came in, for errors.
-    param: str
+    param: str = field(compare=False)
 
     def to_grammar(self) -> str:
         """In the library's form, not compiled yet. Raises GrammarError."""

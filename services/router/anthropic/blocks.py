@@ -13,16 +13,22 @@ from services.router.openai.union import union
 
 
 class TextBlock(Body):
+    known_extras = frozenset({"cache_control", "citations"})
+
     type: Literal["text"]
     text: str
 
 
 class ThinkingBlock(Body):
+    known_extras = frozenset({"signature"})
+
     type: Literal["thinking"]
     thinking: str
 
 
 class ToolUseBlock(Body):
+    known_extras = frozenset({"cache_control", "caller"})
+
     type: Literal["tool_use"]
     id: str
     name: str
@@ -30,6 +36,10 @@ class ToolUseBlock(Body):
 
 
 class OtherBlock(Body):
+    """Refused by its type, but for thoughts that cannot be read."""
+
+    known_extras = frozenset({"data"})
+
     type: str
 
 
@@ -52,6 +62,8 @@ StringOrTexts = Annotated[
 
 
 class ToolResultBlock(Body):
+    known_extras = frozenset({"cache_control", "is_error"})
+
     type: Literal["tool_result"]
     tool_use_id: str
     content: StringOrTexts | None = None

@@ -29,6 +29,10 @@ _MODES = {"auto": ToolMode.AUTO, "any": ToolMode.REQUIRED, "tool": ToolMode.NAME
 
 
 class AnthropicTool(Body):
+    known_extras = frozenset(
+        {"cache_control", "defer_loading", "allowed_callers", "input_examples", "eager_input_streaming"}
+    )
+
     name: str = Field(min_length=1, max_length=128)
     type: str | None = None
     description: str | None = None
@@ -64,6 +68,8 @@ class OutputConfig(Body):
 class CountTokensBody(Body):
     """What makes the prompt."""
 
+    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
+
     model: str
     messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
     system: StringOrTexts | None = None
@@ -71,10 +77,6 @@ class CountTokensBody(Body):
     tool_choice: AnthropicToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
-
-    @property
-    def num_ignored_fields(self) -> int:
-        return sum(name not in _WITHOUT_EFFECT for name in self.model_extra or ())
 
     def to_chat(self) -> ChatRequest:
         """Raises ApiError."""
@@ -143,7 +145,7 @@ class MessagesBody(CountTokensBody):
     stream: bool | None = None
     stop_sequences: list[str] | None = None
     temperature: float | None = Field(None, ge=0, le=1)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
 
     @property

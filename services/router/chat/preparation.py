@@ -20,8 +20,8 @@ from services.router.prompts import encode_chat
 from shared.placement import chat_key
 
 
-async def encode_turn(turn: Turn, model: ServedModel) -> list[int]:
-    """Its prompt. Raises ApiError."""
+async def encode_turn(turn: Turn, model: ServedModel, *, checks_length: bool = True) -> list[int]:
+    """Its prompt. `checks_length`: as in encode_chat. Raises ApiError."""
     request = turn.request
     return await encode_chat(
         model,
@@ -35,6 +35,7 @@ async def encode_turn(turn: Turn, model: ServedModel) -> list[int]:
         documents=request.documents,
         truncation=request.options.truncation,
         max_tokens=request.options.stop.max_tokens,
+        checks_length=checks_length,
         param=request.messages_param,
     )
 
@@ -48,7 +49,9 @@ async def prepare(
     options = dataclasses.replace(request.options, structure=turn.structure)
     prompt = await encode_turn(turn, model)
     params = (request.messages_param, request.max_tokens_param)
-    max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
+    max_tokens = output_budget(
+        model.info, len(prompt), options.stop.max_tokens, params, clamps=request.clamps_max_tokens
+    )
     turns = ((message["role"], text_of(message)) for message in turn.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
     try:

@@ -30,3 +30,5 @@ class ChatRequest:
     messages_param: str = "messages"
     tool_path: ToolPath = OPENAI_PATH
     max_tokens_param: str = "max_tokens"
+    # Whether a limit beyond the context means the context's, as the API has it, and not an error.
+    clamps_max_tokens: bool = False

@@ -15,6 +15,8 @@ MAX_TOOLS = 128
 # Of one function's parameters, and of all functions together with their descriptions.
 MAX_SCHEMA_CHARS = 65_536
 MAX_TOOLS_CHARS = 1_048_576
+# As deep as a body's JSON may be over HTTP. How deep Python's own encoder goes is another number in each version.
+MAX_SCHEMA_DEPTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +112,27 @@ def _schema_chars(tool: Tool, param: str) -> int:
         return 0
     if tool.parameters.get("type", "object") != "object":
         raise invalid(f"Invalid '{param}': the schema must be an object's ('type': 'object').", param, "invalid_value")
+    if _is_deeper(tool.parameters, MAX_SCHEMA_DEPTH):
+        message = f"Invalid '{param}': the schema is nested more than {MAX_SCHEMA_DEPTH} deep."
+        raise invalid(message, param, "invalid_value")
     size = len(json.dumps(tool.parameters))
     if size > MAX_SCHEMA_CHARS:
         message = f"Invalid '{param}': the schema has {size} characters as JSON; {MAX_SCHEMA_CHARS} at most."
         raise invalid(message, param, "invalid_value")
     return size
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    level = [value]
+    for _ in range(depth):
+        inner: list[Any] = []
+        for outer in level:
+            if isinstance(outer, Mapping):
+                inner += outer.values()
+            elif isinstance(outer, list):
+                inner += outer
+        level = inner
+    return any(isinstance(outer, Mapping | list) for outer in level)
 
 
 def check_tool_messages(messages: Sequence[Mapping[str, Any]]) -> None:

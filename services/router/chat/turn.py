@@ -15,7 +15,6 @@ from services.router.chat.text_parser import TextPlan
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
 from services.router.chat.tools import ToolMode, check_tools
-from services.router.errors import invalid
 from services.router.model import ServedModel
 from services.router.structure import Structure
 
@@ -60,6 +59,7 @@ class Turn:
             calls=calls,
             is_inside=is_inside,
             end_token_id=end_token_id,
+            token_text=vocabulary.shown_text,
             functions={tool.name: tool.parameters for tool in tools},
             max_calls=None if choice.parallel else 1,
             hidden_tokens=tuple(token for token in tokens if vocabulary.token_id(token) in special),
@@ -105,13 +105,8 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
 
 
 def _checked(request: ChatRequest) -> Structure | None:
-    try:
-        check_tools(request.tools, request.tool_choice, request.tool_path)
-        return structure_of(request.tools, request.tool_choice, request.tool_path)
-    except RecursionError:
-        raise invalid(
-            "Invalid 'tools': a schema is nested too deeply.", request.tool_path.all, "invalid_value"
-        ) from None
+    check_tools(request.tools, request.tool_choice, request.tool_path)
+    return structure_of(request.tools, request.tool_choice, request.tool_path)
 
 
 def _has_calls(message: Mapping[str, Any]) -> bool:

@@ -63,6 +63,7 @@ class ChatBody(OllamaBody):
             ),
             template_kwargs=self.template_kwargs,
             max_tokens_param="options.num_predict",
+            clamps_max_tokens=True,
         )
 
 

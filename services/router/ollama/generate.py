@@ -39,4 +39,5 @@ class GenerateBody(OllamaBody):
             template_kwargs=self.template_kwargs,
             messages_param="prompt",
             max_tokens_param=MAX_TOKENS_PARAM,
+            clamps_max_tokens=True,
         )

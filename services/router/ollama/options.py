@@ -27,10 +27,12 @@ _WITHOUT_EFFECT = frozenset(
 
 
 class Options(Body):
+    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
+
     num_predict: int | None = Field(None, ge=-2)
     temperature: float | None = Field(None, ge=0, le=2)
     top_k: int | None = Field(None, le=2**31)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     min_p: float | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-(2**63), le=_UINT64)
     stop: (
@@ -40,13 +42,10 @@ class Options(Body):
         ]
         | None
     ) = None
-    repeat_penalty: float | None = Field(None, gt=0, le=2)
+    # 0, as 1: none.
+    repeat_penalty: float | None = Field(None, ge=0, le=2)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
     frequency_penalty: float | None = Field(None, ge=-2, le=2)
-
-    @property
-    def num_ignored(self) -> int:
-        return sum(name not in _NOT_BUILT and name not in _WITHOUT_EFFECT for name in self.model_extra or ())
 
     def check(self) -> None:
         """Raises ApiError where it asks for what is not built."""
@@ -63,7 +62,7 @@ class Options(Body):
             top_k=None if self.top_k is None else max(0, self.top_k),
             top_p=self.top_p,
             min_p=self.min_p,
-            repetition_penalty=self.repeat_penalty,
+            repetition_penalty=1.0 if self.repeat_penalty == 0 else self.repeat_penalty,
             presence_penalty=self.presence_penalty,
             frequency_penalty=self.frequency_penalty,
             seed=None if self.seed is None else self.seed & _UINT64,
@@ -118,10 +117,6 @@ class OllamaBody(Body):
     keep_alive: Any = None
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-
-    @property
-    def num_ignored_fields(self) -> int:
-        return len(self.model_extra or ()) + (0 if self.options is None else self.options.num_ignored)
 
     @property
     def is_streamed(self) -> bool:

@@ -8,6 +8,8 @@ from services.router.openai.body import Body
 
 
 class ShowBody(Body):
+    known_extras = frozenset({"verbose", "options", "system", "template"})
+
     model: str | None = Field(None, min_length=1)
     # The same, in older clients.
     name: str | None = Field(None, min_length=1)

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Tag
+from pydantic import Field, Tag
 
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.openai.extra_fields import Body as Body
 from services.router.openai.structure import StructureFields
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
@@ -55,17 +56,17 @@ def string_or_array(value: object) -> str | None:
     return "#string" if isinstance(value, str) else "#array" if isinstance(value, list) else None
 
 
-class Body(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
-
-
 class StreamOptions(Body):
+    known_extras = frozenset({"include_obfuscation"})
+
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
 
 
 class GenerationBody(Body, StructureFields):
     """What chat and completions share."""
+
+    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
 
     model: str | None = None
     stream: bool | None = None
@@ -79,7 +80,7 @@ class GenerationBody(Body, StructureFields):
         | None
     ) = None
     temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     top_k: int | None = Field(None, ge=-1, le=2**31)
     min_p: float | None = Field(None, ge=0, le=1)
     presence_penalty: float | None = Field(None, ge=-2, le=2)
@@ -138,10 +139,6 @@ class GenerationBody(Body, StructureFields):
             message = "Invalid 'truncate_prompt_tokens': expected -1 or at least 1, but got 0."
             raise invalid(message, "truncate_prompt_tokens", "invalid_value")
         check_stop_strings(self.stop_strings, "stop")
-
-    @property
-    def num_ignored_fields(self) -> int:
-        return sum(name not in _NOT_BUILT and name not in _WITHOUT_EFFECT for name in self.model_extra or ())
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

@@ -22,6 +22,8 @@ MAX_CALLS = 128
 
 
 class TextPart(Body):
+    known_extras = frozenset({"prompt_cache_breakpoint", "cache_control", "annotations", "logprobs"})
+
     type: Literal["text", "input_text", "output_text"]
     text: str
 
@@ -75,6 +77,9 @@ Part = Annotated[
 
 
 class ChatMessage(Body):
+    # Of an answer that comes back in, and null there.
+    known_extras = frozenset({"annotations", "audio", "function_call"})
+
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: (
         Annotated[

@@ -135,7 +135,7 @@ class CompletionService:
             style = CompletionStyle(
                 num_kept=body.n or 1,
                 num_candidates=body.num_candidates,
-                with_logprobs=body.logprobs is not None,
+                num_top_logprobs=body.logprobs,
                 with_usage=body.include_usage,
                 with_token_ids=bool(body.return_token_ids),
                 with_prompt_logprobs=body.prompt_logprobs is not None,

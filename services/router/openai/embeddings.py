@@ -24,7 +24,7 @@ from services.router.pooling import PoolingParams
 from services.router.tracing import Tracing
 
 # Of an answer that is written at once. To make this many takes a few milliseconds.
-_PIECE_BYTES = 65_536
+PIECE_BYTES = 65_536
 
 
 def _input_kind(value: object) -> str | None:
@@ -94,7 +94,7 @@ def _pieces(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: boo
     for index, vector in enumerate(vectors):
         value = f'"{base64.b64encode(vector).decode()}"' if in_base64 else dumps(floats_of(vector).tolist())
         piece += f'{"," if index else ""}{{"object":"embedding","index":{index},"embedding":{value}}}'.encode()
-        if len(piece) >= _PIECE_BYTES:
+        if len(piece) >= PIECE_BYTES:
             yield bytes(piece)
             piece.clear()
     yield bytes(piece) + b'],"model":' + dump(model) + b',"usage":' + dump(usage_of(num_tokens)) + b"}"

@@ -10,9 +10,6 @@ from services.router.embedding.inputs import MAX_INPUTS, InputOptions
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
 
-# Known, and without effect on the answer.
-_WITHOUT_EFFECT = frozenset({"user", "metadata"})
-
 Text = Annotated[str, Field(min_length=1)]
 TextOrTexts = Annotated[
     Annotated[Text, Tag("#string")] | Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS), Tag("#array")],
@@ -21,15 +18,13 @@ TextOrTexts = Annotated[
 
 
 class PoolingBody(Body):
+    known_extras = frozenset({"user", "metadata"})
+
     model: str | None = None
     truncate_prompt_tokens: int | None = Field(None, ge=-1, lt=2**31)
     add_special_tokens: bool | None = None
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
-
-    @property
-    def num_ignored_fields(self) -> int:
-        return sum(name not in _WITHOUT_EFFECT for name in self.model_extra or ())
 
     @property
     def input_options(self) -> InputOptions:

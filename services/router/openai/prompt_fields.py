@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any
 
 from pydantic import BaseModel, Field
 
+from services.router.chat.thinking import ReasoningEffort, effort_kwargs
 from services.router.chat.tools import MAX_TOOLS
 from services.router.errors import invalid
 from services.router.openai.tools import ToolChoiceField, ToolDefinition
-
-MAX_DOCUMENTS = 1024
+from services.router.prompts import MAX_DOCUMENTS
 
 
 class PromptFields(BaseModel):
@@ -24,7 +25,7 @@ class PromptFields(BaseModel):
     tools: list[ToolDefinition] | None = Field(None, max_length=MAX_TOOLS)
     tool_choice: ToolChoiceField | None = None
     parallel_tool_calls: bool | None = None
-    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    reasoning_effort: ReasoningEffort | None = None
 
     def check_prompt(self) -> None:
         """Raises ApiError."""
@@ -37,11 +38,5 @@ class PromptFields(BaseModel):
         return self.add_generation_prompt is not False and not self.continue_final_message
 
     @property
-    def template_kwargs(self) -> dict[str, Any] | None:
-        """Templates read as arguments of theirs how much the model is to reason."""
-        if self.reasoning_effort is None:
-            return self.chat_template_kwargs
-        effort: dict[str, Any] = {"reasoning_effort": self.reasoning_effort}
-        if self.reasoning_effort == "none":
-            effort["enable_thinking"] = False
-        return effort | (self.chat_template_kwargs or {})
+    def template_kwargs(self) -> Mapping[str, Any] | None:
+        return effort_kwargs(self.reasoning_effort, self.chat_template_kwargs)

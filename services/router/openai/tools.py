@@ -24,6 +24,9 @@ class FunctionCall(Body):
 
 
 class ToolCall(Body):
+    # Of calls that were put together from a stream.
+    known_extras = frozenset({"index"})
+
     id: str
     type: Literal["function"]
     function: FunctionCall
@@ -41,6 +44,8 @@ class FunctionDefinition(Body):
 
 
 class ToolDefinition(Body):
+    known_extras = frozenset({"cache_control"})
+
     type: Literal["function"]
     function: FunctionDefinition
 

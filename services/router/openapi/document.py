@@ -13,6 +13,7 @@ _JSON = "application/json"
 # What can be wrong with any request, whatever it asks for. The gateway answers by itself where no router is reached.
 _ANYWHERE = {
     "400": "Something in the request is wrong; `param` names the field.",
+    "403": "The page that asks may not: its origin is none that the server allows.",
     "408": "The request took too long to arrive.",
     "431": "The headers are too large.",
     "500": "A fault of the server's.",

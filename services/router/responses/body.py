@@ -58,11 +58,16 @@ class Text(Body):
 
 
 class Reasoning(Body):
+    # The older name of `summary`.
+    known_extras = frozenset({"generate_summary"})
+
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
 
 
 class ResponseBody(Body):
+    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT, _NEEDS_A_STORE)
+
     model: str | None = None
     input: Annotated[
         Annotated[str, Tag("#string")]
@@ -72,7 +77,7 @@ class ResponseBody(Body):
     instructions: str | None = None
     max_output_tokens: int | None = Field(None, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, gt=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
     stream: bool | None = None
     tools: list[ResponseTool] | None = None
@@ -95,11 +100,6 @@ class ResponseBody(Body):
     seed: int | None = Field(None, ge=-(2**63), le=_UINT64)
     priority: int | None = Field(None, ge=-(2**31), lt=2**31)
     cache_salt: str | None = Field(None, min_length=1, max_length=1024)
-
-    @property
-    def num_ignored_fields(self) -> int:
-        known = _WITHOUT_EFFECT.union(_NOT_BUILT, _NEEDS_A_STORE)
-        return sum(name not in known for name in self.model_extra or ())
 
     @property
     def logprobs(self) -> int | None:

@@ -13,9 +13,14 @@ from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
 
+# What items have when they come back in.
+_OF_ITEMS = frozenset({"id", "status"})
+
 
 class Part(Body):
     """`text` where it is a text's part, whatever kind of text."""
+
+    known_extras = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
 
     type: str
     text: str | None = None
@@ -30,12 +35,16 @@ StringOrParts = Annotated[
 
 
 class MessageItem(Body):
+    known_extras = _OF_ITEMS | {"phase"}
+
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system", "developer"]
     content: StringOrParts
 
 
 class FunctionCallItem(Body):
+    known_extras = _OF_ITEMS | {"caller", "namespace"}
+
     type: Literal["function_call"]
     call_id: str
     name: str
@@ -43,6 +52,8 @@ class FunctionCallItem(Body):
 
 
 class FunctionCallOutputItem(Body):
+    known_extras = _OF_ITEMS | {"caller", "namespace", "name"}
+
     type: Literal["function_call_output"]
     call_id: str
     output: StringOrParts
@@ -50,6 +61,8 @@ class FunctionCallOutputItem(Body):
 
 class ReasoningItem(Body):
     """As a response had it, or as another server wrote it, which may have a summary alone."""
+
+    known_extras = _OF_ITEMS | {"encrypted_content"}
 
     type: Literal["reasoning"]
     summary: list[Part] = Field(default_factory=list)

@@ -15,6 +15,8 @@ _MODES = {"none": ToolMode.NONE, "auto": ToolMode.AUTO, "required": ToolMode.REQ
 
 
 class ResponseTool(Body):
+    known_extras = frozenset({"defer_loading", "allowed_callers"})
+
     type: str
     name: str | None = None
     description: str | None = None

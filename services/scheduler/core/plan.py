@@ -7,7 +7,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 
 from .kv_memory import Moves
-from .sequence import Sequence
+from .sequence import Failure, Sequence
 
 U32 = "I"  # array typecode of every column of ids and counts
 
@@ -79,7 +79,7 @@ class StepResult:
     step_id: int
     wire_ids: Items[int]
     token_ids: Items[int]
-    errors: Items[tuple[int, str]] = ()  # (wire id, a sentence for the client)
+    errors: Items[tuple[int, Failure]] = ()  # by wire id
     seconds: float = 0.0  # that the step took on the device; 0: unknown
     prompt_logprobs: Items[PromptLogprobs] = ()
     pooled: Items[tuple[int, bytes]] = ()  # (wire id, its vector)

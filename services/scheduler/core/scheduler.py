@@ -27,9 +27,10 @@ from .sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceReques
 
 # Sequences found in one step to need what others are computing, or what is not prepared; more are left for the next.
 _MAX_SET_ASIDE = 64
-# Losses of a worker in a row, without a new token, after which a sequence runs alone until it brings one; and after
-# which it fails. So a sequence that kills its workers is found, and those beside it go on.
-_LOSSES_BEFORE_ALONE = 2
+# Losses of a worker in a row, without a new token, after which a sequence is a suspect: nothing is prepared and nobody
+# runs beside it until it brings one; and after which it fails. So a sequence that kills its workers is found, and those
+# beside it go on.
+_LOSSES_BEFORE_SUSPICION = 2
 _LOSSES_BEFORE_FAILURE = 3
 # Tokens of prompts whose log probabilities are wanted, in a step: keeps its result under half a megabyte (172 bytes for
 # each, with 20 of the likeliest) and the output layer's work for them bounded.
@@ -209,12 +210,11 @@ class Scheduler:
         if result.seconds:
             self.step_times.observe(plan.num_tokens, plan.num_pairs, result.seconds)
         outcome = StepOutcome()
-        for wire_id, message in result.errors:
+        for wire_id, failure in result.errors:
             sequence = self._roster.by_wire_id.get(wire_id)
             if sequence is not None:
                 self.memory.distrust(sequence)
                 self._roster.remove(sequence)
-                failure = Failure(ErrorKind.INTERNAL, message)
                 outcome.finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
         # Before tokens: the last one ends a sequence, and its blocks go back to the pool.
         for sequence, wire_id, num_blocks in plan.moves.filled:
@@ -239,19 +239,22 @@ class Scheduler:
         with their workers too often.
         """
         in_flight = {wire_id for plan in self._in_flight for wire_id in plan.rows.wire_ids}
+        preparing = self.preparations.forget_worker()
         finished = []
+        # It prepares one after the other, so the first is what it may have died of.
+        for sequence in self._roster.waiting_for(preparing[0]) if preparing else []:
+            sequence.num_losses += 1
+            if sequence.num_losses >= _LOSSES_BEFORE_FAILURE:
+                finished.append(self._give_up(sequence))
         for sequence in reversed(self._roster.running.copy()):
             sequence.num_losses += sequence.wire_id in in_flight
-            if sequence.num_losses < _LOSSES_BEFORE_FAILURE:
+            if sequence.num_losses >= _LOSSES_BEFORE_FAILURE:
+                finished.append(self._give_up(sequence))
+            else:
                 self._roster.requeue(sequence)
-                continue
-            self._roster.remove(sequence)
-            message = f"{sequence.num_losses} workers in a row were lost while they computed this request"
-            failure = Failure(ErrorKind.INTERNAL, message)
-            finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
         self.memory.lose(self._roster.by_key.values(), [plan.moves for plan in self._in_flight])
         self._in_flight.clear()
-        for preparation in self.preparations.forget_worker():
+        for preparation in preparing:
             self._roster.wake(preparation)
         self._roster.forget_worker()
         self._next_step_id = 1
@@ -364,15 +367,19 @@ class Scheduler:
         reserved = sum(memory.num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills)
         new_bytes = 0
         num_set_aside = roster.num_set_aside
+        is_suspect_prepared = self._is_suspect_prepared()
         while budget.tokens > 0 and roster.waiting and roster.has_free_slot and not self._is_alone():
             sequence = roster.waiting.first()
-            if sequence.num_losses >= _LOSSES_BEFORE_ALONE and roster.running:
+            needs, is_suspect = sequence.request.needs, _is_suspect(sequence)
+            if is_suspect and (roster.running or self.preparations.is_busy_with_other(needs)):
                 return
-            needs = sequence.request.needs
+            if is_suspect_prepared and not is_suspect:
+                return
             if needs is not None and not self.preparations.is_ready(needs):
                 if not self.preparations.ask(needs):
                     return
                 roster.set_aside(sequence, needs)
+                is_suspect_prepared = is_suspect
                 if roster.num_set_aside - num_set_aside >= _MAX_SET_ASIDE:
                     return
                 continue
@@ -407,7 +414,12 @@ class Scheduler:
     def _is_alone(self) -> bool:
         """Whether the running sequence is one that nobody may run beside."""
         running = self._roster.running
-        return bool(running) and running[0].num_losses >= _LOSSES_BEFORE_ALONE
+        return bool(running) and _is_suspect(running[0])
+
+    def _is_suspect_prepared(self) -> bool:
+        """Whether the worker prepares something for sequences that nobody may run beside."""
+        preparation = self.preparations.only_pending
+        return preparation is not None and any(map(_is_suspect, self._roster.waiting_for(preparation)))
 
     def _find_prefixes(self, sequence: Sequence) -> list[Prefix]:
         """What a starting sequence can share or load: what is known of its tokens, but for what is on the host and not
@@ -536,6 +548,12 @@ class Scheduler:
                 return
         self.memory.swap_out(sequence)
 
+    def _give_up(self, sequence: Sequence) -> FinishedSequence:
+        """Ends one that was lost with its workers too often."""
+        self._roster.remove(sequence)
+        message = f"{sequence.num_losses} workers in a row were lost while they worked on this request"
+        return FinishedSequence(sequence, FinishReason.ERROR, Failure(ErrorKind.INTERNAL, message))
+
     def _check_request(self, request: SequenceRequest) -> None:
         limit = self.config.max_model_len
         if not request.prompt_token_ids:
@@ -552,3 +570,8 @@ class Scheduler:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "nothing is left to generate"))
         if request.key in self._roster.by_key:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "a sequence of this name is under way already"))
+
+
+def _is_suspect(sequence: Sequence) -> bool:
+    """Whether its workers may have died of it."""
+    return sequence.num_losses >= _LOSSES_BEFORE_SUSPICION

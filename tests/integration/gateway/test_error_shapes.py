@@ -31,6 +31,20 @@ async def test_each_api_has_its_shape(gateway: Gateway) -> None:
         assert json.loads(reply.body) == body
 
 
+async def test_what_ollama_has_besides_is_missing_in_its_shape(gateway: Gateway) -> None:
+    for method, path in (("POST", "/api/pull"), ("DELETE", "/api/delete"), ("GET", "/api/blobs/sha256:0")):
+        reply = await call(gateway.address, method, path)
+        assert (reply.status, json.loads(reply.body)) == (404, {"error": f"There is no {method} {path} here."})
+
+
+async def test_the_root_answers_who_looks_whether_somebody_is_there(gateway: Gateway) -> None:
+    for method, content in (("GET", b"here"), ("HEAD", b"")):
+        reply = await call(gateway.address, method, "/")
+        assert (reply.status, reply.headers["content-type"], reply.body) == (200, "text/plain", content)
+    reply = await call(gateway.address, "POST", "/", b"{}")
+    assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
+
+
 async def test_a_body_that_is_too_large(gateway: Gateway) -> None:
     large = b" " * 17_000_000
     reply = await call(gateway.address, "POST", "/v1/messages", large)
@@ -47,7 +61,7 @@ async def test_a_router_s_status_without_a_body_is_shaped(gateway: Gateway, rout
         reply = await call(gateway.address, "POST", "/v1/messages", b"{}")
         error = {"type": kind, "message": 'a "quoted"\nüber 100% failure'}
         assert (reply.status, json.loads(reply.body)) == (status, {"type": "error", "error": error})
-    # The fake router has no such service.
+    # The fake router does not know how.
     reply = await call(gateway.address, "POST", "/api/chat", b"{}")
     assert (reply.status, list(json.loads(reply.body))) == (501, ["error"])
 

@@ -291,7 +291,7 @@ async def test_answers_are_what_openai_documents(start_router: StartRouter, open
         assert set(calls[0]) == {"index", "id", "type", "function"}
         assert calls[0]["function"]["name"] == "get_weather"
         assert all(set(call) == {"index", "function"} for call in calls[1:])
-        assert len(calls) > 2
+        assert json.loads("".join(call["function"]["arguments"] for call in calls)) == {"city": "Köln"}
         entries = [c["logprobs"]["content"] for e in reply.events for c in e["choices"] if c["logprobs"]]
         assert sum(map(len, entries)) == len(byte_level().encode(text).ids) + 1
 
@@ -376,11 +376,13 @@ async def test_the_typed_api_and_its_client_have_tools_and_reasoning_too(start_r
         assert "<think>Hm.</think>CALL get_weather Bonn<|im_end|>\n<|im_start|>tool\nRain." in prompt_of(scheduler)
         assert '"description": "The weather."' in prompt_of(scheduler)
         assert not (await client.chat(earlier, tools=[weather], tool_choice="none")).tool_calls
+        assert (await client.chat(earlier, tools=[Tool("f", parameters=nested(90))])).text
         for options, param in (
             ({"tools": [Tool("a b")]}, "tools[0].name"),
             ({"tools": [Tool("f", parameters={"type": "array"})]}, "tools[0].parameters"),
             ({"tools": [weather], "tool_choice": "g"}, "tool_choice"),
-            ({"tools": [Tool("f", parameters=nested(400))], "tool_choice": "required"}, "tools"),
+            ({"tools": [Tool("f", parameters=nested(100))]}, "tools[0].parameters"),
+            ({"tools": [Tool("f", parameters=nested(400))], "tool_choice": "required"}, "tools[0].parameters"),
         ):
             with pytest.raises(QuireError) as refused:
                 await client.chat(earlier, **options)

@@ -169,6 +169,11 @@ def test_bad_input_is_named(body: dict[str, Any], param: str) -> None:
 def test_unknown_fields_are_counted_and_known_ones_are_not() -> None:
     body = {"model": "m", "max_tokens": 8, "messages": [USER], "metadata": {"user_id": "u"}, "foo": 1, "bar": 2}
     assert parse_body(json.dumps(body).encode(), MessagesBody).num_ignored_fields == 2
+    blocks = [{"type": "text", "text": "x", "citations": None, "foo": 1, "cache_control": {"type": "ephemeral"}}]
+    body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": blocks}, {**USER, "bar": 1}]}
+    assert parse_body(json.dumps(body).encode(), MessagesBody).num_ignored_fields == 2
+    body["messages"] = [USER, {"role": "assistant", "content": BLOCKS}]
+    assert parse_body(json.dumps(body).encode(), MessagesBody).num_ignored_fields == 0
 
 
 THINK_SAY_CALL = [

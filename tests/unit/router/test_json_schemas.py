@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.json_schema import Sampler, suite
-from services.router.grammar_checks import byte_tokenizer
+from services.router.grammar_trial import byte_tokenizer
 from services.router.json_schema import checked_schema
 from services.router.structure import Structure, StructureKind
 from shared.grammar import GrammarError, compile_grammar

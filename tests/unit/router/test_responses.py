@@ -171,6 +171,13 @@ def test_bad_input_is_named(body: dict[str, Any], param: str) -> None:
 
 def test_unknown_fields_are_counted_and_known_ones_are_not() -> None:
     assert body_of(store=True, background=False, previous_response_id=None, foo=1).num_ignored_fields == 1
+    said = {"type": "output_text", "text": "x", "annotations": [], "logprobs": []}
+    items = [
+        {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": [said], "foo": 1},
+        {"type": "function_call", "id": "fc_1", "status": "completed", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "x", "bar": 1},
+    ]
+    assert body_of(input=items, text={"baz": 1}).num_ignored_fields == 3
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from services.router.chat.parsers.plain import PLAIN
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
-from services.router.chat.tools import MAX_TOOLS, OPENAI_PATH, Tool, ToolChoice, ToolMode, check_tools
+from services.router.chat.tools import MAX_SCHEMA_DEPTH, MAX_TOOLS, OPENAI_PATH, Tool, ToolChoice, ToolMode, check_tools
 from services.router.chat_template import ChatTemplate
 from services.router.errors import ApiError
 from services.router.structure import StructureKind
@@ -98,6 +98,21 @@ def test_a_free_model_has_no_grammar() -> None:
     assert structure_of(TOOLS, ToolChoice(), OPENAI_PATH) is None
 
 
+def nested(depth: int) -> dict[str, Any]:
+    """So many lists and objects in one another."""
+    value: list[Any] = []
+    for _ in range(depth - 2):
+        value = [value]
+    return {"enum": value}
+
+
+def test_a_schema_may_be_nested_as_deep_as_a_body() -> None:
+    tools = [Tool("f", parameters=nested(MAX_SCHEMA_DEPTH))]
+    assert check_tools(tools, ToolChoice(), OPENAI_PATH) > 2 * (MAX_SCHEMA_DEPTH - 1)
+    template = ChatTemplate("{{ tools | tojson }}", {})
+    assert template.render([], tools=[tool.to_template() for tool in tools]).count("[") == MAX_SCHEMA_DEPTH
+
+
 @pytest.mark.parametrize(
     ("tools", "param"),
     [
@@ -106,6 +121,8 @@ def test_a_free_model_has_no_grammar() -> None:
         ([Tool("f"), Tool("f")], "tools[1].function.name"),
         ([Tool(f"f{index}") for index in range(MAX_TOOLS + 1)], "tools"),
         ([Tool("f", parameters={"x": "y" * 65_536})], "tools[0].function.parameters"),
+        ([Tool("f", parameters=nested(MAX_SCHEMA_DEPTH + 1))], "tools[0].function.parameters"),
+        ([Tool("f", parameters=nested(20_000))], "tools[0].function.parameters"),
         ([Tool(f"f{index}", "x" * 10_000) for index in range(110)], "tools"),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.plan import StepPlan, StepResult
 from services.scheduler.core.scheduler import RefusedError, Scheduler
-from services.scheduler.core.sequence import ErrorKind, FinishReason, Sequence, Status
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence, Status
 from tests.unit.scheduler.driver import STOP, TOKEN, answer, request, rows, scheduler
 
 
@@ -133,11 +133,11 @@ def test_a_failed_sequence_fails_alone() -> None:
     core.submit(request("b"))
     plan = core.schedule()
     assert plan is not None
-    outcome = core.apply(StepResult(plan.step_id, [2], [TOKEN], errors=[(1, "not a number")]))
+    failure = Failure(ErrorKind.INVALID_ARGUMENT, "nothing is left to draw")
+    outcome = core.apply(StepResult(plan.step_id, [2], [TOKEN], errors=[(1, failure)]))
     assert [sequence.request.key for sequence, *_ in outcome.tokens] == ["b"]
     (end,) = outcome.finished
-    assert end.failure is not None
-    assert end.failure.message == "not a number"
+    assert end.failure is failure
 
 
 def test_a_deadline_ends_waiting_and_running_sequences() -> None:

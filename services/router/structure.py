@@ -48,7 +48,7 @@ class Structure:
             case StructureKind.REGEX:
                 return _regex_grammar(self.source)
             case StructureKind.CHOICE:
-                return _regex_grammar("|".join(map(_literal, json.loads(self.source))))
+                return _regex_grammar("|".join(map(literal_regex, json.loads(self.source))))
             case StructureKind.GRAMMAR:
                 return LLMatcher.grammar_from_lark(_lark(self.source))
 
@@ -67,7 +67,7 @@ def _regex_grammar(regex: str) -> str:
     return LLMatcher.grammar_from_regex(f"(?:{regex})" if "|" in regex else regex)
 
 
-def _literal(text: str) -> str:
+def literal_regex(text: str) -> str:
     """A regular expression for these very characters."""
     return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
 

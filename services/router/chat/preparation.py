@@ -46,8 +46,10 @@ async def prepare(
     """What to generate, and what tells each choice's text apart. Raises ApiError."""
     check_generates(model.info)
     turn = await plan_turn(request, model, forms)
-    options = dataclasses.replace(request.options, structure=turn.structure)
     prompt = await encode_turn(turn, model)
+    text_plan = await turn.text_plan(model, prompt, request.options.skip_special_tokens)
+    answer_form = turn.answer_form(text_plan, model)
+    options = dataclasses.replace(request.options, structure=turn.structure, around_structure=answer_form.around)
     params = (request.messages_param, request.max_tokens_param)
     max_tokens = output_budget(
         model.info, len(prompt), options.stop.max_tokens, params, clamps=request.clamps_max_tokens
@@ -58,7 +60,6 @@ async def prepare(
         generation_request = await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
     except ApiError as error:
         raise await names_tool(error, request) from None
-    text_plan = await turn.text_plan(model, prompt, options.skip_special_tokens)
     if text_plan.is_plain:
         return generation_request, [PlainParser() for _ in range(options.n)]
     visible = model.tokenizer.vocabulary.special_ids(text_plan.hidden_tokens)

@@ -28,6 +28,8 @@ class TextPlan:
     token_text: Callable[[int], str] = str
     functions: Functions | None = None
     max_calls: int | None = None
+    # What marks its parts.
+    tags: tuple[str, ...] = ()
     # Special tokens that only the parsers see.
     hidden_tokens: tuple[str, ...] = ()
     new_id: Ids = openai_id

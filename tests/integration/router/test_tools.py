@@ -231,17 +231,44 @@ async def test_a_required_call_is_an_array_whatever_the_model_s_own_form(start_r
         assert calls_of(completion) == [("get_weather", {"city": "Köln"}), ("get_time", {})]
         assert completion.choices[0].message.content is None
         assert completion.choices[0].finish_reason == "tool_calls"
-    # The grammar leaves no room for reasoning.
-    assert prompt_of(scheduler).endswith("<think>\n\n</think>\n\n")
+    assert prompt_of(scheduler).endswith("<|im_start|>assistant\n")
 
 
-async def test_a_call_that_is_asked_for_is_no_reasoning_though_the_prompt_opens_some(
-    start_router: StartRouter,
-) -> None:
-    template = CHAT_TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}") + "{# </think> #}"
-    api = await start_router(fake_scheduler(answer_text('[{"name": "get_time"}]'), chat_template=template))
+OPENS_REASONING = CHAT_TEMPLATE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}") + "{# </think> #}"
+
+
+async def test_a_call_that_is_asked_for_comes_after_reasoning(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(answer_text('Hm.</think>\n[{"name": "get_time"}]'), chat_template=OPENS_REASONING)
+    api = await start_router(scheduler)
     for completion in await answers(api, tools=[TIME], tool_choice="required"):
         assert calls_of(completion) == [("get_time", {})]
+        assert (completion.choices[0].message.model_extra or {})["reasoning"] == "Hm."
+
+
+@pytest.mark.parametrize(
+    ("template", "options", "text", "reasons", "words"),
+    [
+        (QWEN, {}, "<think>\nHm.\n</think>\n\n{}", True, "start: (begin thoughts breaks)? @structure"),
+        (OPENS_REASONING, {}, "Hm.</think>{}", True, "start: begin_token? thoughts breaks @structure"),
+        (QWEN, {"chat_template_kwargs": {"enable_thinking": False}}, "{}", False, ""),
+        (QWEN, {"continue_final_message": True, "add_generation_prompt": False}, "{}", False, ""),
+        (CHAT_TEMPLATE, {}, "{}", False, ""),
+    ],
+)
+async def test_a_structure_begins_after_reasoning_if_there_is_to_be_some(
+    start_router: StartRouter, template: str, options: dict[str, Any], text: str, reasons: bool, words: str
+) -> None:
+    scheduler = fake_scheduler(answer_text(text), chat_template=template)
+    api = await start_router(scheduler)
+    messages = [{"role": "user", "content": "Hi"}]
+    if "continue_final_message" in options:
+        messages.append({"role": "assistant", "content": "Well"})
+    for completion in await answers(api, messages=messages, response_format={"type": "json_object"}, **options):
+        assert completion.choices[0].message.content == "{}"
+        assert ("reasoning" in (completion.choices[0].message.model_extra or {})) is reasons
+    first = json.loads(scheduler.submits[0].constraints.grammar)["grammars"][0]
+    assert (first.get("lark_grammar") or "").startswith(words)
+    assert bool(first.get("json_schema")) is not reasons
 
 
 async def test_a_named_function_s_call_is_its_arguments_and_ends_with_stop(start_router: StartRouter) -> None:

@@ -41,6 +41,14 @@ async def test_each_api_has_its_shape(gateway: Gateway) -> None:
     assert anthropic_error(reply) == {"type": "invalid_request_error", "message": "/v1/messages does not take GET."}
 
 
+async def test_an_unknown_path_has_the_shape_of_those_beside_it(gateway: Gateway) -> None:
+    reply = await call(gateway.address, "POST", "/api/pull", b"{}")
+    assert (reply.status, json.loads(reply.body)) == (404, {"error": "There is no POST /api/pull here."})
+    reply = await call(gateway.address, "POST", f"{MESSAGES}/batches", b"{}")
+    error = {"type": "not_found_error", "message": "There is no POST /v1/messages/batches here."}
+    assert (reply.status, anthropic_error(reply)) == (404, error)
+
+
 async def test_a_body_that_is_too_large(gateway: Gateway) -> None:
     large = b" " * 17_000_000
     reply = await call(gateway.address, "POST", MESSAGES, large)

@@ -52,9 +52,9 @@ async def test_no_answer_names_what_is_inside(gateway: Gateway, router: FakeRout
                 told = " ".join([*reply.headers.values(), reply.body.decode()])
                 assert "quire." not in told, (method, asked)
                 assert "Service" not in told, (method, asked)
-                if reply.status in (404, 405) and method != "HEAD" and not path.startswith(("/api/", "/v1/messages")):
-                    assert method in reply.error["message"]
-                    assert asked in reply.error["message"]
+                if reply.status in (404, 405) and method != "HEAD":
+                    assert method in told
+                    assert asked in told
 
 
 async def test_probes_may_leave_out_the_body(gateway: Gateway, router: FakeRouter) -> None:

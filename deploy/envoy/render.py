@@ -11,7 +11,7 @@ import jinja2
 
 from deploy.envoy.config import GatewayConfig, endpoint_kind, split_host_port
 from deploy.envoy.origins import origins
-from deploy.envoy.routes import http_routes, service_names
+from deploy.envoy.routes import API_PREFIXES, http_routes, service_names
 
 HERE = Path(__file__).parent
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
@@ -120,6 +120,7 @@ def render(config: GatewayConfig, admin: str) -> str:
         services=service_names(),
         grpc_prefixes=GRPC_PREFIXES,
         http_routes=http_routes(),
+        api_prefixes=API_PREFIXES,
         local_replies=LOCAL_REPLIES,
         origins=origins(config),
     )

@@ -25,6 +25,9 @@ _SERVICES: tuple[tuple[Any, str], ...] = (
     (kserve_pb2.DESCRIPTOR.services_by_name["KserveService"], "openai"),
 )
 
+# By how a path begins, whose shape errors have where no path of the above is meant; the first that fits.
+API_PREFIXES = (("/v1/messages", "anthropic"), ("/api/", "ollama"), ("/", "openai"))
+
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:

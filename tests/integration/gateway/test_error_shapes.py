@@ -41,18 +41,20 @@ async def test_each_api_has_its_shape(gateway: Gateway) -> None:
     assert anthropic_error(reply) == {"type": "invalid_request_error", "message": "/v1/messages does not take GET."}
 
 
-async def test_what_ollama_has_besides_is_missing_in_its_shape(gateway: Gateway) -> None:
-    for method, path in (("POST", "/api/pull"), ("DELETE", "/api/delete"), ("GET", "/api/blobs/sha256:0")):
-        reply = await call(gateway.address, method, path)
-        assert (reply.status, json.loads(reply.body)) == (404, {"error": f"There is no {method} {path} here."})
-
-
 async def test_the_root_answers_who_looks_whether_somebody_is_there(gateway: Gateway) -> None:
     for method, content in (("GET", b"here"), ("HEAD", b"")):
         reply = await call(gateway.address, method, "/")
         assert (reply.status, reply.headers["content-type"], reply.body) == (200, "text/plain", content)
     reply = await call(gateway.address, "POST", "/", b"{}")
     assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
+
+
+async def test_an_unknown_path_has_the_shape_of_those_beside_it(gateway: Gateway) -> None:
+    reply = await call(gateway.address, "POST", "/api/pull", b"{}")
+    assert (reply.status, json.loads(reply.body)) == (404, {"error": "There is no POST /api/pull here."})
+    reply = await call(gateway.address, "POST", f"{MESSAGES}/batches", b"{}")
+    error = {"type": "not_found_error", "message": "There is no POST /v1/messages/batches here."}
+    assert (reply.status, anthropic_error(reply)) == (404, error)
 
 
 async def test_a_body_that_is_too_large(gateway: Gateway) -> None:

@@ -199,6 +199,18 @@ async def test_an_error_without_a_body_of_its_own_is_shaped(gateway: Gateway, ro
     }
 
 
+async def test_a_status_alone_has_the_code_that_the_router_would_give(gateway: Gateway, router: FakeRouter) -> None:
+    for code, expected in (
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, (429, "rate_limit_error", "rate_limit_exceeded")),
+        (grpc.StatusCode.UNAVAILABLE, (503, "server_error", "unavailable")),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, (504, "server_error", "timeout")),
+        (grpc.StatusCode.INVALID_ARGUMENT, (400, "invalid_request_error", None)),
+    ):
+        router.script = aborting(code, "no")
+        reply = await call(gateway.address, "POST", CHAT, b"{}")
+        assert (reply.status, reply.error["type"], reply.error["code"]) == expected
+
+
 async def test_a_time_limit_of_the_clients_own_ends_as_the_servers(gateway: Gateway, router: FakeRouter) -> None:
     async def silent(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
         await asyncio.Event().wait()

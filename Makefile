@@ -1,7 +1,9 @@
 # The project's commands; `make help` lists them. Everything runs in .venv, which they set up themselves.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP_INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Python compiles what is imported, which is a part of what is installed.
+PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
+PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
 .PHONY: help setup demo test test-long clients schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu clean
 
@@ -14,21 +16,25 @@ help: ## this list
 	$(PIP_INSTALL) -e '.[local]'
 	touch $@
 
-.venv/dev: .venv/local
+# All of `local` too, at once: each installation compiles the kernels.
+.venv/dev: pyproject.toml constraints.txt $(wildcard services/worker/ops/cpu/*.[ch])
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP_INSTALL) -e '.[dev]'
-	touch $@
+	touch .venv/local $@
 
 setup: .venv/dev ## make .venv with everything development needs
 
 demo: .venv/local ## start the whole stack on this host, ask it one question, stop it
 	$(BIN)/quire demo
 
-test: check kernels-check clients ## everything CI runs
-	$(BIN)/pytest
+# Most of what sets up and checks has a use for one core, and so has a test.
+test: ## everything CI runs
+	$(MAKE) --no-print-directory --jobs=$(shell nproc) check kernels-check clients
+	$(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
 .venv-clients/made: tests/e2e/clients/requirements.txt
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
-	.venv-clients/bin/pip install --quiet --disable-pip-version-check -r $<
+	.venv-clients/bin/pip install $(PIP_OPTIONS) -r $<
 	touch $@
 
 clients: .venv-clients/made ## make the environment of the clients that tests/e2e/test_clients.py runs

@@ -90,7 +90,7 @@ class Sampler:
 
     def judge(self, schema: Any, chance: random.Random) -> Verdict:
         try:
-            grammar = Structure(StructureKind.JSON_SCHEMA, json.dumps(schema)).to_grammar()
+            grammar = Structure(StructureKind.JSON_SCHEMA, json.dumps(schema), "").to_grammar()
             matcher = self._threads.submit(compile_grammar, grammar, self.tokenizer).result()
         except GrammarError as error:
             return Verdict(refusal=str(error))

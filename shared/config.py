@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
 import tomllib
 import types
@@ -145,7 +146,8 @@ def to_argv(config: Any) -> list[str]:
         elif isinstance(value, bool):
             argv.append(flag(field) if value else flag(field).replace("--", "--no-", 1))
         else:
-            for item in value if isinstance(value, tuple) else (value,):
+            # No items at all are said by an empty one.
+            for item in (value or ("",)) if isinstance(value, tuple) else (value,):
                 argv += [flag(field), str(item)]
     return argv
 
@@ -177,8 +179,9 @@ def _help(field: dataclasses.Field[Any]) -> str:
 def _parse(source: str, raw: Any, hint: Any) -> Any:
     kind, is_tuple = _kind(hint)
     if is_tuple:
-        items = raw.split(",") if isinstance(raw, str) else raw
-        return tuple(kind(item) for item in items if item != "")
+        items = _items(raw) if isinstance(raw, str) else raw
+        lists = ((item,) if (listed := _json_list(item)) is None else listed for item in items)
+        return tuple(kind(item) for listed in lists for item in listed if item != "")
     if kind is bool:
         if isinstance(raw, bool):
             return raw
@@ -191,6 +194,19 @@ def _parse(source: str, raw: Any, hint: Any) -> Any:
     except ValueError:
         wanted = {"int": "a whole number", "float": "a number"}.get(kind.__name__, kind.__name__)
         raise ConfigError(f"{source} is {raw!r}: use {wanted}") from None
+
+
+def _items(raw: str) -> Sequence[str]:
+    return raw.split(",") if _json_list(raw) is None else (raw,)
+
+
+def _json_list(text: Any) -> list[str] | None:
+    """The strings of a JSON list, the form that some of vLLM's flags take; None for anything else, `[::1]:80` too."""
+    try:
+        items = json.loads(text) if str(text).startswith("[") else None
+    except ValueError:
+        return None
+    return items if isinstance(items, list) and all(isinstance(item, str) for item in items) else None
 
 
 def _check(source: str, value: Any, field: dataclasses.Field[Any]) -> None:

@@ -67,9 +67,25 @@ def _with_null(schema: Any) -> Any:
     return {"anyOf": [converted, {"type": "null"}]} if schema.get("nullable") is True else converted
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How often a greedy token was let pass that is not transformers' own."""
+# Greedy tokens let pass that are not transformers' own, and greedy tokens compared, by every process of the run.
+_TIES: list[tuple[int, int]] = []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
     models = sys.modules.get("tests.unit.worker.tiny_models")  # with transformers, which takes seconds to import
-    if models is not None and models.ALL_TIES.compared:
-        ties = models.ALL_TIES
-        terminalreporter.write_line(f"{ties.excused} of {ties.compared} greedy tokens excused as near ties")
+    if models is not None:
+        _TIES.append((models.ALL_TIES.excused, models.ALL_TIES.compared))
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["ties"] = _TIES
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A process of pytest-xdist's is done, or gone."""
+    _TIES.extend(getattr(node, "workeroutput", {}).get("ties", ()))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    excused, compared = (sum(column) for column in zip(*_TIES, strict=True)) if _TIES else (0, 0)
+    if compared:
+        terminalreporter.write_line(f"{excused} of {compared} greedy tokens excused as near ties")

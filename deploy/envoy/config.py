@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from shared.config import ConfigError, option
+
+# In place of an origin, a method or a header: all of them.
+ANY = "*"
+# In place of an origin: those of this machine.
+LOCALHOST = "localhost"
+
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/*\sA-Z]+")
+# RFC 9110's, in which * is one too.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +44,15 @@ class GatewayConfig:
         16 * 1024 * 1024, "Bytes of a request body; larger ones get a 413.", minimum=1024, maximum=31 * 1024 * 1024
     )
     max_header_kib: int = option(32, "KiB of a request's headers; larger ones get a 431.", minimum=4, maximum=96)
+    allowed_origins: tuple[str, ...] | None = option(
+        None,
+        "Origin whose pages may use the server from a browser, such as https://chat.example; repeat it for several. "
+        "localhost: this machine's pages and desktop applications; *: everybody's. Default: localhost, and * where "
+        "quire serve was given an API key.",
+    )
+    allowed_methods: tuple[str, ...] = option((ANY,), "Method that pages may use; repeat it for several.")
+    allowed_headers: tuple[str, ...] = option((ANY,), "Request header that pages may send; repeat it for several.")
+    allow_credentials: bool = option(False, "Whether pages may send cookies, for a proxy in front that asks for them.")
     drain_timeout: float = option(
         10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0, maximum=3600
     )
@@ -49,6 +68,22 @@ class GatewayConfig:
         kinds = {endpoint_kind(address) for address in self.router}
         if {"pipe", "name"} <= kinds:
             raise ConfigError("--router mixes Unix sockets with host names: use IP addresses beside Unix sockets")
+        for origin in self.origins:
+            if origin not in (ANY, LOCALHOST, "null") and not _ORIGIN.fullmatch(origin):
+                raise ConfigError(f"--allowed-origins {origin}: use scheme://host:port in small letters, or localhost")
+        if self.allow_credentials and ANY in self.origins:
+            raise ConfigError("--allow-credentials would give every page its visitors' rights: name --allowed-origins")
+        for method in self.allowed_methods:
+            if method != ANY and not re.fullmatch("[A-Z]+", method):
+                raise ConfigError(f"--allowed-methods {method}: use a name in capitals, such as POST")
+        for header in self.allowed_headers:
+            if not _TOKEN.fullmatch(header):
+                raise ConfigError(f"--allowed-headers {header}: this is no header's name")
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        """What --allowed-origins says, or what holds without it."""
+        return (LOCALHOST,) if self.allowed_origins is None else self.allowed_origins
 
 
 def endpoint_kind(address: str) -> str:

@@ -21,8 +21,8 @@ class Command:
 
 
 # Older server sockets of gRPC's, read by the thread that takes completions: with the newer ones, whatever a peer on a
-# Unix socket reads wakes further threads for nothing, a fifth of what a small message costs (ADR 16). A release that has
-# dropped them says so in its log and goes on without. Read when grpc is imported.
+# Unix socket reads wakes further threads for nothing, a fifth of what a small message costs (ADR 16). A release that
+# has dropped them says so in its log and goes on without. Read when grpc is imported.
 GRPC_EXPERIMENTS = "-event_engine_listener"
 
 COMMANDS = {

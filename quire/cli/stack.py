@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.envoy.config import GatewayConfig
+from deploy.envoy.config import ANY, GatewayConfig
 from quire.cli.part import PartSpec
 from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
@@ -69,6 +69,9 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     configs: dict[str, Any] = {
         name: build(config_class, flags, environment, file) for name, config_class in SERVICES.items()
     }
+    if configs["router"].api_key and configs["gateway"].allowed_origins is None:
+        # A page has to bring a key like everyone else.
+        configs["gateway"] = dataclasses.replace(configs["gateway"], allowed_origins=(ANY,))
     base = configs["gateway"].metrics_port
     if base is not None:
         for offset, name in enumerate(SERVICES):

@@ -2,8 +2,19 @@
 
 from quire.client.aio import AsyncClient, AsyncStream
 from quire.client.errors import QuireError, StreamCutError
-from quire.client.options import ChatOptions, EmbedOptions, Options
-from quire.client.results import Choice, Delta, Embeddings, Model, Result, TokenLogprob, ToolCall, ToolCallDelta, Usage
+from quire.client.options import ChatOptions, EmbedOptions, Options, ScoreOptions, TemplateOptions
+from quire.client.results import (
+    Choice,
+    Delta,
+    Embeddings,
+    Model,
+    Result,
+    Scores,
+    TokenLogprob,
+    ToolCall,
+    ToolCallDelta,
+    Usage,
+)
 from quire.client.sync import Client, Stream
 from quire.client.tools import Tool
 
@@ -20,8 +31,11 @@ __all__ = [
     "Options",
     "QuireError",
     "Result",
+    "ScoreOptions",
+    "Scores",
     "Stream",
     "StreamCutError",
+    "TemplateOptions",
     "TokenLogprob",
     "Tool",
     "ToolCall",

@@ -16,9 +16,12 @@ from quire.client.options import (
     EmbedOptions,
     Messages,
     Options,
+    ScoreOptions,
+    TemplateOptions,
     chat_request,
     embed_request,
     generate_request,
+    score_request,
     tokenize_request,
 )
 from quire.client.results import (
@@ -27,9 +30,11 @@ from quire.client.results import (
     Gatherer,
     Model,
     Result,
+    Scores,
     Usage,
     VectorGatherer,
     delta_from_proto,
+    model_from_proto,
     usage_from_proto,
 )
 from quire.client.retries import Retries
@@ -106,11 +111,29 @@ class AsyncClient:
                 error = raised if isinstance(raised, QuireError) else _error_of(raised)
                 await asyncio.sleep(retries.delay(error))
 
+    async def score(
+        self,
+        text_1: str | Sequence[str],
+        text_2: str | Sequence[str],
+        *,
+        model: str = "",
+        **options: Unpack[ScoreOptions],
+    ) -> Scores:
+        """How alike each of `text_2` is to the one text of `text_1`, or to that at its place."""
+        response = await self._call(self._stub.Score, score_request(model, text_1, text_2, options))
+        return Scores(tuple(response.scores), usage_from_proto(response.usage))
+
     async def tokenize(
-        self, text: str | Messages, *, model: str = "", add_special_tokens: bool | None = None
+        self,
+        text: str | Messages,
+        *,
+        model: str = "",
+        add_special_tokens: bool | None = None,
+        **options: Unpack[TemplateOptions],
     ) -> list[int]:
-        """Token ids of a text, or of a conversation as the model's chat template renders it."""
-        response = await self._call(self._stub.Tokenize, tokenize_request(model, text, add_special_tokens))
+        """Token ids of a text, or of the prompt that a conversation is as the model's chat template renders it."""
+        request = tokenize_request(model, text, add_special_tokens, options)
+        response = await self._call(self._stub.Tokenize, request)
         return list(response.token_ids)
 
     async def detokenize(self, token_ids: Sequence[int], *, model: str = "") -> str:
@@ -118,9 +141,15 @@ class AsyncClient:
         text: str = (await self._call(self._stub.Detokenize, request)).text
         return text
 
+    async def token_texts(self, token_ids: Sequence[int], *, model: str = "") -> list[str]:
+        """Each token's own; a character of which it is a piece is a replacement character."""
+        request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids, each=True)
+        response = await self._call(self._stub.Detokenize, request)
+        return list(response.texts)
+
     async def models(self) -> list[Model]:
         response = await self._call(self._stub.ListModels, inference_pb2.ListModelsRequest())
-        return [Model(model.name, model.max_model_len) for model in response.models]
+        return [model_from_proto(model) for model in response.models]
 
     def _generate(self, request: inference_pb2.GenerateRequest) -> AsyncStream:
         return AsyncStream(
@@ -140,10 +169,12 @@ class AsyncClient:
 
 
 class AsyncStream:
-    """Deltas as they come. Iterate once; `usage` is set when the iteration has ended."""
+    """Deltas as they come. Iterate once; `usage` is set when the iteration has ended, and `prompt_token_ids`
+    where they were asked for."""
 
     def __init__(self, start: Callable[[float | None], Any], retries: Retries) -> None:
         self.usage: Usage | None = None
+        self.prompt_token_ids: tuple[int, ...] = ()
         self._start = start
         self._retries = retries
         self._call: Any = None
@@ -168,7 +199,7 @@ class AsyncStream:
         gatherer = Gatherer()
         async for delta in self:
             gatherer.add(delta)
-        return gatherer.result(self.usage)
+        return gatherer.result(self.usage, self.prompt_token_ids)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         has_begun = False
@@ -179,6 +210,7 @@ class AsyncStream:
                     async for message in self._call:
                         if message.WhichOneof("event") == "final":
                             self.usage = usage_from_proto(message.final.usage)
+                            self.prompt_token_ids = tuple(message.final.prompt_token_ids)
                         else:
                             has_begun = True
                             yield delta_from_proto(message.delta)

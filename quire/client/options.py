@@ -44,11 +44,22 @@ class Options(TypedDict, total=False):
     bad_words: Sequence[str]
     n: int
     skip_special_tokens: bool
+    # Whether the text has what ended it.
+    include_stop_str_in_output: bool
+    # -1: to as many as leave room for the answer.
+    truncate_prompt_tokens: int
+    # Which end goes: left or right.
+    truncation_side: str
+    add_special_tokens: bool
+    # Whether the result has the prompt's tokens.
+    return_prompt_token_ids: bool
+    prompt_cache_key: str
     cache_salt: str
     priority: int
     tenant: str
 
 
+_SIDES = {"left": inference_pb2.TRUNCATION_SIDE_LEFT, "right": inference_pb2.TRUNCATION_SIDE_RIGHT}
 _SAMPLING = tuple(
     field.name
     for field in sampling_pb2.SamplingParams.DESCRIPTOR.fields
@@ -56,29 +67,48 @@ _SAMPLING = tuple(
 )
 
 
-class ChatOptions(Options, total=False):
-    """What chats take besides."""
+class TemplateOptions(TypedDict, total=False):
+    """What a conversation's prompt is made of besides its messages. Meanings as in TemplateOptions
+    (quire/inference/v1/inference.proto)."""
 
     tools: Sequence[Tool]
     # auto, none, required, or the name of the function to call.
     tool_choice: str
     # Whether one message may hold several calls.
     parallel_tool_calls: bool
+    add_generation_prompt: bool
+    continue_final_message: bool
+    chat_template: str
+    chat_template_kwargs: Mapping[str, Any]
+    documents: Sequence[Mapping[str, Any]]
+    reasoning_effort: str
 
 
-class EmbedOptions(TypedDict, total=False):
-    """How to embed; every option may be left out. Meanings as in EmbedRequest (quire/inference/v1/inference.proto)."""
+class ChatOptions(Options, TemplateOptions, total=False):
+    """What chats take."""
 
-    dimensions: int
-    normalize: bool
+
+class ScoreOptions(TypedDict, total=False):
+    """How to compare; every option may be left out. Meanings as in ScoreRequest (inference.proto)."""
+
     truncate_prompt_tokens: int
+    add_special_tokens: bool
     cache_salt: str
     priority: int
     tenant: str
 
 
-# A role and content each; an assistant's may have `reasoning` and `tool_calls` (those of a Result), a tool's has the
-# `tool_call_id` that it answers.
+class EmbedOptions(ScoreOptions, total=False):
+    """How to embed; every option may be left out. Meanings as in EmbedRequest."""
+
+    dimensions: int
+    normalize: bool
+    # Whether the result has each input's tokens.
+    return_prompt_token_ids: bool
+
+
+# A role and content each, and perhaps a `name`; an assistant's may have `reasoning` and `tool_calls` (those of a
+# Result), a tool's has the `tool_call_id` that it answers.
 Messages = Iterable[Mapping[str, Any]]
 
 
@@ -96,30 +126,43 @@ def generate_request(
 
 
 def chat_request(model: str, messages: Messages, options: ChatOptions) -> inference_pb2.ChatRequest:
-    values: dict[str, Any] = dict(options)
-    request = inference_pb2.ChatRequest(
+    of_template = {name: value for name, value in options.items() if name in TemplateOptions.__annotations__}
+    return inference_pb2.ChatRequest(
         model=model,
         messages=messages_to_proto(messages),
-        tools=tools_to_proto(values.pop("tools", None) or ()),
-        tool_choice=tool_choice_to_proto(values.pop("tool_choice", None), values.pop("parallel_tool_calls", None)),
+        options=options_to_proto({name: value for name, value in options.items() if name not in of_template}),
+        **_template_to_proto(of_template),
     )
-    request.options.CopyFrom(options_to_proto(values))
-    return request
+
+
+def _template_to_proto(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that ChatRequest and ChatMessages share. Raises TypeError for an option that there is not."""
+    _check_names(options, TemplateOptions)
+    kwargs = options.get("chat_template_kwargs")
+    return {
+        "tools": tools_to_proto(options.get("tools") or ()),
+        "tool_choice": tool_choice_to_proto(options.get("tool_choice"), options.get("parallel_tool_calls")),
+        "template": inference_pb2.TemplateOptions(
+            add_generation_prompt=options.get("add_generation_prompt"),
+            continue_final_message=options.get("continue_final_message", False),
+            chat_template=options.get("chat_template") or "",
+            chat_template_kwargs="" if kwargs is None else json.dumps(kwargs),
+            documents=[json.dumps(document) for document in options.get("documents") or ()],
+            reasoning_effort=options.get("reasoning_effort") or "",
+        ),
+    }
 
 
 def embed_request(
     model: str, inputs: Sequence[str] | Sequence[Sequence[int]], options: EmbedOptions
 ) -> inference_pb2.EmbedRequest:
     """`inputs`: texts, or token ids of each. Raises TypeError for an option that there is not."""
-    if unknown := options.keys() - EmbedOptions.__annotations__.keys():
-        raise TypeError(f"there is no option {min(unknown)!r}")
+    _check_names(options, EmbedOptions)
     request = inference_pb2.EmbedRequest(
         model=model,
         pooling=pooling_pb2.PoolingParams(dimensions=options.get("dimensions"), normalize=options.get("normalize")),
-        truncate_prompt_tokens=options.get("truncate_prompt_tokens"),
-        cache_salt=options.get("cache_salt", ""),
-        priority=options.get("priority", 0),
-        tenant=options.get("tenant", ""),
+        return_prompt_token_ids=options.get("return_prompt_token_ids", False),
+        **_input_options(options),
     )
     for given in inputs:
         if isinstance(given, str):
@@ -129,16 +172,36 @@ def embed_request(
     return request
 
 
+def score_request(
+    model: str, text_1: str | Sequence[str], text_2: str | Sequence[str], options: ScoreOptions
+) -> inference_pb2.ScoreRequest:
+    """Raises TypeError for an option that there is not."""
+    _check_names(options, ScoreOptions)
+    return inference_pb2.ScoreRequest(
+        model=model,
+        text_1=[text_1] if isinstance(text_1, str) else text_1,
+        text_2=[text_2] if isinstance(text_2, str) else text_2,
+        **_input_options(options),
+    )
+
+
+def _input_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that EmbedRequest and ScoreRequest share."""
+    return {name: options.get(name) for name in ScoreOptions.__annotations__}
+
+
 def tokenize_request(
-    model: str, text: str | Messages, add_special_tokens: bool | None
+    model: str, text: str | Messages, add_special_tokens: bool | None, options: TemplateOptions
 ) -> inference_pb2.TokenizeRequest:
-    request = inference_pb2.TokenizeRequest(model=model)
-    if isinstance(text, str):
-        request.text = text
+    """Raises TypeError for options of a template where there are no messages."""
+    request = inference_pb2.TokenizeRequest(model=model, add_special_tokens=add_special_tokens)
+    if not isinstance(text, str):
+        messages = messages_to_proto(text)
+        request.chat.CopyFrom(inference_pb2.ChatMessages(messages=messages, **_template_to_proto(options)))
+    elif options:
+        raise TypeError(f"{min(options)!r} is for messages")
     else:
-        request.chat.CopyFrom(inference_pb2.ChatMessages(messages=messages_to_proto(text)))
-    if add_special_tokens is not None:
-        request.add_special_tokens = add_special_tokens
+        request.text = text
     return request
 
 
@@ -153,6 +216,7 @@ def messages_to_proto(messages: Messages) -> list[inference_pb2.ChatMessage]:
                 for call in message.get("tool_calls") or ()
             ],
             tool_call_id=message.get("tool_call_id") or "",
+            name=message.get("name") or "",
         )
         for message in messages
     ]
@@ -160,8 +224,7 @@ def messages_to_proto(messages: Messages) -> list[inference_pb2.ChatMessage]:
 
 def options_to_proto(options: Mapping[str, Any]) -> inference_pb2.GenerationOptions:
     """Raises TypeError for an option that there is not."""
-    if unknown := options.keys() - Options.__annotations__.keys():
-        raise TypeError(f"there is no option {min(unknown)!r}")
+    _check_names(options, Options)
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     sampling = sampling_pb2.SamplingParams(**{name: values[name] for name in _SAMPLING if name in values})
     for token_id, bias in values.get("logit_bias", {}).items():
@@ -179,6 +242,12 @@ def options_to_proto(options: Mapping[str, Any]) -> inference_pb2.GenerationOpti
         stop_strings=[strings] if isinstance(strings, str) else strings,
         n=values.get("n"),
         skip_special_tokens=values.get("skip_special_tokens"),
+        include_stop_str_in_output=values.get("include_stop_str_in_output", False),
+        truncate_prompt_tokens=values.get("truncate_prompt_tokens"),
+        truncation_side=_side_to_proto(values.get("truncation_side", "left")),
+        add_special_tokens=values.get("add_special_tokens"),
+        return_prompt_token_ids=values.get("return_prompt_token_ids", False),
+        prompt_cache_key=values.get("prompt_cache_key", ""),
         cache_salt=values.get("cache_salt", ""),
         priority=values.get("priority", 0),
         tenant=values.get("tenant", ""),
@@ -188,9 +257,21 @@ def options_to_proto(options: Mapping[str, Any]) -> inference_pb2.GenerationOpti
     )
 
 
+def _check_names(options: Mapping[str, Any], known: type) -> None:
+    if unknown := options.keys() - known.__annotations__.keys():
+        raise TypeError(f"there is no option {min(unknown)!r}")
+
+
+def _side_to_proto(side: str) -> inference_pb2.TruncationSide.ValueType:
+    if side not in _SIDES:
+        raise ValueError("use left or right")
+    return _SIDES[side]
+
+
 def _structure_to_proto(values: Mapping[str, Any]) -> constraints_pb2.Structure | None:
     """Raises TypeError where an output is to have two structures."""
-    given = [name for name in ("json_schema", "json_object", "regex", "choices", "grammar") if values.get(name)]
+    kinds = ("json_schema", "json_object", "regex", "choices", "grammar")
+    given = [kind for kind in kinds if values.get(kind) not in (None, False)]
     if len(given) > 1:
         raise TypeError(f"{given[0]!r} and {given[1]!r} exclude each other")
     if not given:

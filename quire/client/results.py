@@ -15,6 +15,11 @@ _FINISH_REASONS: dict[int, FinishReason] = {
     sampling_pb2.FINISH_REASON_LENGTH: "length",
     sampling_pb2.FINISH_REASON_TOOL_CALLS: "tool_calls",
 }
+ModelTask = Literal["generate", "embed"]
+_TASKS: dict[int, ModelTask] = {
+    inference_pb2.MODEL_TASK_GENERATE: "generate",
+    inference_pb2.MODEL_TASK_EMBED: "embed",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,8 @@ class TokenLogprob:
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
+    # Of a prompt's token: how many tokens are likelier, plus 1.
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,8 @@ class Delta:
     tool_calls: tuple[ToolCallDelta, ...] = ()
     # With the choice's first delta, where they were asked for: of the prompt's tokens, from the second on.
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    # With its last: the stop string, or the token of `stop_token_ids`, that ended it.
+    stop_reason: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +90,8 @@ class Choice:
     tool_calls: tuple[ToolCall, ...] = ()
     # Of the prompt's tokens, from the second on.
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    # The stop string, or the token of `stop_token_ids`, that ended it.
+    stop_reason: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +100,8 @@ class Result:
 
     choices: tuple[Choice, ...]
     usage: Usage
+    # Where they were asked for: what was left of the prompt, if it was cut.
+    prompt_token_ids: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
@@ -105,6 +118,17 @@ class Result:
 class Model:
     name: str
     max_model_len: int
+    # The model that this name means.
+    root: str
+    # What it can be asked for.
+    tasks: tuple[ModelTask, ...]
+    # Changes when what answers changes.
+    fingerprint: str
+
+
+def model_from_proto(message: inference_pb2.Model) -> Model:
+    tasks = tuple(_TASKS[task] for task in message.tasks if task in _TASKS)
+    return Model(message.name, message.max_model_len, message.root, tasks, message.fingerprint)
 
 
 def delta_from_proto(message: inference_pb2.Delta) -> Delta:
@@ -117,14 +141,30 @@ def delta_from_proto(message: inference_pb2.Delta) -> Delta:
         reasoning=message.reasoning,
         tool_calls=tuple(ToolCallDelta(call.index, call.id, call.name, call.arguments) for call in message.tool_calls),
         prompt_logprobs=_logprobs(message.prompt_logprobs),
+        stop_reason=_stop_reason(message),
     )
 
 
 def _logprobs(entries: Iterable[inference_pb2.TokenLogprob]) -> tuple[TokenLogprob, ...]:
     return tuple(
-        TokenLogprob(entry.token_id, entry.logprob, tuple((top.token_id, top.logprob) for top in entry.top))
+        TokenLogprob(
+            entry.token_id,
+            entry.logprob,
+            tuple((top.token_id, top.logprob) for top in entry.top),
+            entry.rank if entry.HasField("rank") else None,
+        )
         for entry in entries
     )
+
+
+def _stop_reason(message: inference_pb2.Delta) -> str | int | None:
+    match message.WhichOneof("stop_reason"):
+        case "stop_string":
+            return message.stop_string
+        case "stop_token_id":
+            return message.stop_token_id
+        case _:
+            return None
 
 
 def usage_from_proto(message: inference_pb2.Usage) -> Usage:
@@ -138,6 +178,7 @@ class _Gathered:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
+    stop_reason: str | int | None = None
     reasoning: list[str] = field(default_factory=list)
     # The first delta of each call, and the pieces of its arguments.
     calls: list[tuple[ToolCallDelta, list[str]]] = field(default_factory=list)
@@ -168,8 +209,9 @@ class Gatherer:
             choice.add_call(call)
         choice.finish_reason = delta.finish_reason
         choice.prompt_logprobs = choice.prompt_logprobs or delta.prompt_logprobs
+        choice.stop_reason = delta.stop_reason
 
-    def result(self, usage: Usage | None) -> Result:
+    def result(self, usage: Usage | None, prompt_token_ids: tuple[int, ...]) -> Result:
         """Raises StreamCutError where some choice, or the usage, is missing."""
         choices = []
         for _, choice in sorted(self._choices.items()):
@@ -184,11 +226,12 @@ class Gatherer:
                     "".join(choice.reasoning),
                     choice.tool_calls,
                     choice.prompt_logprobs,
+                    choice.stop_reason,
                 )
             )
         if usage is None or not choices:
             raise StreamCutError
-        return Result(tuple(choices), usage)
+        return Result(tuple(choices), usage, prompt_token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +240,16 @@ class Embeddings:
 
     vectors: tuple[tuple[float, ...], ...]
     usage: Usage
+    # Of each input, where they were asked for; else empty.
+    prompt_token_ids: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """How alike the texts of each pair are: from -1 to 1."""
+
+    scores: tuple[float, ...]
+    usage: Usage
 
 
 @dataclass(slots=True)
@@ -204,6 +257,7 @@ class VectorGatherer:
     """Collects what one call to Embed brings."""
 
     vectors: dict[int, tuple[float, ...]] = field(default_factory=dict)
+    prompt_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
     usage: Usage | None = None
 
     def add(self, message: inference_pb2.EmbedResponse) -> None:
@@ -211,9 +265,12 @@ class VectorGatherer:
             self.usage = usage_from_proto(message.final.usage)
         else:
             self.vectors[message.embedding.index] = tuple(message.embedding.values)
+            self.prompt_token_ids[message.embedding.index] = tuple(message.embedding.prompt_token_ids)
 
     def result(self) -> Embeddings:
         """Raises StreamCutError where the final message is missing."""
         if self.usage is None:
             raise StreamCutError
-        return Embeddings(tuple(self.vectors[index] for index in range(len(self.vectors))), self.usage)
+        indices = range(len(self.vectors))
+        prompts = tuple(self.prompt_token_ids[index] for index in indices)
+        return Embeddings(tuple(self.vectors[index] for index in indices), self.usage, prompts if any(prompts) else ())

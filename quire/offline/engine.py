@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from quire.cli.supervisor import StackError
 from quire.client.aio import AsyncClient
 from quire.client.errors import QuireError
 from quire.client.options import Options
-from quire.client.results import Choice, Result
+from quire.client.results import Choice, Embeddings, Result
 from quire.client.retries import Retries
-from quire.offline.outputs import RequestOutput, completion_output
+from quire.offline.outputs import (
+    CompletionOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    RequestOutput,
+    logprobs_of,
+    token_ids_of,
+)
+from quire.offline.pooling_params import PoolingParams
 from quire.offline.prompts import Prompt
 from quire.offline.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 
@@ -22,6 +30,8 @@ R = TypeVar("R")
 
 # Of one call: a part that loads a large model again takes minutes, and the pauses between tries are seconds.
 _MAX_RETRIES = 64
+# Of one call that asks for tokens' texts.
+_MAX_TOKENS_PER_CALL = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,29 @@ class Request:
     prompt: Prompt
     params: SamplingParams | None
     priority: int
+
+    @property
+    def num_seqs(self) -> int:
+        return 1 if self.params is None else self.params.num_candidates
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest:
+    """Of a prompt that is a text, or token ids."""
+
+    request_id: str
+    prompt: Prompt
+    params: PoolingParams
+    num_seqs: int = 1
+
+
+class Asked(Protocol):
+    @property
+    def num_seqs(self) -> int:
+        """Sequences that it has under way."""
+
+
+Q = TypeVar("Q", bound=Asked)
 
 
 class Turns:
@@ -74,15 +107,25 @@ class Engine:
     async def answer(self, requests: Sequence[Request], on_done: Callable[[int], None]) -> list[RequestOutput]:
         """In the order of the requests. `on_done` is called with 1 for each. Raises QuireError where the router refuses
         one, and StackError where the stack is gone; the others end with it."""
-        outputs: dict[int, RequestOutput] = {}
+        return await self._all(requests, self._output, on_done)
+
+    async def embed(
+        self, requests: Sequence[EmbeddingRequest], on_done: Callable[[int], None]
+    ) -> list[EmbeddingRequestOutput]:
+        """As `answer`."""
+        return await self._all(requests, self._embedding, on_done)
+
+    async def _all(
+        self, requests: Sequence[Q], answer: Callable[[Q], Awaitable[R]], on_done: Callable[[int], None]
+    ) -> list[R]:
+        outputs: dict[int, R] = {}
         remaining = iter(enumerate(requests))
 
         async def work() -> None:
             for index, request in remaining:
-                num_seqs = 1 if request.params is None else request.params.n
-                async with self._turns.take(num_seqs):
+                async with self._turns.take(request.num_seqs):
                     try:
-                        outputs[index] = await self._output(request)
+                        outputs[index] = await answer(request)
                     except QuireError as error:
                         error.add_note(f"This is about prompt {index} of {len(requests)}.")
                         raise
@@ -97,56 +140,57 @@ class Engine:
         return [outputs[index] for index in range(len(requests))]
 
     async def _output(self, request: Request) -> RequestOutput:
-        prompt, params = request.prompt, request.params
-        text, token_ids = await self._encoded(prompt)
+        params = request.params
+        text, given = await self._prompt(request.prompt)
         options = Options(max_tokens=DEFAULT_MAX_TOKENS) if params is None else params.options()
         options["priority"] = request.priority
-        options["cache_salt"] = prompt.cache_salt or ""
-        result: Result = await self._patiently(lambda: self._client.generate(token_ids, **options))
-        token_texts = None
-        if params is not None and params.logprobs is not None:
-            entries = [entry for choice in result.choices for entry in choice.logprobs]
-            token_texts = await self._texts_of(
-                {token_id for entry in entries for token_id in (entry.token_id, *(top[0] for top in entry.top))}
-            )
-        outputs = [
-            completion_output(index, choice, await self._stop_reason(choice, params), token_texts)
-            for index, choice in enumerate(result.choices)
-        ]
-        return RequestOutput(request.request_id, text, token_ids, outputs, result.usage.cached_tokens)
+        options["cache_salt"] = request.prompt.cache_salt or ""
+        options["return_prompt_token_ids"] = True
+        result: Result = await self._patiently(lambda: self._client.generate(given, **options))
+        choices = best_choices(result.choices, 1 if params is None else params.n)
+        prompt_entries = choices[0].prompt_logprobs
+        tells_logprobs = params is not None and params.logprobs is not None
+        texts: Mapping[int, str] = {}
+        if params is None or params.detokenize:
+            entries = [entry for choice in choices for entry in choice.logprobs] if tells_logprobs else []
+            texts = await self._texts_of(token_ids_of([*entries, *prompt_entries]))
+        return RequestOutput(
+            request.request_id,
+            text,
+            list(result.prompt_token_ids),
+            [_completion(index, choice, params, texts) for index, choice in enumerate(choices)],
+            result.usage.cached_tokens,
+            None if params is None or params.prompt_logprobs is None else [None, *logprobs_of(prompt_entries, texts)],
+        )
 
-    async def _encoded(self, prompt: Prompt) -> tuple[str | None, list[int]]:
-        """The prompt's text, if it was not given as token ids, and its token ids."""
+    async def _embedding(self, request: EmbeddingRequest) -> EmbeddingRequestOutput:
+        prompt = request.prompt
+        options = request.params.options()
+        options["cache_salt"] = prompt.cache_salt or ""
+        options["return_prompt_token_ids"] = True
+        inputs = [prompt.text or ""] if prompt.token_ids is None else [prompt.token_ids]
+        result: Embeddings = await self._patiently(lambda: self._client.embed(inputs, **options))
+        (vector,), (token_ids,) = result.vectors, result.prompt_token_ids
+        return EmbeddingRequestOutput(request.request_id, EmbeddingOutput(list(vector)), list(token_ids))
+
+    async def _prompt(self, prompt: Prompt) -> tuple[str | None, str | Sequence[int]]:
+        """The prompt's text, if it was not given as token ids, and what is to be continued."""
         if prompt.token_ids is not None:
-            return None, list(prompt.token_ids)
-        given = prompt.text if prompt.text is not None else prompt.messages
-        assert given is not None
-        token_ids = await self._patiently(lambda: self._client.tokenize(given))
+            return None, prompt.token_ids
         if prompt.text is not None:
-            return prompt.text, token_ids
+            return prompt.text, prompt.text
+        messages, template = prompt.messages, prompt.template or {}
+        assert messages is not None
+        token_ids = await self._patiently(lambda: self._client.tokenize(messages, **template))
         return await self._patiently(lambda: self._client.detokenize(token_ids)), token_ids
 
-    async def _stop_reason(self, choice: Choice, params: SamplingParams | None) -> int | str | None:
-        if params is None or choice.finish_reason != "stop" or not choice.token_ids:
-            return None
-        last = choice.token_ids[-1]
-        if last in (params.stop_token_ids or ()):
-            return last
-        if not params.stop_strings:
-            return None
-        # The text ends before the stop string, and the tokens with it. A first space may be lost
-        # where the prompt is not in front.
-        whole = await self._patiently(lambda: self._client.detokenize(choice.token_ids))
-        start = max(0, len(choice.text) - 1)
-        found = [(whole.find(stop, start), stop) for stop in params.stop_strings]
-        return min((place for place in found if place[0] >= 0), default=(0, None))[1]
-
-    async def _texts_of(self, token_ids: set[int]) -> dict[int, str]:
+    async def _texts_of(self, token_ids: set[int]) -> Mapping[int, str]:
         """Each token's text; every token is asked for once."""
-        for token_id in token_ids - self._token_texts.keys():
-            self._token_texts[token_id] = await self._patiently(
-                lambda token_id=token_id: self._client.detokenize([token_id])  # type: ignore[misc]
-            )
+        missing = sorted(token_ids - self._token_texts.keys())
+        for start in range(0, len(missing), _MAX_TOKENS_PER_CALL):
+            part = missing[start : start + _MAX_TOKENS_PER_CALL]
+            texts = await self._patiently(lambda part=part: self._client.token_texts(part))  # type: ignore[misc]
+            self._token_texts.update(zip(part, texts, strict=True))
         return self._token_texts
 
     async def _patiently(self, call: Callable[[], Awaitable[R]]) -> R:
@@ -161,3 +205,29 @@ class Engine:
                     raise StackError(reason) from error
                 pause = retries.delay(error)
             await asyncio.sleep(pause)
+
+
+def best_choices(choices: Sequence[Choice], count: int) -> Sequence[Choice]:
+    """Those with the highest log probability per token, the best first; where none is left out, all in their order."""
+    if len(choices) <= count:
+        return choices
+    return sorted(choices, key=lambda choice: -_mean_logprob(choice))[:count]
+
+
+def _mean_logprob(choice: Choice) -> float:
+    return sum(entry.logprob for entry in choice.logprobs) / max(1, len(choice.logprobs))
+
+
+def _completion(
+    index: int, choice: Choice, params: SamplingParams | None, texts: Mapping[int, str]
+) -> CompletionOutput:
+    tells_logprobs = params is not None and params.logprobs is not None
+    return CompletionOutput(
+        index,
+        choice.text if params is None or params.detokenize else "",
+        list(choice.token_ids),
+        sum(entry.logprob for entry in choice.logprobs) if tells_logprobs else None,
+        logprobs_of(choice.logprobs, texts) if tells_logprobs else None,
+        choice.finish_reason,
+        choice.stop_reason,
+    )

@@ -5,17 +5,20 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import TracebackType
 from typing import Any
 
 from quire.cli.stack import SERVICES, option_names
+from quire.client.options import TemplateOptions
 from quire.offline.background import BACKGROUND
-from quire.offline.engine import Engine, Request
-from quire.offline.outputs import RequestOutput
+from quire.offline.conversations import parse_conversations, parse_tools
+from quire.offline.engine import EmbeddingRequest, Engine, Request
+from quire.offline.outputs import EmbeddingRequestOutput, RequestOutput, ScoringRequestOutput, scoring_output
 from quire.offline.own_stack import OwnStack, router_stack
+from quire.offline.pooling_params import PoolingParams
 from quire.offline.progress import progress_bar
-from quire.offline.prompts import Message, Prompt, PromptLike, parse_conversations, parse_prompts
+from quire.offline.prompts import Message, Prompt, PromptLike, parse_prompts, parse_texts
 from quire.offline.sampling_params import SamplingParams
 from shared.config import ConfigError
 
@@ -25,9 +28,9 @@ _GATEWAY_ONLY = {field.name for field in fields(SERVICES["gateway"])} - {
 
 
 class LLM:
-    """A model, ready to generate, on a router, a scheduler and a worker that end with this object, at the latest with
-    the program. A part that dies is started again, and the answers under way go on. Any thread may use it, also of a
-    program that has an event loop (a notebook); each call waits for its answers.
+    """A model, ready to generate or to embed, on a router, a scheduler and a worker that end with this object, at the
+    latest with the program. A part that dies is started again, and the answers under way go on. Any thread may use it,
+    also of a program that has an event loop (a notebook); each call waits for its answers.
 
     `model` and the options are those of `quire serve`, with underscores: `LLM("./Qwen3-0.6B", max_model_len=4096)`.
     Raises ConfigError (a ValueError) for an option that cannot be used, and StackError, with the part's own reason,
@@ -84,12 +87,58 @@ class LLM:
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        chat_template: str | None = None,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answers a conversation, or each of several, as the model's chat template renders them. Messages and `tools`
+        are OpenAI's; what the model writes of calls and reasoning is in the text, as it wrote it. `chat_template`:
+        Jinja, instead of the model's own; `chat_template_kwargs`: more arguments of it. `add_generation_prompt`:
+        whether the beginning of an answer follows the messages; None: unless the last one is continued. Otherwise as
+        `generate`."""
+        template = TemplateOptions(continue_final_message=continue_final_message)
+        if add_generation_prompt is not None:
+            template["add_generation_prompt"] = add_generation_prompt
+        if chat_template is not None:
+            template["chat_template"] = chat_template
+        if tools:
+            template["tools"] = parse_tools(tools)
+        if chat_template_kwargs is not None:
+            template["chat_template_kwargs"] = chat_template_kwargs
+        return self._answer(parse_conversations(messages, template), sampling_params, use_tqdm, None)
+
+    def embed(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
         *,
         use_tqdm: bool = True,
-    ) -> list[RequestOutput]:
-        """Answers a conversation, or each of several, as the model's chat template renders them. Otherwise as
-        `generate`."""
-        return self._answer(parse_conversations(messages), sampling_params, use_tqdm, None)
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+    ) -> list[EmbeddingRequestOutput]:
+        """The embedding of each prompt, which may be what `generate` takes. One PoolingParams is for all prompts,
+        several are one for each. Raises as `generate`."""
+        return self._embed(parse_prompts(prompts), pooling_params, use_tqdm)
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        *,
+        use_tqdm: bool = True,
+        pooling_params: PoolingParams | None = None,
+    ) -> list[ScoringRequestOutput]:
+        """How alike texts are, as the cosine of their embeddings: one with each of some, or as many with as many, pair
+        by pair. Raises ValueError for other numbers, and as `embed`."""
+        first, second = parse_texts(data_1, "data_1"), parse_texts(data_2, "data_2")
+        if len(first) not in (1, len(second)):
+            raise ValueError(f"data_1 has {len(first)} texts: use one, or {len(second)} as in data_2")
+        params = replace(pooling_params or PoolingParams(), normalize=True)
+        vectors = self._embed([*first, *second], params, use_tqdm)
+        pairs = zip(vectors[: len(first)] * (len(second) if len(first) == 1 else 1), vectors[len(first) :], strict=True)
+        return [scoring_output(str(next(self._request_ids)), one, other) for one, other in pairs]
 
     def _answer(
         self,
@@ -98,19 +147,41 @@ class LLM:
         is_shown: bool,
         priority: Sequence[int] | None,
     ) -> list[RequestOutput]:
-        if not self._stop.alive:
-            raise RuntimeError("this LLM is closed")
-        each = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
-        priorities = [0] * len(prompts) if priority is None else list(priority)
-        for name, given in (("sampling_params", each), ("priority", priorities)):
-            if len(given) != len(prompts):
-                raise ValueError(f"{name} has {len(given)} entries for {len(prompts)} prompts")
+        self._check_open()
+        each: Sequence[SamplingParams | None]
+        each = [params] * len(prompts) if params is None or isinstance(params, SamplingParams) else params
+        priorities = [0] * len(prompts) if priority is None else priority
+        _check_one_each({"sampling_params": each, "priority": priorities}, prompts)
         requests = [
             Request(str(next(self._request_ids)), prompt, one, urgency)
             for prompt, one, urgency in zip(prompts, each, priorities, strict=True)
         ]
         with progress_bar("prompts", len(requests), is_shown=is_shown) as advance:
             return BACKGROUND.run(self._engine.answer(requests, advance))
+
+    def _embed(
+        self, prompts: Sequence[Prompt], params: PoolingParams | Sequence[PoolingParams] | None, is_shown: bool
+    ) -> list[EmbeddingRequestOutput]:
+        self._check_open()
+        params = PoolingParams() if params is None else params
+        each = [params] * len(prompts) if isinstance(params, PoolingParams) else params
+        _check_one_each({"pooling_params": each}, prompts)
+        requests = [
+            EmbeddingRequest(str(next(self._request_ids)), prompt, one)
+            for prompt, one in zip(prompts, each, strict=True)
+        ]
+        with progress_bar("prompts", len(requests), is_shown=is_shown) as advance:
+            return BACKGROUND.run(self._engine.embed(requests, advance))
+
+    def _check_open(self) -> None:
+        if not self._stop.alive:
+            raise RuntimeError("this LLM is closed")
+
+
+def _check_one_each(arguments: Mapping[str, Sequence[object]], prompts: Sequence[Prompt]) -> None:
+    for name, given in arguments.items():
+        if len(given) != len(prompts):
+            raise ValueError(f"{name} has {len(given)} entries for {len(prompts)} prompts")
 
 
 def _flags(model: str, options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from quire.client.results import Choice, FinishReason, TokenLogprob
+from quire.client.results import FinishReason, TokenLogprob
 
 
 @dataclass(slots=True)
 class Logprob:
-    """`rank`: 1 for the likeliest token; None where it is not among those that were asked for."""
+    """`rank`: 1 for the likeliest token; None for one of an output that is not among those that were asked for."""
 
     logprob: float
     rank: int | None = None
@@ -41,30 +42,73 @@ class RequestOutput:
 
     request_id: str
     prompt: str | None
+    # What was left of it, if it was cut.
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     # Of the prompt's tokens, those that were found in the prefix cache.
     num_cached_tokens: int
+    # Where they were asked for. Of each of the prompt's tokens, as in CompletionOutput; None for the first.
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     finished: bool = True
 
 
-def completion_output(
-    index: int, choice: Choice, stop_reason: int | str | None, token_texts: Mapping[int, str] | None
-) -> CompletionOutput:
-    """`token_texts`: of every token with a log probability; None where none were asked for."""
-    logprobs = cumulative = None
-    if token_texts is not None:
-        logprobs = [_logprobs(entry, token_texts) for entry in choice.logprobs]
-        cumulative = sum(entry.logprob for entry in choice.logprobs)
-    return CompletionOutput(
-        index, choice.text, list(choice.token_ids), cumulative, logprobs, choice.finish_reason, stop_reason
-    )
+@dataclass(slots=True)
+class EmbeddingOutput:
+    embedding: list[float]
+
+    @property
+    def hidden_size(self) -> int:
+        return len(self.embedding)
 
 
-def _logprobs(entry: TokenLogprob, token_texts: Mapping[int, str]) -> dict[int, Logprob]:
+@dataclass(slots=True)
+class EmbeddingRequestOutput:
+    """The embedding of one prompt."""
+
+    request_id: str
+    outputs: EmbeddingOutput
+    # What was left of the prompt, if it was cut.
+    prompt_token_ids: list[int]
+    finished: bool = True
+
+
+@dataclass(slots=True)
+class ScoringOutput:
+    """How alike two texts are: the cosine of their embeddings."""
+
+    score: float
+
+
+@dataclass(slots=True)
+class ScoringRequestOutput:
+    request_id: str
+    outputs: ScoringOutput
+    # Of the two texts, one after the other.
+    prompt_token_ids: list[int]
+    finished: bool = True
+
+
+def scoring_output(request_id: str, one: EmbeddingRequestOutput, other: EmbeddingRequestOutput) -> ScoringRequestOutput:
+    """Of embeddings of length 1, whose product is their cosine."""
+    score = sum(map(operator.mul, one.outputs.embedding, other.outputs.embedding))
+    return ScoringRequestOutput(request_id, ScoringOutput(score), one.prompt_token_ids + other.prompt_token_ids)
+
+
+def logprobs_of(entries: Iterable[TokenLogprob], texts: Mapping[int, str]) -> list[dict[int, Logprob]]:
+    """Of each token, its own first. `texts`: tokens' texts; may lack some."""
+    return [_logprobs(entry, texts) for entry in entries]
+
+
+def token_ids_of(entries: Iterable[TokenLogprob]) -> set[int]:
+    """Every token that they tell a log probability of."""
+    return {token_id for entry in entries for token_id in (entry.token_id, *(top[0] for top in entry.top))}
+
+
+def _logprobs(entry: TokenLogprob, texts: Mapping[int, str]) -> dict[int, Logprob]:
     ranks = {token_id: rank for rank, (token_id, _) in enumerate(entry.top, 1)}
     token_id = entry.token_id
-    found = {token_id: Logprob(entry.logprob, ranks.get(token_id), token_texts[token_id])}
+    rank = ranks.get(token_id) if entry.rank is None else entry.rank
+    found = {token_id: Logprob(entry.logprob, rank, texts.get(token_id))}
     for other, logprob in entry.top:
-        found.setdefault(other, Logprob(logprob, ranks[other], token_texts[other]))
+        found.setdefault(other, Logprob(logprob, ranks[other], texts.get(other)))
     return found

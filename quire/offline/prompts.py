@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quire.client.options import TemplateOptions
+
 Message = Mapping[str, Any]
 PromptLike = str | Sequence[int] | Mapping[str, Any]
 
@@ -17,6 +19,8 @@ class Prompt:
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     messages: tuple[Message, ...] | None = None
+    # What their prompt is made of besides them.
+    template: TemplateOptions | None = None
     cache_salt: str | None = None
 
 
@@ -28,11 +32,13 @@ def parse_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[Prompt]:
     return [_parse(prompt, f"prompts[{index}]") for index, prompt in enumerate(prompts)]
 
 
-def parse_conversations(messages: Sequence[Message] | Sequence[Sequence[Message]]) -> list[Prompt]:
-    """One conversation or several. Raises TypeError, ValueError."""
-    if messages and isinstance(messages[0], Mapping):
-        return [_conversation(messages, "messages")]
-    return [_conversation(one, f"messages[{index}]") for index, one in enumerate(messages)]
+def parse_texts(texts: str | Sequence[str], name: str) -> list[Prompt]:
+    """One text or several. Raises TypeError for what is no text."""
+    given = [texts] if isinstance(texts, str) else texts
+    for index, text in enumerate(given):
+        if not isinstance(text, str):
+            raise TypeError(f"{name}[{index}] is {type(text).__name__}: use a text")
+    return [Prompt(text=text) for text in given]
 
 
 def _parse(prompt: object, name: str) -> Prompt:
@@ -58,24 +64,3 @@ def _are_token_ids(prompt: object) -> bool:
     if isinstance(prompt, (str, bytes, Mapping)) or not isinstance(prompt, Sequence) or not prompt:
         return False
     return all(isinstance(token_id, int) and 0 <= token_id < 2**32 for token_id in prompt)
-
-
-def _conversation(messages: object, name: str) -> Prompt:
-    if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
-        raise TypeError(f"{name} is no list of messages")
-    return Prompt(messages=tuple(_message(message, f"{name}[{index}]") for index, message in enumerate(messages)))
-
-
-def _message(message: object, name: str) -> Message:
-    """With content as one text. Raises TypeError, ValueError."""
-    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise TypeError(f"{name} is no message: use a mapping with 'role' and 'content'")
-    content = message.get("content")
-    if isinstance(content, str):
-        return message
-    if not isinstance(content, Sequence):
-        raise TypeError(f"{name}['content'] is {type(content).__name__}: use a text, or a list of text parts")
-    for index, part in enumerate(content):
-        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ValueError(f"{name}['content'][{index}] is no text part; others are not supported")
-    return {**message, "content": "\n".join(part["text"] for part in content)}

@@ -7,8 +7,11 @@ from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from quire.client.options import Options, options_to_proto
+from quire.offline.structured_outputs import StructuredOutputsParams, structured_outputs
 
 DEFAULT_MAX_TOKENS = 16
+# What `LLM` sees to itself; and what changes nothing, as outputs are whole and their text is that of their tokens.
+_NOT_SENT = frozenset({"best_of", "detokenize"} | {"output_kind", "stream_interval", "spaces_between_special_tokens"})
 # Said even where they are as here, so that they go before the model's own defaults, as in vLLM.
 _SAID = frozenset(
     {
@@ -33,6 +36,7 @@ class SamplingParams:
     a value that cannot be used, and for a parameter that is set and that this version does not know how to keep."""
 
     n: int = 1
+    # So many are generated, and the n with the highest log probability per token returned, the best first.
     best_of: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -53,38 +57,64 @@ class SamplingParams:
     ignore_eos: bool = False
     # Log probabilities of each token and of this many likeliest ones.
     logprobs: int | None = None
+    # The same of each prompt token but the first.
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
+    # False: outputs have no text, and their log probabilities no tokens' texts.
     detokenize: bool = True
     allowed_token_ids: Sequence[int] | None = None
+    # Strings that the output must not contain.
     bad_words: Sequence[str] | None = None
-    structured_outputs: Any = None
+    # A mapping of its fields is taken, too.
+    structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
+    # Longer prompts lose their beginnings; -1: as many tokens are kept as leave room for the answer.
     truncate_prompt_tokens: int | None = None
-    logits_processors: Any = None
+    output_kind: Any = None
+    stream_interval: int | None = None
+    # Those that are refused.
     extra_args: Mapping[str, Any] | None = None
+    flat_logprobs: bool = False
+    guided_decoding: Any = None
+    logits_processors: Any = None
+    logprob_token_ids: Sequence[int] | None = None
+    prompt_logprob_start: int | None = None
+    prompt_logprob_token_ids: Sequence[int] | None = None
+    repetition_detection: Any = None
+    skip_reading_prefix_cache: bool | None = None
+    thinking_token_budget: int | None = None
+    trace_decode_token_ids: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        if self.best_of not in (None, self.n):
-            raise ValueError("SamplingParams.best_of other than n is not supported")
+        if self.stop and not self.detokenize:
+            raise ValueError("SamplingParams.stop needs detokenize: strings are looked for in text")
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise ValueError("SamplingParams.allowed_token_ids is []: leave it out to allow all")
         for name, value in _given(self).items():
-            if name not in Options.__annotations__:
+            if name not in (*Options.__annotations__, "structured_outputs"):
                 raise ValueError(f"SamplingParams.{name} is not supported")
             try:
-                options_to_proto(cast(Options, {name: value}))
+                options_to_proto(dict([_option(name, value)]))
             except (TypeError, ValueError, AttributeError) as error:
                 raise ValueError(f"SamplingParams.{name} is {value!r}: {error}") from None
         for name in ("n", "max_tokens"):
             if getattr(self, name) == 0:
                 raise ValueError(f"SamplingParams.{name} is 0: use at least 1")
+        if self.best_of is not None and not (isinstance(self.best_of, int) and self.best_of >= self.n):
+            raise ValueError(f"SamplingParams.best_of is {self.best_of!r}: use at least n, which is {self.n}")
 
     def options(self) -> Options:
         """As the client takes them."""
-        return cast(Options, _given(self))
+        given = dict(_option(name, value) for name, value in _given(self).items())
+        if self.num_candidates > self.n:
+            # The best are told by their log probabilities.
+            given["n"], given["logprobs"] = self.num_candidates, self.logprobs or 0
+        return cast(Options, given)
 
     @property
-    def stop_strings(self) -> tuple[str, ...]:
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+    def num_candidates(self) -> int:
+        """Outputs to generate."""
+        return self.n if self.best_of is None else self.best_of
 
 
 def _given(params: SamplingParams) -> dict[str, Any]:
@@ -94,6 +124,11 @@ def _given(params: SamplingParams) -> dict[str, Any]:
         name, value = field.name, getattr(params, field.name)
         if name in _LEFT_OUT and value == _LEFT_OUT[name][0]:
             value = _LEFT_OUT[name][1]
-        if name != "best_of" and value is not None and (name in _SAID or value != field.default):
+        if name not in _NOT_SENT and value is not None and (name in _SAID or value != field.default):
             given[name] = value
     return given
+
+
+def _option(name: str, value: Any) -> tuple[str, Any]:
+    """What the client calls it. Raises ValueError."""
+    return structured_outputs(value).option() if name == "structured_outputs" else (name, value)

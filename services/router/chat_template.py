@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from services.router.chat.arguments import parsed_arguments
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.template_content import ContentForm, content_form
 
@@ -103,17 +104,16 @@ def join_parts(parts: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _forms(messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Messages as templates may expect them, the usual form first: a call's arguments as an object or as JSON text,
-    content that is missing as null or as an empty text."""
-    parsed = [_with_parsed_arguments(message) for message in messages]
-    yield parsed
-    lacks_content = any(message.get("content") is None for message in messages)
-    if lacks_content:
-        yield [_with_content(message) for message in parsed]
+    """Messages as templates may expect them, the usual form first: a call's arguments as a value, as JSON text or as an
+    object whatever the model wrote; content that is missing as null or as an empty text."""
+    forms = [[_with_arguments(message, _value) for message in messages]]
     if any(message.get("tool_calls") for message in messages):
-        yield messages
+        forms += [messages, [_with_arguments(message, parsed_arguments) for message in messages]]
+    lacks_content = any(message.get("content") is None for message in messages)
+    for form in forms:
+        yield form
         if lacks_content:
-            yield [_with_content(message) for message in messages]
+            yield [_with_content(message) for message in form]
 
 
 def _with_content(message: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def no_chat_template(model: str) -> ApiError:
     )
 
 
-def _with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
+def _with_arguments(message: dict[str, Any], read: Callable[[str], Any]) -> dict[str, Any]:
     """Templates expect a call's arguments as an object; OpenAI's API carries them as JSON text."""
     if not message.get("tool_calls"):
         return message
@@ -163,8 +163,13 @@ def _with_parsed_arguments(message: dict[str, Any]) -> dict[str, Any]:
     for call in calls:
         function = call.get("function")
         if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-            try:
-                function["arguments"] = json.loads(function["arguments"] or "{}")
-            except (ValueError, RecursionError):
-                raise invalid("Invalid tool call in 'messages': its arguments are not JSON.", "messages") from None
+            function["arguments"] = read(function["arguments"])
     return message | {"tool_calls": calls}
+
+
+def _value(arguments: str) -> Any:
+    """What can be told of it where it is no JSON: it was cut, or the model wrote what it liked."""
+    try:
+        return json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return parsed_arguments(arguments)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.grammar_checks import grammar_checks
+from services.router.grammar_checks import INVALID_STRUCTURE, grammar_checks
 from services.router.model import ServedModel
 from services.router.sampling import StopConditions
 from services.router.structure import Structure
+from shared.grammar import MAX_GRAMMAR_BYTES
 
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 512
@@ -26,6 +28,8 @@ class TokenConstraints:
     # Empty: all.
     allowed_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
+    # The field to name where they leave no token to draw.
+    param: str = ""
 
 
 async def resolve_constraints(
@@ -35,15 +39,17 @@ async def resolve_constraints(
     allowed_token_ids: tuple[int, ...] | None,
     bad_words: tuple[str, ...],
     path: str = "",
+    around_structure: Callable[[str], str] | None = None,
 ) -> TokenConstraints | None:
-    """None where any token may be drawn. `path`: before the names of fields in errors. Raises ApiError."""
+    """None where any token may be drawn. `path`: before the names of fields in errors. `around_structure`: as in
+    GenerationOptions. Raises ApiError."""
     vocab_size = model.info.vocab_size
     if allowed_token_ids is not None:
         _check_allowed(allowed_token_ids, vocab_size, f"{path}allowed_token_ids")
     if stop.max_tokens is not None and stop.min_tokens > stop.max_tokens:
         param = f"{path}min_tokens"
         raise invalid(f"Invalid '{param}': it is {stop.min_tokens}, more than {stop.max_tokens} at most.", param)
-    grammar = "" if structure is None else await _grammar(model, structure)
+    grammar = "" if structure is None else await _grammar(model, structure, around_structure)
     if not (grammar or stop.min_tokens or allowed_token_ids or bad_words):
         return None
     return TokenConstraints(
@@ -52,7 +58,19 @@ async def resolve_constraints(
         tuple(sorted(stop.end_token_ids(model.info.eos_token_ids))) if stop.min_tokens else (),
         tuple(sorted(set(allowed_token_ids or ()))),
         await _bad_word_token_ids(model, bad_words, f"{path}bad_words"),
+        _strictest(structure, allowed_token_ids, bad_words, path),
     )
+
+
+def _strictest(
+    structure: Structure | None, allowed_token_ids: tuple[int, ...] | None, bad_words: tuple[str, ...], path: str
+) -> str:
+    """The name of the field that leaves the least."""
+    if structure is not None:
+        return structure.param
+    if allowed_token_ids:
+        return f"{path}allowed_token_ids"
+    return f"{path}bad_words" if bad_words else f"{path}min_tokens"
 
 
 def _check_allowed(token_ids: tuple[int, ...], vocab_size: int, param: str) -> None:
@@ -66,11 +84,19 @@ def _check_allowed(token_ids: tuple[int, ...], vocab_size: int, param: str) -> N
             raise invalid(message, param)
 
 
-async def _grammar(model: ServedModel, structure: Structure) -> str:
+async def _grammar(model: ServedModel, structure: Structure, around_structure: Callable[[str], str] | None) -> str:
     if not model.info.eos_token_ids:
         message = f"The model `{model.info.name}` has no end token, so that no structure could end its output."
         raise ApiError(ErrorKind.UNSUPPORTED, message, structure.param)
-    return await grammar_checks().check(structure)
+    grammar = await grammar_checks().check(structure)
+    if around_structure is None:
+        return grammar
+    whole = around_structure(grammar)
+    size = len(whole.encode())
+    if size > MAX_GRAMMAR_BYTES:
+        message = f"Invalid '{structure.param}': with what may stand around it, it has {size} bytes"
+        raise invalid(f"{message}; {MAX_GRAMMAR_BYTES} are allowed.", structure.param, INVALID_STRUCTURE)
+    return whole
 
 
 async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param: str) -> tuple[tuple[int, ...], ...]:

@@ -23,6 +23,9 @@ from services.router.submission import FinishReason, PromptLogprob, Sequence, Su
 _MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000  # four megabytes; more travels in several messages
 # Ours and the proto's have the same names.
 _OPTIONAL_SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams) if field.name != "logit_bias")
+# What a `top_p` of 0 becomes, for the worker takes none: with less than the likeliest token's share of any vocabulary,
+# that token alone is kept.
+LEAST_TOP_P = 2.0**-30
 _LOAD_FIELDS = tuple(field.name for field in fields(Load))
 _FINISH_REASONS = {
     sampling_pb2.FINISH_REASON_STOP: FinishReason.STOP,
@@ -44,6 +47,8 @@ def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
         value = getattr(sampling, name)
         if value is not None:
             setattr(message, name, value)
+    if sampling.top_p is not None:
+        message.top_p = max(sampling.top_p, LEAST_TOP_P)
     return message
 
 

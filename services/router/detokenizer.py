@@ -90,6 +90,11 @@ class Vocabulary:
         """The token as the vocabulary writes it; empty for ids that have no text."""
         return self._library.id_to_token(token_id) or ""
 
+    def shown_text(self, token_id: int) -> str:
+        """The token's text, with replacement characters where its bytes are a piece of a character."""
+        text = self.token_text(token_id)
+        return self.token_bytes(token_id).decode(errors="replace") if text is None else text
+
     def token_text(self, token_id: int) -> str | None:
         """The token's text, or None where its bytes alone are not valid UTF-8."""
         try:

@@ -1,67 +1,55 @@
-"""Grammars are tried here before a request is taken: beside the event loop, and within a bound.
-
-What is hostile runs into the limits of shared/grammar.py when it is compiled, or in the first steps of a walk through
-it; or, as some small grammars are beyond all of them, into those of a process of its own, which takes a tenth of a
-second for each structure that is new. The walk is over bytes instead of a model's tokens: it needs no table of them,
-and every token is some bytes.
+"""Grammars are tried before a request is taken: beside the event loop, in a process with limits, once for all requests
+that bring the same one.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import json
 import os
-import random
+import select
+import signal
 import subprocess
 import sys
+import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from services.router.errors import ApiError, ErrorKind, invalid, overloaded
 from services.router.structure import Structure
-from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, check_matcher, compile_grammar, grammar_threads, has_library
+from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, has_library
 
-if TYPE_CHECKING:
-    from llguidance import LLMatcher, LLTokenizer
-
-_MAX_PENDING = 64
-# The process has its own limit of computing time; this is for one that does not get to compute.
-_MAX_SECONDS_APART = 30.0
+# Different ones; each takes some 10 ms, and a hostile one 3 s.
+_MAX_PENDING = 1024
+# Then others' are what takes the time, and it is told that there are too many.
+_MAX_WAIT_SECONDS = 30.0
 _MAX_CHECKED = 256
-_NUM_WALKS = 4
-_WALK_BYTES = 24
-_EOS = 256
+# The code of the error.
+INVALID_STRUCTURE = "invalid_structure"
+# The process has its own limit of computing time; this is for one that does not get to compute.
+_MAX_SECONDS_EACH = 30.0
+# After so many a fresh process takes over, whatever the library has kept of them.
+_MAX_CHECKS_OF_PROCESS = 1000
 
+# What ends the process by these says nothing of the structure, the first time: its own limits end it otherwise.
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGHUP)
 
-class _ByteTokenizer:
-    """What llguidance's wrapper asks for: a token for each byte, and one for the end."""
-
-    eos_token_id = _EOS
-    bos_token_id = None
-    tokens: Sequence[bytes] = [*(bytes([byte]) for byte in range(_EOS)), b"<end>"]
-    special_token_ids = (_EOS,)
-
-    def __call__(self, text: bytes | str) -> list[int]:
-        return list(text if isinstance(text, bytes) else text.encode())
-
-
-@functools.cache
-def byte_tokenizer() -> LLTokenizer:
-    from llguidance import LLTokenizer, TokenizerWrapper
-
-    return LLTokenizer(TokenizerWrapper(_ByteTokenizer()), slices=[])
+_Result = str | GrammarError
 
 
 class GrammarChecks:
-    """Results are kept, refusals too, so that what is sent again and again is tried once. One thread: a hostile client
-    holds up other structured requests' checks, and nothing else."""
+    """Results are kept, refusals too, so that what is sent again and again is tried once. One process: a hostile client
+    holds up other new structures, and nothing else."""
 
     def __init__(self) -> None:
-        self._thread = grammar_threads(1)
-        self._checked: OrderedDict[Structure, str | GrammarError] = OrderedDict()
-        self._num_pending = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-checks")
+        self._process = _CheckProcess()
+        # Both of the event loop's thread and that of the checks.
+        self._lock = threading.Lock()
+        self._checked: OrderedDict[Structure, _Result] = OrderedDict()
+        self._pending: dict[Structure, Future[_Result]] = {}
 
     async def check(self, structure: Structure) -> str:
         """Its grammar in the library's form. Raises ApiError, naming the structure's field."""
@@ -69,74 +57,112 @@ class GrammarChecks:
             raise ApiError(
                 ErrorKind.UNSUPPORTED, "This router lacks llguidance, which structures need.", structure.param
             )
-        result = self._checked.get(structure)
         if len(structure.source) > MAX_GRAMMAR_BYTES:  # nor is it kept
-            result = GrammarError(f"it has {len(structure.source)} characters; {MAX_GRAMMAR_BYTES} are allowed")
-        elif result is None:
-            if self._num_pending >= _MAX_PENDING:
-                raise overloaded("Too many grammars are waiting to be checked.")
-            self._num_pending += 1
-            try:
-                result = await asyncio.get_running_loop().run_in_executor(self._thread, _try_apart, structure)
-            finally:
-                self._num_pending -= 1
-            self._checked[structure] = result
-            while len(self._checked) > _MAX_CHECKED:
-                self._checked.popitem(last=False)
+            result: _Result = GrammarError(
+                f"it has {len(structure.source)} characters; {MAX_GRAMMAR_BYTES} are allowed"
+            )
         else:
-            self._checked.move_to_end(structure)
+            result = await self._result(structure)
         if isinstance(result, GrammarError):
             what = structure.kind.value.replace("_", " ")
             message = f"Invalid '{structure.param}': this {what} cannot be used to structure an output: {result}."
-            raise invalid(message, structure.param, "invalid_structure")
+            raise invalid(message, structure.param, INVALID_STRUCTURE)
         return result
 
-    def try_here(self, structure: Structure) -> str | GrammarError:
-        """In this process, on a thread with room for deep ones."""
-        return self._thread.submit(self._compile, structure).result()
+    def close(self) -> None:
+        """Ends the process; what waits is answered by an error."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._process.close()
 
-    def _compile(self, structure: Structure) -> str | GrammarError:
+    async def _result(self, structure: Structure) -> _Result:
+        is_new = False
+        with self._lock:
+            result = self._checked.get(structure)
+            if result is not None:
+                self._checked.move_to_end(structure)
+                return result
+            pending = self._pending.get(structure)
+            if pending is None:
+                if len(self._pending) >= _MAX_PENDING:
+                    raise overloaded("Too many grammars are waiting to be checked.")
+                pending = self._pending[structure] = self._thread.submit(self._process.check, structure)
+                is_new = True
+        if is_new:
+            pending.add_done_callback(functools.partial(self._keep, structure))
         try:
-            grammar = structure.to_grammar()
-            matcher = compile_grammar(grammar, byte_tokenizer())
-            for seed in range(_NUM_WALKS):
-                _walk(matcher.deep_copy(), random.Random(seed))
-        except GrammarError as error:
-            return error
-        return grammar
+            async with asyncio.timeout(_MAX_WAIT_SECONDS):
+                # Others may be waiting for the same one.
+                return await asyncio.shield(asyncio.wrap_future(pending))
+        except TimeoutError:  # of this wait, or of the check
+            raise overloaded("This router is too busy to check a grammar.") from None
+
+    def _keep(self, structure: Structure, done: Future[_Result]) -> None:
+        with self._lock:
+            self._pending.pop(structure, None)
+            if done.cancelled() or done.exception() is not None:
+                return
+            self._checked[structure] = done.result()
+            while len(self._checked) > _MAX_CHECKED:
+                self._checked.popitem(last=False)
 
 
-def _try_apart(structure: Structure) -> str | GrammarError:
-    """In a process of its own, with limits."""
-    command = [sys.executable, "-m", "services.router.grammar_check_process"]
-    given = json.dumps({"kind": structure.kind.value, "source": structure.source})
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    try:
-        child = subprocess.run(
-            command, input=given.encode(), capture_output=True, timeout=_MAX_SECONDS_APART, env=environment, check=True
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+class _CheckProcess:
+    """Started with the first check and after each that it did not survive. For one thread."""
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[bytes] | None = None
+        self._num_checks = 0
+
+    def check(self, structure: Structure) -> _Result:
+        """Raises TimeoutError where the process does not get to compute."""
+        if self._num_checks >= _MAX_CHECKS_OF_PROCESS:
+            self.close()
+        for _ in range(2):
+            answer = self._ask({"kind": structure.kind.value, "source": structure.source})
+            if answer:
+                result = json.loads(answer)
+                return GrammarError(result["error"]) if "error" in result else str(result["grammar"])
+            if self.close() not in _FROM_OUTSIDE:
+                break
         return GrammarError("it takes too much time or memory to compile")
-    result = json.loads(child.stdout)
-    return GrammarError(result["error"]) if "error" in result else str(result["grammar"])
 
+    def close(self) -> int | None:
+        """Returns how the process has ended, if there was one."""
+        if self._child is None:
+            return None
+        self._child.kill()  # nothing to one that has ended
+        self._child.communicate()
+        ended, self._child, self._num_checks = self._child.returncode, None, 0
+        return ended
 
-def _walk(matcher: LLMatcher, chance: random.Random) -> None:
-    """Raises GrammarError where the library gives up, or an output cannot go on and must not end."""
-    for _ in range(_WALK_BYTES):
-        mask = int.from_bytes(matcher.compute_bitmask(), "little")
-        check_matcher(matcher)
-        allowed = [token for token in range(_EOS + 1) if mask >> token & 1]
-        if not allowed:
-            raise GrammarError("nothing matches it")
-        token = chance.choice(allowed)
-        if token == _EOS:
-            return
-        matcher.consume_token(token)
-        check_matcher(matcher)
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "services.router.grammar_check_process"]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        )
+
+    def _ask(self, question: object) -> bytes:
+        """The answer's line; empty where the process has died. Raises TimeoutError."""
+        child = self._child = self._child or self._start()
+        assert child.stdin is not None
+        assert child.stdout is not None
+        self._num_checks += 1
+        try:
+            child.stdin.write(json.dumps(question).encode() + b"\n")
+            child.stdin.flush()
+            if not select.select([child.stdout], [], [], _MAX_SECONDS_EACH)[0]:
+                self.close()
+                raise TimeoutError
+            line = child.stdout.readline()
+        except BrokenPipeError:
+            return b""
+        return line if line.endswith(b"\n") else b""
 
 
 @functools.cache
 def grammar_checks() -> GrammarChecks:
-    """The process's one; its thread starts with the first structured request."""
-    return GrammarChecks()
+    """This process's one; its own process starts with the first structured request."""
+    checks = GrammarChecks()
+    atexit.register(checks.close)
+    return checks

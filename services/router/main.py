@@ -131,11 +131,13 @@ class Router:
         keys, metrics = self._config.api_key, self.metrics
         self._server.add(
             anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server,
-            AnthropicServicer(Calls(keys, metrics, anthropic_error), chats, metrics, self._threads),
+            AnthropicServicer(Calls(keys, metrics, anthropic_error), self.placement, chats, metrics, self._threads),
         )
         self._server.add(
             ollama_pb2_grpc.add_OllamaServiceServicer_to_server,
-            OllamaServicer(Calls(keys, metrics, ollama_error), self.placement, chats, metrics, self._threads),
+            OllamaServicer(
+                Calls(keys, metrics, ollama_error), self.placement, chats, self.embedder, metrics, self._threads
+            ),
         )
 
     def _add_documents(self, calls: Calls) -> None:

@@ -64,16 +64,18 @@ class ServedModel:
         return "fp_" + hashlib.sha256(what.encode()).hexdigest()[:10]
 
 
-def output_budget(info: ModelInfo, num_prompt_tokens: int, max_tokens: int | None, params: tuple[str, str]) -> int:
+def output_budget(
+    info: ModelInfo, num_prompt_tokens: int, max_tokens: int | None, params: tuple[str, str], *, clamps: bool = False
+) -> int:
     """The `max_tokens` to submit. `params` names the request's fields for prompt and limit in errors. Raises ApiError
-    where prompt and answer do not fit the context."""
+    where prompt and answer do not fit the context; with `clamps`, an answer is given what there is."""
     prompt_param, max_tokens_param = params
     if num_prompt_tokens == 0:
         raise invalid(f"Invalid '{prompt_param}': it has no tokens.", prompt_param)
     room = info.max_model_len - num_prompt_tokens
     if room < 1:
         raise context_length_exceeded(info, f"your prompt has {num_prompt_tokens} tokens", prompt_param)
-    if max_tokens is None:
+    if max_tokens is None or (clamps and max_tokens > room):
         return room
     if max_tokens > room:
         raise ApiError(

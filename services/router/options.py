@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from services.router.calls import Caller
@@ -22,6 +23,8 @@ class GenerationOptions:
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
     structure: Structure | None = None
+    # What makes of the structure's grammar the whole output's, both in the library's form; None: they are the same.
+    around_structure: Callable[[str], str] | None = None
     # None: all of them.
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[str, ...] = ()
@@ -53,7 +56,7 @@ class GenerationOptions:
         # Nothing can follow an output that is complete.
         stop = self.stop if self.structure is None else replace(self.stop, ignore_eos=False)
         constraints = await resolve_constraints(
-            model, self.structure, stop, self.allowed_token_ids, self.bad_words, self.path
+            model, self.structure, stop, self.allowed_token_ids, self.bad_words, self.path, self.around_structure
         )
         return GenerationRequest(
             request_id=caller.request_id,

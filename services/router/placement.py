@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.inference.v1 import model_pb2
 from services.router.errors import ApiError, ErrorKind, model_not_found, overloaded, unavailable
@@ -203,6 +203,9 @@ class Placement:
             # The others of this submission there will be refused in their own time, or not at all.
             self._resubmit(submission, [sequence])
         else:
+            if error.kind is ErrorKind.INVALID_REQUEST and submission.constraints is not None:
+                # All else was checked before it was sent.
+                error = replace(error, param=submission.constraints.param)
             self._fail(submission, error)
 
     def on_gap(self, sequence: Sequence) -> None:

@@ -13,6 +13,7 @@ from services.router.truncation import Truncation
 
 # Longer chats are some mistake, and would be rendered for seconds.
 MAX_MESSAGES = 10_000
+MAX_DOCUMENTS = 1024
 # What a message costs a template beside its text, in characters.
 _MESSAGE_CHARS = 32
 # So much that a template that writes any is rendered beside other requests.
@@ -47,11 +48,13 @@ async def encode_chat(
     documents: Sequence[Mapping[str, Any]] | None = None,
     truncation: Truncation | None = None,
     max_tokens: int | None = None,
+    checks_length: bool = True,
     param: str = "messages",
 ) -> list[int]:
     """Templates write the special tokens themselves, so none are added. `chat_template`: instead of the model's own.
-    `tools`, `documents`: as in ChatTemplate.render. `max_tokens`: what a truncation leaves room for. `param`: what the
-    messages are called in errors. Raises ApiError."""
+    `tools`, `documents`: as in ChatTemplate.render. `max_tokens`: what a truncation leaves room for.
+    `checks_length`: whether a text that must have more tokens than the context is refused without tokenizing it.
+    `param`: what the messages are called in errors. Raises ApiError."""
     size = sum(map(_message_chars, messages))
     arguments: dict[str, Any] = {
         "messages": messages,
@@ -70,10 +73,10 @@ async def encode_chat(
         text = await model.tokenizer.threads.run(size, render)
     else:
         raise no_chat_template(model.info.name)
-    if truncation is None:
+    if truncation is None and checks_length:
         return await encode_text(model, text, param, add_special_tokens=add_special_tokens)
     (token_ids,) = await model.tokenizer.encode([text], add_special_tokens)
-    return truncation.apply(token_ids, model.info.max_model_len, max_tokens)
+    return token_ids if truncation is None else truncation.apply(token_ids, model.info.max_model_len, max_tokens)
 
 
 def _message_chars(message: Mapping[str, Any]) -> int:

@@ -57,7 +57,7 @@ _DEFAULTS: dict[str, float | int] = {
 # field: (lowest, whether it may be the lowest itself, highest)
 _RANGES: dict[str, tuple[float, bool, float]] = {
     "temperature": (0.0, True, 2.0),
-    "top_p": (0.0, False, 1.0),
+    "top_p": (0.0, True, 1.0),
     "min_p": (0.0, True, 1.0),
     "repetition_penalty": (0.0, False, 2.0),
     "presence_penalty": (-2.0, True, 2.0),
@@ -85,7 +85,7 @@ class StopConditions:
 
 def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
     """The same, with its floats as the wire has them: in single precision. Raises ApiError, naming the field, where one
-    is out of its range then: a `top_p` of 1e-50 would arrive as 0."""
+    is out of its range then: a `repetition_penalty` of 1e-50 would arrive as 0."""
     rounded: dict[str, float] = {}
     for name, (lowest, inclusive, highest) in _RANGES.items():
         given = getattr(sampling, name)

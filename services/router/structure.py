@@ -5,7 +5,7 @@ library that makes masks of it where the tokens are drawn.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -32,9 +32,9 @@ class StructureKind(Enum):
 @dataclass(frozen=True, slots=True)
 class Structure:
     kind: StructureKind
-    source: str = ""
+    source: str
     # The request's field that it came in, for errors.
-    param: str = "structure"
+    param: str = field(compare=False)
 
     def to_grammar(self) -> str:
         """In the library's form, not compiled yet. Raises GrammarError."""
@@ -48,7 +48,7 @@ class Structure:
             case StructureKind.REGEX:
                 return _regex_grammar(self.source)
             case StructureKind.CHOICE:
-                return _regex_grammar("|".join(map(_literal, json.loads(self.source))))
+                return _regex_grammar("|".join(map(literal_regex, json.loads(self.source))))
             case StructureKind.GRAMMAR:
                 return LLMatcher.grammar_from_lark(_lark(self.source))
 
@@ -67,7 +67,7 @@ def _regex_grammar(regex: str) -> str:
     return LLMatcher.grammar_from_regex(f"(?:{regex})" if "|" in regex else regex)
 
 
-def _literal(text: str) -> str:
+def literal_regex(text: str) -> str:
     """A regular expression for these very characters."""
     return "".join(char if char.isalnum() else f"\\x{{{ord(char):x}}}" for char in text)
 

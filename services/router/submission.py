@@ -79,12 +79,13 @@ class Mailbox:
         self._call()
 
     async def take(self) -> list[Sequence]:
-        """Sequences with news, at least one. Raises ApiError once the request has failed."""
+        """Sequences with news, at least one. Raises ApiError once the request has failed and all news was taken."""
         self._waiter = waiter = asyncio.get_running_loop().create_future()
         if self._news or self._error is not None:
             self._call()
         await waiter
-        if self._error is not None:
+        if not self._news:
+            assert self._error is not None
             raise self._error
         news, self._news = self._news, []
         self.news_since = self._put_at

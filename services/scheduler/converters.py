@@ -142,10 +142,15 @@ def result_from_proto(result: worker_pb2.StepResult) -> StepResult:
         raise ValueError(
             f"{len(wire_ids)} sequences with {len(token_ids)} tokens in the result of step {result.step_id}"
         )
-    errors = [(error.wire_id, error.message) for error in result.errors]
+    errors = [(error.wire_id, _failure(error)) for error in result.errors]
     of_prompts = list(_split_prompt_logprobs(result.prompt_logprobs))
     pooled = [(sequence.wire_id, sequence.embedding) for sequence in result.pooled]
     return StepResult(result.step_id, wire_ids, token_ids, errors, result.timings.run_us / 1e6, of_prompts, pooled)
+
+
+def _failure(error: worker_pb2.SequenceError) -> Failure:
+    kind = ErrorKind.INVALID_ARGUMENT if error.is_request_at_fault else ErrorKind.INTERNAL
+    return Failure(kind, error.message)
 
 
 def logprobs_from_proto(logprobs: sampling_pb2.TokenLogprobs) -> dict[int, TokenLogprob]:

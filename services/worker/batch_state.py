@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.errors import PlanError
-from services.worker.plan import NewSequence, Rows, StepPlan
+from services.worker.plan import NewSequence, Rows, SequenceError, StepPlan
 from services.worker.sampling.prompt_logprobs import PromptTokens
 
 I64 = NDArray[np.int64]
@@ -55,7 +55,7 @@ class Batch:
     ends: NDArray[np.bool_]  # [num_rows], whether it reaches its sequence's last token
     pooled_rows: I64  # [k], rows whose sequences are pooled: none of them is sampled
     prompt: PromptTokens | None  # None: no log probability of a prompt token is wanted
-    failed: tuple[tuple[int, str], ...]  # wire id and reason of the rows left out
+    failed: tuple[SequenceError, ...]  # of the rows left out
 
     @property
     def tokens_with_logits(self) -> I64:
@@ -84,7 +84,7 @@ class BatchState:
         self._prompt_top_count = np.zeros(slots, np.int64)
         self._admission = np.zeros(slots, np.int64)  # how many sequences had been admitted before
         self._num_admitted = 0
-        self._failed: dict[int, str] = {}  # by wire id, until released
+        self._failed: dict[int, SequenceError] = {}  # by wire id, until released
 
     def __len__(self) -> int:
         return len(self._slot_of)
@@ -135,13 +135,13 @@ class BatchState:
         self._is_pooled[slot] = sequence.pooling is not None
         problem = None if sequence.pooling is not None else sequence.sampling.check(self.limits.vocab_size)
         if problem is not None:
-            self.fail(sequence.wire_id, problem)
+            self.fail(SequenceError(sequence.wire_id, problem, is_request_at_fault=True))
         return problem is None
 
-    def fail(self, wire_id: int, reason: str) -> None:
-        """From now on the sequence's rows are left out and answered with `reason`. One released since is ignored."""
-        if wire_id in self._slot_of:
-            self._failed[wire_id] = reason
+    def fail(self, error: SequenceError) -> None:
+        """From now on the sequence's rows are left out and answered with this. One released since is ignored."""
+        if error.wire_id in self._slot_of:
+            self._failed[error.wire_id] = error
 
     def schedule(self, rows: Rows) -> Batch:
         """Appends the rows' blocks, lays out the forward pass and counts its tokens as computed."""
@@ -154,11 +154,11 @@ class BatchState:
         ends = start + scheduled == self._num_tokens[slots]
         num_known = self._num_known[slots]
         self._num_tokens[slots[ends & ~self._is_pooled[slots]]] += 1
-        failed: tuple[tuple[int, str], ...] = ()
+        failed: tuple[SequenceError, ...] = ()
         if self._failed:
             alive = np.array([wire_id not in self._failed for wire_id in rows.wire_ids.tolist()], bool)
             gone = rows.wire_ids[~alive].tolist()
-            failed = tuple((wire_id, self._failed[wire_id]) for wire_id in gone)
+            failed = tuple(self._failed[wire_id] for wire_id in gone)
             slots, scheduled, start, ends, num_known = (
                 column[alive] for column in (slots, scheduled, start, ends, num_known)
             )
@@ -167,7 +167,8 @@ class BatchState:
     def leave_out_newest(self, batch: Batch, reason: str) -> Batch:
         """The batch without the row whose sequence was admitted last, which fails with `reason`."""
         newest = int(self._admission[batch.slots].argmax())
-        self.fail(int(batch.wire_ids[newest]), reason)
+        error = SequenceError(int(batch.wire_ids[newest]), reason)
+        self.fail(error)
         kept = np.arange(len(batch.slots)) != newest
         slots = batch.slots[kept]
         return self._lay_out(
@@ -176,12 +177,12 @@ class BatchState:
             batch.positions[batch.query_starts[:-1]][kept].astype(np.int64),
             batch.ends[kept],
             self._num_known[slots],
-            (*batch.failed, (int(batch.wire_ids[newest]), reason)),
+            (*batch.failed, error),
         )
 
     def _lay_out(
         self, slots: I64, scheduled: I64, start: I64, ends: NDArray[np.bool_], num_known: I64,
-        failed: tuple[tuple[int, str], ...],
+        failed: tuple[SequenceError, ...],
     ) -> Batch:  # fmt: skip
         query_starts = np.zeros(len(slots) + 1, np.int64)
         np.cumsum(scheduled, out=query_starts[1:])

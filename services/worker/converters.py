@@ -111,7 +111,12 @@ def result_to_proto(result: StepResult) -> worker_pb2.StepResult:
         token_ids=result.token_ids.astype("<u4").tobytes(),
         logprobs=None if result.logprobs is None else _logprobs_to_proto(result.logprobs),
         prompt_logprobs=None if result.prompt_logprobs is None else _prompt_logprobs_to_proto(result.prompt_logprobs),
-        errors=[worker_pb2.SequenceError(wire_id=error.wire_id, message=error.message) for error in result.errors],
+        errors=[
+            worker_pb2.SequenceError(
+                wire_id=error.wire_id, message=error.message, is_request_at_fault=error.is_request_at_fault
+            )
+            for error in result.errors
+        ],
         timings=worker_pb2.StepTimings(queue_us=result.queue_us, run_us=result.run_us),
         pooled=[
             worker_pb2.PooledSequence(wire_id=pooled.wire_id, embedding=pooled.embedding.astype("<f4").tobytes())

@@ -197,7 +197,7 @@ class ModelRunner:
         except Exception as raised:
             computed, error = NOTHING, raised
             for wire_id in batch.wire_ids.tolist():
-                self._state.fail(wire_id, STEP_FAILED)
+                self._state.fail(SequenceError(wire_id, STEP_FAILED))
         return LaunchedStep(plan, batch, computed, download, error, received_at, started_at)
 
     def finished(self, step: LaunchedStep) -> bool:
@@ -210,7 +210,7 @@ class ModelRunner:
         batch, sample = step.batch, step.computed.sample
         errors = list(batch.failed)
         if step.error is not None:
-            errors += [(wire_id, STEP_FAILED) for wire_id in batch.wire_ids.tolist()]
+            errors += [SequenceError(wire_id, STEP_FAILED) for wire_id in batch.wire_ids.tolist()]
         wire_ids = np.zeros(0, np.uint32)
         token_ids = np.zeros(0, np.uint32)
         logprobs = None
@@ -218,19 +218,21 @@ class ModelRunner:
         sample_columns, prompt_columns, pooled_columns = step.computed.split(arrived)
         of_prompts = None
         embeddings: tuple[PooledSequence, ...] = ()
-        invalid: dict[int, str] = {}  # sequences whose results are none, and why
+        invalid: dict[int, SequenceError] = {}  # sequences whose results are none
         if step.computed.prompt is not None:
             assert batch.prompt is not None
             of_prompts, without_numbers = _collect_prompt_logprobs(batch.prompt, prompt_columns)
-            invalid |= dict.fromkeys(without_numbers, NO_NUMBERS)
+            invalid |= {wire_id: SequenceError(wire_id, NO_NUMBERS) for wire_id in without_numbers}
         if step.computed.pooled is not None:
             embeddings, without_numbers = self._finish_pooled(step.computed.pooled, *pooled_columns)
-            invalid |= dict.fromkeys(without_numbers, NO_NUMBERS)
+            invalid |= {wire_id: SequenceError(wire_id, NO_NUMBERS) for wire_id in without_numbers}
         if sample is not None:
             tokens, valid, *logprob_arrays = sample_columns
             drawn_by, slots = batch.wire_ids[batch.sampled_rows], batch.slots[batch.sampled_rows]
             for slot, wire_id in zip(slots[~valid].tolist(), drawn_by[~valid].tolist(), strict=True):
-                invalid.setdefault(wire_id, self._constraints.failure(slot, wire_id) or NO_NUMBERS)
+                nothing_left = self._constraints.failure(slot, wire_id)
+                error = SequenceError(wire_id, nothing_left or NO_NUMBERS, is_request_at_fault=bool(nothing_left))
+                invalid.setdefault(wire_id, error)
             if invalid:
                 valid = valid & ~np.isin(drawn_by, list(invalid))
             wire_ids = drawn_by[valid].astype(np.uint32)
@@ -238,9 +240,9 @@ class ModelRunner:
             self._spans.count(slots[valid])
             if sample.logprobs is not None:
                 logprobs = _collect_logprobs(sample.logprobs, logprob_arrays, valid)
-        for wire_id, reason in invalid.items():
-            self._state.fail(wire_id, reason)
-            errors.append((wire_id, reason))
+        for error in invalid.values():
+            self._state.fail(error)
+        errors.extend(invalid.values())
         finished_at = time.monotonic()
         # One launched ahead began when the one before it had ended.
         started_at = max(step.started_at, min(self._finished_at, finished_at))
@@ -251,7 +253,7 @@ class ModelRunner:
             token_ids=token_ids,
             logprobs=logprobs,
             prompt_logprobs=of_prompts,
-            errors=tuple(SequenceError(wire_id, message) for wire_id, message in errors),
+            errors=tuple(errors),
             num_scheduled_tokens=len(batch.token_ids),
             queue_us=_microseconds(started_at - step.received_at),
             run_us=_microseconds(finished_at - started_at) if len(batch.wire_ids) else 0,
@@ -270,7 +272,7 @@ class ModelRunner:
             self._sampler.admit(sequence)
             problem = self._constraints.admit(sequence)
         if problem is not None:
-            self._state.fail(sequence.wire_id, problem)
+            self._state.fail(SequenceError(sequence.wire_id, problem, is_request_at_fault=True))
 
     def _finish_pooled(
         self, pooled: Pooled, vectors: NDArray[np.float32]

@@ -93,8 +93,12 @@ class PromptLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class SequenceError:
+    """Why one sequence fails, and no other with it."""
+
     wire_id: int
-    message: str
+    message: str  # a sentence for the client
+    # Whether it is the request itself that cannot be met, here or anywhere.
+    is_request_at_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,8 +84,8 @@ def _run(
     # What would fail a sequence while serving stops the start.
     if step.error is not None:
         raise step.error
-    for _, reason in step.batch.failed:
-        raise torch.OutOfMemoryError(reason)
+    for error in step.batch.failed:
+        raise torch.OutOfMemoryError(error.message)
 
 
 def _column(values: Sequence[int]) -> U32:

@@ -73,10 +73,11 @@ def test_an_encoder_says_that_it_does_not_chat(encoder: Server) -> None:
     assert "encoder" in caught.value.message
 
 
-def test_scores_and_ranks_come_under_both_of_vllm_s_paths(encoder: Server) -> None:
+def test_scores_and_ranks_come_under_each_of_vllm_s_paths(encoder: Server) -> None:
     for prefix in ("/v1", ""):
         scores = post(encoder, f"{prefix}/score", {"text_1": "Hello", "text_2": TEXTS})["data"]
         assert [round(entry["score"], 5) for entry in scores][::2] == [1.0, 1.0]
+    for prefix in ("/v1", "", "/v2"):
         ranks = post(encoder, f"{prefix}/rerank", {"query": "Hello", "documents": TEXTS, "top_n": 1})["results"]
         assert [(entry["index"], entry["document"]["text"]) for entry in ranks] == [(0, "Hello")]
 

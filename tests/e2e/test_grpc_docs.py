@@ -29,13 +29,14 @@ def here(block: str, server: Server) -> str:
             PROGRAMS,
             [
                 r"\['quire-chat'\]\n[^\n]*5[^\n]* \d+\n.*temperature",
+                r"^\d+ \d+\n.*5 '\.'\n(' ?\w+,?' -\d+\.\d+ \d+\n|',' -\d+\.\d+ \d+\n)+\d+ \(0\.99\d*|1\.0\d*, ",
                 r"5.* \[-\d.*prompt_tokens: \d+",
                 r"^StatusCode.NOT_FOUND model\n$",
             ],
             strict=True,
         )
     ),
-    ids=["client", "stubs", "errors"],
+    ids=["client", "more of it", "stubs", "errors"],
 )
 def test_programs(server: Server, program: str, shown: str) -> None:
     command = [sys.executable, "-c", here(program, server)]
@@ -45,9 +46,11 @@ def test_programs(server: Server, program: str, shown: str) -> None:
 
 
 def test_commands(server: Server) -> None:
-    generated, tokenized, health, ready, metadata = (grpcurl(here(command, server)) for command in COMMANDS)
+    generated, tokenized, scored, health, ready, metadata = (grpcurl(here(command, server)) for command in COMMANDS)
     assert generated[-1]["final"]["usage"]["completionTokens"] <= 8
     assert len(tokenized[0]["tokenIds"]) > 3
+    assert scored[0]["scores"][0] == pytest.approx(1, abs=1e-5)
+    assert scored[0]["scores"][1] < 1
     assert health == [{"status": "SERVING"}]
     assert ready == [{"ready": True}]
     assert metadata == [{"name": "quire-chat", "platform": "quire"}]

@@ -15,14 +15,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+import transformers
 
-from quire import LLM, QuireError, RequestOutput, SamplingParams, StackError
+from quire import (
+    LLM,
+    PoolingParams,
+    QuireError,
+    RequestOutput,
+    SamplingParams,
+    StackError,
+    StructuredOutputsParams,
+)
 from quire.offline import llm as llm_module
 from quire.offline.prompts import PromptLike
 from tests.e2e.conftest import ROOT
 from tests.unit.cli.processes import children, is_running, until_ended, with_environment
+from tests.unit.worker.tiny_encoders import hidden_states, normalized
 
+CHAT_MODEL = ROOT / "quire" / "models" / "quire-chat"
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 64 << 20, "num_threads": 1}
 PROMPTS = [f"Count from {number} to 60." for number in range(24)]
 GREEDY = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
@@ -195,6 +208,91 @@ def test_chats_and_their_ends(llm: LLM) -> None:
     assert (by_token.token_ids, by_token.stop_reason) == (whole.token_ids[:3], whole.token_ids[2])
     several = llm.chat([[{"role": "user", "content": "Hello!"}]] * 3, GREEDY, use_tqdm=False)
     assert len({output.outputs[0].text for output in several}) == 1
+
+
+def test_prompts_tell_their_log_probabilities(llm: LLM) -> None:
+    params = SamplingParams(temperature=0, max_tokens=3, prompt_logprobs=3)
+    (first, again) = llm.generate([PROMPTS[0]] * 2, params, use_tqdm=False)
+
+    assert first.prompt_logprobs is not None
+    assert first.prompt_logprobs[0] is None
+    assert (
+        "".join(
+            str(entry[token_id].decoded_token)
+            for token_id, entry in zip(first.prompt_token_ids, first.prompt_logprobs, strict=True)
+            if entry is not None
+        )
+        == str(first.prompt)[len("Count") :]
+    )
+    for token_id, entry in zip(first.prompt_token_ids[1:], first.prompt_logprobs[1:], strict=True):
+        assert entry is not None
+        ranks = sorted(logprob.rank or 0 for logprob in entry.values())
+        assert ranks == [1, 2, 3] if len(entry) == 3 else ranks[:3] == [1, 2, 3] and (entry[token_id].rank or 0) > 3
+        likeliest_first = sorted(entry.values(), key=lambda logprob: logprob.rank or 0)
+        assert [one.logprob for one in likeliest_first] == sorted((one.logprob for one in entry.values()), reverse=True)
+    assert again.prompt_logprobs is not None
+    assert [entry and list(entry) for entry in again.prompt_logprobs] == [
+        entry and list(entry) for entry in first.prompt_logprobs
+    ]
+
+
+def test_outputs_are_held_to_a_structure(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"x": {"enum": [1, 2]}}, "required": ["x"], "additionalProperties": False}
+    by_schema = StructuredOutputsParams(json=schema)
+    outputs = llm.generate(
+        PROMPTS[:2], SamplingParams(structured_outputs=by_schema, max_tokens=40, n=2, best_of=3), use_tqdm=False
+    )
+    answers = [completion.text for output in outputs for completion in output.outputs]
+    assert len(answers) == 4
+    assert all(json.loads(answer)["x"] in (1, 2) for answer in answers)
+    choice = SamplingParams(structured_outputs={"choice": ["red", "blue"]})
+    assert texts(llm.generate("Colour:", choice, use_tqdm=False))[0] in ("red", "blue")
+    with pytest.raises(QuireError, match=r"options\.structure\.regex"):
+        llm.generate("x", SamplingParams(structured_outputs={"regex": "("}), use_tqdm=False)
+
+
+def test_a_conversation_is_continued_and_told_of_tools(llm: LLM) -> None:
+    user: dict[str, Any] = {"role": "user", "content": "What is 7 plus 5?"}
+    greedy = SamplingParams(temperature=0, max_tokens=20)
+    (output,) = llm.chat(
+        [user, {"role": "assistant", "content": "7 plus"}], greedy, use_tqdm=False, continue_final_message=True
+    )
+    assert output.outputs[0].text == " 5 is 12."
+    tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "1", "content": "12"}
+    both = [[user], [user, {"role": "assistant", "tool_calls": [call]}, result]]
+    told, plain = (llm.chat(both, greedy, tools=tools, use_tqdm=False) for tools in ([tool], None))
+    assert all('"add"' in str(output.prompt) for output in told)
+    assert ['"add"' in str(output.prompt) for output in plain] == [False, True]
+    (own,) = llm.chat([user], greedy, chat_template="{{ a }}{{ messages[0].content }}", chat_template_kwargs={"a": "b"})
+    assert own.prompt == "bWhat is 7 plus 5?"
+
+
+def test_embeddings_and_scores_are_those_of_the_model(llm: LLM) -> None:
+    model = transformers.AutoModel.from_pretrained(CHAT_MODEL, dtype=torch.float32).eval()
+    prompts: list[PromptLike] = [*PROMPTS[:20], {"prompt_token_ids": [5, 6, 7]}]
+    outputs = llm.embed(prompts, use_tqdm=False)
+    assert [output.prompt_token_ids for output in outputs][-1] == [5, 6, 7]
+    for output in (outputs[0], outputs[19], outputs[20]):
+        last = hidden_states(model, output.prompt_token_ids)[-1]
+        np.testing.assert_allclose(output.outputs.embedding, normalized(last), atol=1e-5)
+    (raw,) = llm.embed(PROMPTS[0], pooling_params=PoolingParams(normalize=False), use_tqdm=False)
+    np.testing.assert_allclose(raw.outputs.embedding, hidden_states(model, raw.prompt_token_ids)[-1], atol=1e-4)
+
+    cosine = float(np.dot(outputs[0].outputs.embedding, outputs[1].outputs.embedding))
+    one, other = llm.score(PROMPTS[0], PROMPTS[:2], use_tqdm=False)
+    assert [one.outputs.score, other.outputs.score] == pytest.approx([1, cosine], abs=1e-5)
+    assert other.prompt_token_ids == outputs[0].prompt_token_ids + outputs[1].prompt_token_ids
+    pairs = llm.score(PROMPTS[:2], PROMPTS[1::-1], use_tqdm=False)
+    assert [pair.outputs.score for pair in pairs] == pytest.approx([cosine, cosine], abs=1e-5)
+    with pytest.raises(ValueError, match="data_1 has 2 texts: use one, or 3 as in data_2"):
+        llm.score(["a", "b"], ["a", "b", "c"])
+    with pytest.raises(ValueError, match="pooling_params has 1 entries for 2 prompts"):
+        llm.embed(["a", "b"], pooling_params=[PoolingParams()])
+    with pytest.raises(QuireError, match="not trained for fewer") as raised:
+        llm.embed("a", pooling_params=PoolingParams(dimensions=2), use_tqdm=False)
+    assert raised.value.param == "pooling.dimensions"
 
 
 def test_each_prompt_may_have_its_own_parameters(llm: LLM) -> None:

@@ -100,6 +100,31 @@ def test_models(client: ollama.Client, server: Server) -> None:
     assert "completion" in (shown.capabilities or [])
 
 
+def test_embed(client: ollama.Client, server: Server) -> None:
+    answer = client.embed(server.model, ["What is 2 plus 3?", "x " * 5000])
+    assert [len(vector) for vector in answer.embeddings] == [len(answer.embeddings[0])] * 2
+    assert all(abs(sum(value * value for value in vector) - 1) < 1e-5 for vector in answer.embeddings)
+    assert (answer.prompt_eval_count or 0) > 2048
+    with pytest.raises(ollama.ResponseError, match="leave 'truncate' out"):
+        client.embed(server.model, "x " * 5000, truncate=False)
+
+
+def test_a_limit_of_any_size_is_the_context_s_at_most(client: ollama.Client, server: Server) -> None:
+    options = GREEDY | {"num_predict": 32_768, "stop": ["."]}
+    assert client.chat(server.model, QUESTION, options=options).done_reason == "stop"
+
+
+def test_the_command_line_s_first_question(server: Server) -> None:
+    assert httpx.head(server.url).status_code == 200
+    assert httpx.get(server.url).text == "Ollama is running"
+
+
+def test_what_is_not_served_is_said_in_ollama_s_shape(client: ollama.Client) -> None:
+    with pytest.raises(ollama.ResponseError, match=r"^There is no POST /api/pull here\.") as missing:
+        client.pull("llama3")
+    assert missing.value.status_code == 404
+
+
 def test_errors_have_ollama_s_shape(client: ollama.Client, server: Server) -> None:
     with pytest.raises(ollama.ResponseError, match="`llama-none:latest` does not exist") as missing:
         client.chat("llama-none:latest", QUESTION)

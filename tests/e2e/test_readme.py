@@ -74,7 +74,22 @@ def test_a_batch(tmp_path: Path) -> None:
 
 
 def test_an_llm() -> None:
-    first, second, third = output(sys.executable, "-c", block("from quire import LLM")).splitlines()
+    first, second, third, fourth = output(sys.executable, "-c", block("from quire import LLM")).splitlines()
     assert first.startswith("Count from 3")
     assert second.startswith("Count from 7")
     assert third
+    score, size = fourth.split()
+    assert float(score) == pytest.approx(1, abs=1e-5)
+    assert int(size) > 1
+
+
+def test_more_of_an_llm() -> None:
+    *prompt, number, chat, size, scores = output(
+        sys.executable, "-c", block("from quire import LLM", "docs/offline.md")
+    ).splitlines()
+    assert [line.split()[0] for line in prompt][-2:] == ["9", "."]
+    assert all(re.search(r" -\d\S* \d+$", line) for line in prompt)
+    assert re.fullmatch("[0-9]{3}", number)
+    assert chat.strip() == "3 is 5."
+    assert int(size) > 1
+    assert json.loads(scores) == sorted(json.loads(scores), reverse=True)

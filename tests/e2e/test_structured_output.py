@@ -92,3 +92,35 @@ def test_a_schema_that_cannot_be_enforced_is_refused(client: openai.OpenAI, serv
         client.chat.completions.create(model=server.model, messages=ASK, response_format=schema)
     assert caught.value.param == "response_format.json_schema.schema"
     assert "not" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"guided_choice": ["a"], "allowed_token_ids": [7]}, "guided_choice"),
+        ({"guided_regex": "((((a{1,100}){1,100}){1,100}){1,100}){1,100}"}, "guided_regex"),
+        ({"allowed_token_ids": [65], "stop_token_ids": [65], "min_tokens": 3}, "allowed_token_ids"),
+    ],
+)
+def test_what_leaves_no_token_to_draw_is_the_requests_own_error(
+    client: openai.OpenAI, server: Server, body: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(model=server.model, messages=ASK, extra_body=body)
+    assert refused.value.param == param
+    assert refused.value.type == "invalid_request_error"
+
+
+def test_a_stream_in_which_nothing_is_left_to_draw_ends_with_the_requests_own_error(
+    client: openai.OpenAI, server: Server
+) -> None:
+    other_paths = client.with_options(base_url=server.url)
+    tokens: list[int] = []
+    for text in ("a", "b", "ab"):
+        tokens += other_paths.post("/tokenize", body={"prompt": text}, cast_to=dict[str, Any])["tokens"]
+    body = {"guided_regex": "ab[c-z]", "allowed_token_ids": tokens}
+    stream = client.chat.completions.create(model=server.model, messages=ASK, extra_body=body, stream=True)
+    with pytest.raises(openai.APIError) as refused:
+        list(stream)
+    assert refused.value.param == "guided_regex"
+    assert refused.value.type == "invalid_request_error"

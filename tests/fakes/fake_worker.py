@@ -35,6 +35,12 @@ class Script:
     deadly_token_id: int | None = None
     # Cannot be compiled.
     bad_grammar: str | None = None
+    # The stream breaks in place of the word that a grammar is prepared, so many times.
+    num_deaths_preparing: int = 0
+    # The stream breaks whenever this one is to be prepared.
+    deadly_grammar: str | None = None
+    # No grammar is prepared, and nothing after it done, before it is set.
+    preparation_gate: asyncio.Event | None = None
     # Awaited before each step's result leaves.
     gate: asyncio.Semaphore | None = None
 
@@ -77,6 +83,12 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                     continue
                 if request.HasField("prepare"):
                     self.grammars.append(request.prepare.grammar)
+                    is_deadly = request.prepare.grammar == self.script.deadly_grammar
+                    if is_deadly or self.script.num_deaths_preparing:
+                        self.script.num_deaths_preparing -= not is_deadly
+                        await context.abort(grpc.StatusCode.UNAVAILABLE, "scripted death")
+                    if self.script.preparation_gate is not None:
+                        await self.script.preparation_gate.wait()
                     error = "" if request.prepare.grammar != self.script.bad_grammar else "This grammar is bad."
                     prepared = worker_pb2.GrammarPrepared(key=request.prepare.key, error=error)
                     yield worker_pb2.RunResponse(prepared=prepared)

@@ -73,7 +73,9 @@ class SamplingParams(_message.Message):
     top_k: _builtins.int
     """Keep the k likeliest tokens; 0 keeps all. Default 0."""
     top_p: _builtins.float
-    """Keep the fewest likeliest tokens whose probabilities sum to at least this. Over 0 to 1, default 1."""
+    """Keep the fewest likeliest tokens whose probabilities sum to at least this; 0 keeps the likeliest alone. 0 to 1,
+    default 1. The router never passes 0 on.
+    """
     min_p: _builtins.float
     """Keep tokens at least this many times as likely as the likeliest. 0 to 1, default 0."""
     repetition_penalty: _builtins.float

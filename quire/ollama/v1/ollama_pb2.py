@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/ollama/v1/ollama.proto\x12\x0fquire.ollama.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x13\n\x11ListModelsRequest\"\x1a\n\x18ListRunningModelsRequest\"\x13\n\x11GetVersionRequest2\x9e\x04\n\rOllamaService\x12J\n\x04\x43hat\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/api/chat:\x01*0\x01\x12R\n\x08Generate\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x18\x82\xd3\xe4\x93\x02\x12\"\r/api/generate:\x01*0\x01\x12M\n\tShowModel\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/api/show:\x01*\x12Y\n\nListModels\x12\".quire.ollama.v1.ListModelsRequest\x1a\x14.google.api.HttpBody\"\x11\x82\xd3\xe4\x93\x02\x0b\x12\t/api/tags\x12\x65\n\x11ListRunningModels\x12).quire.ollama.v1.ListRunningModelsRequest\x1a\x14.google.api.HttpBody\"\x0f\x82\xd3\xe4\x93\x02\t\x12\x07/api/ps\x12\\\n\nGetVersion\x12\".quire.ollama.v1.GetVersionRequest\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\x0c/api/versionb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/ollama/v1/ollama.proto\x12\x0fquire.ollama.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x13\n\x11ListModelsRequest\"\x1a\n\x18ListRunningModelsRequest\"\x13\n\x11GetVersionRequest\"\x10\n\x0eGetRootRequest2\xc6\x05\n\rOllamaService\x12J\n\x04\x43hat\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/api/chat:\x01*0\x01\x12R\n\x08Generate\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x18\x82\xd3\xe4\x93\x02\x12\"\r/api/generate:\x01*0\x01\x12L\n\x05\x45mbed\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x15\x82\xd3\xe4\x93\x02\x0f\"\n/api/embed:\x01*0\x01\x12M\n\tShowModel\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/api/show:\x01*\x12Y\n\nListModels\x12\".quire.ollama.v1.ListModelsRequest\x1a\x14.google.api.HttpBody\"\x11\x82\xd3\xe4\x93\x02\x0b\x12\t/api/tags\x12\x65\n\x11ListRunningModels\x12).quire.ollama.v1.ListRunningModelsRequest\x1a\x14.google.api.HttpBody\"\x0f\x82\xd3\xe4\x93\x02\t\x12\x07/api/ps\x12\\\n\nGetVersion\x12\".quire.ollama.v1.GetVersionRequest\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\x12\x0c/api/version\x12X\n\x07GetRoot\x12\x1f.quire.ollama.v1.GetRootRequest\x1a\x14.google.api.HttpBody\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x01/Z\x0b\x42\t\n\x04HEAD\x12\x01/b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OLLAMASERVICE'].methods_by_name['Chat']._serialized_options = b'\202\323\344\223\002\016\"\t/api/chat:\001*'
   _globals['_OLLAMASERVICE'].methods_by_name['Generate']._loaded_options = None
   _globals['_OLLAMASERVICE'].methods_by_name['Generate']._serialized_options = b'\202\323\344\223\002\022\"\r/api/generate:\001*'
+  _globals['_OLLAMASERVICE'].methods_by_name['Embed']._loaded_options = None
+  _globals['_OLLAMASERVICE'].methods_by_name['Embed']._serialized_options = b'\202\323\344\223\002\017\"\n/api/embed:\001*'
   _globals['_OLLAMASERVICE'].methods_by_name['ShowModel']._loaded_options = None
   _globals['_OLLAMASERVICE'].methods_by_name['ShowModel']._serialized_options = b'\202\323\344\223\002\016\"\t/api/show:\001*'
   _globals['_OLLAMASERVICE'].methods_by_name['ListModels']._loaded_options = None
@@ -45,12 +47,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OLLAMASERVICE'].methods_by_name['ListRunningModels']._serialized_options = b'\202\323\344\223\002\t\022\007/api/ps'
   _globals['_OLLAMASERVICE'].methods_by_name['GetVersion']._loaded_options = None
   _globals['_OLLAMASERVICE'].methods_by_name['GetVersion']._serialized_options = b'\202\323\344\223\002\016\022\014/api/version'
+  _globals['_OLLAMASERVICE'].methods_by_name['GetRoot']._loaded_options = None
+  _globals['_OLLAMASERVICE'].methods_by_name['GetRoot']._serialized_options = b'\202\323\344\223\002\020\022\001/Z\013B\t\n\004HEAD\022\001/'
   _globals['_LISTMODELSREQUEST']._serialized_start=106
   _globals['_LISTMODELSREQUEST']._serialized_end=125
   _globals['_LISTRUNNINGMODELSREQUEST']._serialized_start=127
   _globals['_LISTRUNNINGMODELSREQUEST']._serialized_end=153
   _globals['_GETVERSIONREQUEST']._serialized_start=155
   _globals['_GETVERSIONREQUEST']._serialized_end=174
-  _globals['_OLLAMASERVICE']._serialized_start=177
-  _globals['_OLLAMASERVICE']._serialized_end=719
+  _globals['_GETROOTREQUEST']._serialized_start=176
+  _globals['_GETROOTREQUEST']._serialized_end=192
+  _globals['_OLLAMASERVICE']._serialized_start=195
+  _globals['_OLLAMASERVICE']._serialized_end=905
 # @@protoc_insertion_point(module_scope)

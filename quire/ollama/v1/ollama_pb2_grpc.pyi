@@ -38,11 +38,14 @@ class OllamaServiceStub:
     def __new__(cls, channel: _aio.Channel) -> OllamaServiceAsyncStub: ...
     Chat: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     Generate: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    Embed: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     ShowModel: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     ListModels: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]
     ListRunningModels: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.ListRunningModelsRequest, _httpbody_pb2.HttpBody]
     """What is loaded, which is what is served."""
     GetVersion: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]
+    GetRoot: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.GetRootRequest, _httpbody_pb2.HttpBody]
+    """By which clients see that a server is there."""
 
 @_typing.type_check_only
 class OllamaServiceAsyncStub(OllamaServiceStub):
@@ -53,11 +56,14 @@ class OllamaServiceAsyncStub(OllamaServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Chat: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     Generate: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    Embed: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     ShowModel: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     ListModels: _aio.UnaryUnaryMultiCallable[_ollama_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     ListRunningModels: _aio.UnaryUnaryMultiCallable[_ollama_pb2.ListRunningModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """What is loaded, which is what is served."""
     GetVersion: _aio.UnaryUnaryMultiCallable[_ollama_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    GetRoot: _aio.UnaryUnaryMultiCallable[_ollama_pb2.GetRootRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """By which clients see that a server is there."""
 
 class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
     """Ollama's API, in the manner of quire.openai.v1.OpenAIService: a stream is application/x-ndjson messages of whole lines,
@@ -73,6 +79,13 @@ class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
 
     @_abc_1.abstractmethod
     def Generate(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+
+    @_abc_1.abstractmethod
+    def Embed(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
@@ -106,5 +119,13 @@ class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ollama_pb2.GetVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+
+    @_abc_1.abstractmethod
+    def GetRoot(
+        self,
+        request: _ollama_pb2.GetRootRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """By which clients see that a server is there."""
 
 def add_OllamaServiceServicer_to_server(servicer: OllamaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -501,18 +501,22 @@ class SequenceError(_message.Message):
 
     WIRE_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    IS_REQUEST_AT_FAULT_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
     message: _builtins.str
     """A sentence for the client."""
+    is_request_at_fault: _builtins.bool
+    """Whether it is the request itself that cannot be met, as its constraints leave no token or its grammar cannot be run."""
     def __init__(
         self,
         *,
         wire_id: _builtins.int = ...,
         message: _builtins.str = ...,
+        is_request_at_fault: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "wire_id", b"wire_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_request_at_fault", b"is_request_at_fault", "message", b"message", "wire_id", b"wire_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

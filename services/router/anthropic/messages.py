@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Literal
+
+from pydantic import Field
 
 from services.router.anthropic.blocks import (
     Block,
@@ -18,20 +20,23 @@ from services.router.anthropic.blocks import (
     text_of,
 )
 from services.router.chat.thinking import thought
+from services.router.chat.tools import check_call_made
 from services.router.openai.body import Body
 
 
 class Turn(Body):
-    role: Literal["user", "assistant", "system"]
-    content: StringOrBlocks
+    role: Literal["user", "assistant", "system"] = Field(description="Who says it.")
+    content: StringOrBlocks = Field(description="A text, or blocks.")
 
-    def to_template(self, param: str) -> list[dict[str, Any]]:
-        """`param`: what the turn is called in errors. Raises ApiError."""
+    def to_template(self, param: str, made: set[str]) -> list[dict[str, Any]]:
+        """`param`: its name in errors. `made`: the ids of the calls of turns before, to which its own are added. Raises
+        ApiError."""
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
         if self.role == "assistant":
+            made.update(block.id for block in self.content if isinstance(block, ToolUseBlock))
             return [_assistant(self.content, f"{param}.content")]
-        return _others(self.role, self.content, f"{param}.content")
+        return _others(self.role, self.content, f"{param}.content", made)
 
 
 def _assistant(blocks: Sequence[Block], param: str) -> dict[str, Any]:
@@ -58,7 +63,7 @@ def _assistant(blocks: Sequence[Block], param: str) -> dict[str, Any]:
     return message
 
 
-def _others(role: str, blocks: Sequence[Block], param: str) -> list[dict[str, Any]]:
+def _others(role: str, blocks: Sequence[Block], param: str, made: Set[str]) -> list[dict[str, Any]]:
     """A tool's result is a message of its own, between the texts around it."""
     messages: list[dict[str, Any]] = []
     texts: list[str] = []
@@ -75,6 +80,7 @@ def _others(role: str, blocks: Sequence[Block], param: str) -> list[dict[str, An
             case ToolResultBlock() if role == "user":
                 end_texts()
                 content = text_of(block.content, f"{param}[{index}].content")
+                check_call_made(block.tool_use_id, made, f"{param}[{index}].tool_use_id")
                 messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": content})
             case _:
                 raise not_supported(block.type, f"{param}[{index}]")

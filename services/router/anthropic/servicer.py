@@ -16,12 +16,14 @@ from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.openai.json import dump
 from services.router.openai.validation import parsing_work, read_body
+from services.router.placement import Placement
 from services.router.tokenizer import TextThreads
 
 
 @dataclass(frozen=True, slots=True)
 class AnthropicServicer:
     calls: Calls
+    placement: Placement
     chats: ChatService
     metrics: RequestMetrics
     threads: TextThreads
@@ -44,5 +46,5 @@ class AnthropicServicer:
         body = await read_body(self.threads, request.data, CountTokensBody)
         self.metrics.ignored_fields["messages.count_tokens"] += body.num_ignored_fields
         chat = await self.threads.run(parsing_work(request.data), body.to_chat)
-        count = await self.chats.count_tokens(chat, context)
-        return HttpBody(content_type=JSON, data=dump({"input_tokens": count}))
+        prompt = await self.chats.prompt(chat, await self.placement.model(chat.model))
+        return HttpBody(content_type=JSON, data=dump({"input_tokens": len(prompt)}))

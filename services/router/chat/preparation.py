@@ -10,16 +10,18 @@ from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser, PlainParser
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextParser
+from services.router.chat.tool_faults import names_tool
 from services.router.chat.turn import Turn, plan_turn
 from services.router.chat_template import text_of
+from services.router.errors import ApiError
 from services.router.generation import GenerationRequest, Usage
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.prompts import encode_chat
 from shared.placement import chat_key
 
 
-async def encode_turn(turn: Turn, model: ServedModel) -> list[int]:
-    """Its prompt. Raises ApiError."""
+async def encode_turn(turn: Turn, model: ServedModel, *, checks_length: bool = True) -> list[int]:
+    """Its prompt. `checks_length`: as in encode_chat. Raises ApiError."""
     request = turn.request
     return await encode_chat(
         model,
@@ -33,6 +35,7 @@ async def encode_turn(turn: Turn, model: ServedModel) -> list[int]:
         documents=request.documents,
         truncation=request.options.truncation,
         max_tokens=request.options.stop.max_tokens,
+        checks_length=checks_length,
         param=request.messages_param,
     )
 
@@ -43,14 +46,20 @@ async def prepare(
     """What to generate, and what tells each choice's text apart. Raises ApiError."""
     check_generates(model.info)
     turn = await plan_turn(request, model, forms)
-    options = dataclasses.replace(request.options, structure=turn.structure)
     prompt = await encode_turn(turn, model)
+    text_plan = await turn.text_plan(model, prompt, request.options.skip_special_tokens)
+    answer_form = turn.answer_form(text_plan, model)
+    options = dataclasses.replace(request.options, structure=turn.structure, around_structure=answer_form.around)
     params = (request.messages_param, request.max_tokens_param)
-    max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
+    max_tokens = output_budget(
+        model.info, len(prompt), options.stop.max_tokens, params, clamps=request.clamps_max_tokens
+    )
     turns = ((message["role"], text_of(message)) for message in turn.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
-    generation_request = await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
-    text_plan = await turn.text_plan(model, prompt, options.skip_special_tokens)
+    try:
+        generation_request = await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
+    except ApiError as error:
+        raise await names_tool(error, request) from None
     if text_plan.is_plain:
         return generation_request, [PlainParser() for _ in range(options.n)]
     visible = model.tokenizer.vocabulary.special_ids(text_plan.hidden_tokens)

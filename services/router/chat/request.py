@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.router.chat.tools import AS_IT_LIKES, Tool, ToolChoice
+from services.router.chat.tools import AS_IT_LIKES, OPENAI_PATH, Tool, ToolChoice, ToolPath
 from services.router.options import GenerationOptions
 
 
@@ -26,7 +26,9 @@ class ChatRequest:
     chat_template: str | None = None
     template_kwargs: Mapping[str, Any] | None = None
     documents: Sequence[Mapping[str, Any]] | None = None
-    # What the API calls its messages, a tool by its index and its limit of new tokens, in errors.
+    # What the API calls its messages, its tools and its limit of new tokens, in errors.
     messages_param: str = "messages"
-    tool_path: str = "tools[{}].function"
+    tool_path: ToolPath = OPENAI_PATH
     max_tokens_param: str = "max_tokens"
+    # Whether a limit beyond the context means the context's, as the API has it, and not an error.
+    clamps_max_tokens: bool = False

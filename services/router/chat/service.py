@@ -54,15 +54,9 @@ class ChatService:
             await self.answers.send(generation_request, span, context, writer, stream=stream)
 
     async def prompt(self, request: ChatRequest, model: ServedModel) -> list[int]:
-        """The tokens that the model would answer. Raises ApiError."""
-        return await encode_turn(await plan_turn(request, model, self.forms), model)
-
-    async def count_tokens(self, request: ChatRequest, context: Any) -> int:
-        """How many tokens its prompt has. Raises ApiError, also where they leave no room for an answer."""
-        model = await self.generator.placement.model(request.model)
-        generation_request, _ = await prepare(request, model, caller_of(context), "", self.forms)
-        (prompt,) = generation_request.prompts
-        return len(prompt)
+        """The tokens that the model would answer, more than its context too: who asks may want to know how many. Raises
+        ApiError."""
+        return await encode_turn(await plan_turn(request, model, self.forms), model, checks_length=False)
 
 
 class MessageWriter:

@@ -23,15 +23,16 @@ class TextPlan:
     calls: Callable[[Feed, MessageBuilder, Functions], Reading[None]] | None = None
     # Whether a text begins in the middle of reasoning.
     is_inside: bool = False
-    # The token that ends reasoning, where it is one.
+    # The token that ends reasoning, where it is one; and how any token reads, to find the last one where it is not.
     end_token_id: int | None = None
+    token_text: Callable[[int], str] = str
     functions: Functions | None = None
     max_calls: int | None = None
+    # What marks its parts.
+    tags: tuple[str, ...] = ()
     # Special tokens that only the parsers see.
     hidden_tokens: tuple[str, ...] = ()
     new_id: Ids = openai_id
-    # How a message ends that has calls and was not cut.
-    end_of_calls: EndReason = EndReason.TOOL_CALLS
 
     @property
     def is_plain(self) -> bool:
@@ -57,11 +58,11 @@ class TextParser:
         feed.is_over = reason is not None
         next(self._reading, None)
         if may_reason:
-            self._count(delta.token_ids)
+            self._count(delta)
         content, reasoning, calls = builder.take()
         end_reason = None if reason is None else END_REASONS[reason]
         if end_reason is EndReason.STOP and builder.has_calls:
-            end_reason = self._plan.end_of_calls
+            end_reason = EndReason.TOOL_CALLS
         return MessageDelta(delta.index, content, reasoning, calls, delta.logprobs, end_reason)
 
     @property
@@ -77,11 +78,16 @@ class TextParser:
             yield from plan.calls(self._feed, self._builder, plan.functions or {})
         yield from pass_through(self._feed, self._builder)
 
-    def _count(self, token_ids: list[int]) -> None:
-        """Text may lag behind its tokens, so the token that ends reasoning is looked for, not its text."""
-        end = self._plan.end_token_id
+    def _count(self, delta: ChoiceDelta) -> None:
+        """Text may lag behind its tokens, so the token that ends reasoning is looked for, where it is one."""
+        end, token_ids, builder = self._plan.end_token_id, delta.token_ids, self._builder
         if end is not None and end in token_ids:
             self._num_reasoning_tokens += token_ids.index(end) + 1
-            self._builder.reasoning_is_over = True
-        else:
-            self._num_reasoning_tokens += len(token_ids)
+            builder.reasoning_is_over = True
+            return
+        num_chars = len(delta.text) - builder.num_left_by_reasoning
+        for token_id in token_ids:
+            if builder.reasoning_is_over and num_chars <= 0:
+                return
+            self._num_reasoning_tokens += 1
+            num_chars -= len(self._plan.token_text(token_id))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
+
+# OpenAI's words.
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 
 
 def thought(message: dict[str, Any], reasoning: str) -> None:
@@ -20,3 +24,13 @@ def thinking_kwargs(enabled: bool | None, effort: str | None = None) -> dict[str
     if effort is not None:
         kwargs["reasoning_effort"] = effort
     return kwargs or None
+
+
+def effort_kwargs(effort: str | None, kwargs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """A template's arguments, with how much the model is to reason (a ReasoningEffort) where they do not say it."""
+    if effort is None:
+        return kwargs
+    said: dict[str, Any] = {"reasoning_effort": effort}
+    if effort == "none":
+        said["enable_thinking"] = False
+    return said | dict(kwargs or {})

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.router.chat.tools import Tool, ToolChoice, ToolMode
+from services.router.chat.tools import Tool, ToolChoice, ToolMode, ToolPath
 from services.router.structure import Structure, StructureKind
 
 # Keywords whose values are no schemas.
@@ -19,18 +19,26 @@ _MAY_NEED_MORE = frozenset(
 )
 
 
-def structure_of(tools: Sequence[Tool], choice: ToolChoice) -> Structure | None:
+def structure_of(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> Structure | None:
     """For a named function, its arguments; for a required call, an array of calls with name and parameters, in vLLM's
     form. None where the model is free. `tools`: checked."""
     match choice.mode:
         case ToolMode.NAMED:
-            (tool,) = (tool for tool in tools if tool.name == choice.name)
-            schema = _parameters(tool)
+            (index,) = (index for index, tool in enumerate(tools) if tool.name == choice.name)
+            return arguments_structure(tools[index], path.schema(index))
         case ToolMode.REQUIRED:
-            schema = _calls(tools, choice.parallel)
+            return calls_structure(tools, choice.parallel, path)
         case _:
             return None
-    return Structure(StructureKind.JSON_SCHEMA, json.dumps(schema, ensure_ascii=False))
+
+
+def arguments_structure(tool: Tool, param: str) -> Structure:
+    """`param`: its parameters' name in errors."""
+    return Structure(StructureKind.JSON_SCHEMA, json.dumps(_parameters(tool), ensure_ascii=False), param)
+
+
+def calls_structure(tools: Sequence[Tool], parallel: bool, path: ToolPath) -> Structure:
+    return Structure(StructureKind.JSON_SCHEMA, json.dumps(_calls(tools, parallel), ensure_ascii=False), path.all)
 
 
 def _calls(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -15,6 +15,8 @@ MAX_TOOLS = 128
 # Of one function's parameters, and of all functions together with their descriptions.
 MAX_SCHEMA_CHARS = 65_536
 MAX_TOOLS_CHARS = 1_048_576
+# As deep as a body's JSON may be over HTTP. How deep Python's own encoder goes is another number in each version.
+MAX_SCHEMA_DEPTH = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +59,42 @@ class ToolChoice:
 AS_IT_LIKES = ToolChoice()
 
 
-def check_tools(tools: Sequence[Tool], choice: ToolChoice, path: str) -> int:
-    """How many characters the tools have as JSON. `path`: names one in errors, by its index. Takes milliseconds for
-    large schemas. Raises ApiError."""
-    list_param = path.partition("[")[0]
+@dataclass(frozen=True, slots=True)
+class ToolPath:
+    """What an API calls its tools, in errors."""
+
+    # One of them, by its index.
+    tool: str = "tools[{}].function"
+    # Its schema.
+    parameters: str = "parameters"
+
+    @property
+    def all(self) -> str:
+        return self.tool.partition("[")[0]
+
+    def schema(self, index: int) -> str:
+        return f"{self.tool.format(index)}.{self.parameters}"
+
+
+OPENAI_PATH = ToolPath()
+
+
+def check_tools(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> int:
+    """How many characters the tools have as JSON. Takes milliseconds for large schemas. Raises ApiError."""
+    list_param = path.all
     if len(tools) > MAX_TOOLS:
         raise too_many(list_param, MAX_TOOLS, len(tools))
     names: set[str] = set()
     size = 0
     for index, tool in enumerate(tools):
-        param = path.format(index)
+        param = path.tool.format(index)
         if not NAME.fullmatch(tool.name):
             message = "a function's name has 1 to 64 characters: a-z, A-Z, 0-9, underscores and dashes"
             raise invalid(f"Invalid '{param}.name': {message}.", f"{param}.name", "invalid_value")
         if tool.name in names:
             raise invalid(f"Invalid '{param}.name': another tool has this name.", f"{param}.name", "invalid_value")
         names.add(tool.name)
-        size += len(tool.name) + len(tool.description) + _schema_chars(tool, f"{param}.parameters")
+        size += len(tool.name) + len(tool.description) + _schema_chars(tool, path.schema(index))
     if size > MAX_TOOLS_CHARS:
         message = f"Invalid '{list_param}': {size} characters in all; {MAX_TOOLS_CHARS} at most."
         raise invalid(message, list_param, "invalid_value")
@@ -91,11 +112,27 @@ def _schema_chars(tool: Tool, param: str) -> int:
         return 0
     if tool.parameters.get("type", "object") != "object":
         raise invalid(f"Invalid '{param}': the schema must be an object's ('type': 'object').", param, "invalid_value")
+    if _is_deeper(tool.parameters, MAX_SCHEMA_DEPTH):
+        message = f"Invalid '{param}': the schema is nested more than {MAX_SCHEMA_DEPTH} deep."
+        raise invalid(message, param, "invalid_value")
     size = len(json.dumps(tool.parameters))
     if size > MAX_SCHEMA_CHARS:
         message = f"Invalid '{param}': the schema has {size} characters as JSON; {MAX_SCHEMA_CHARS} at most."
         raise invalid(message, param, "invalid_value")
     return size
+
+
+def _is_deeper(value: Any, depth: int) -> bool:
+    level = [value]
+    for _ in range(depth):
+        inner: list[Any] = []
+        for outer in level:
+            if isinstance(outer, Mapping):
+                inner += outer.values()
+            elif isinstance(outer, list):
+                inner += outer
+        level = inner
+    return any(isinstance(outer, Mapping | list) for outer in level)
 
 
 def check_tool_messages(messages: Sequence[Mapping[str, Any]]) -> None:
@@ -108,5 +145,10 @@ def check_tool_messages(messages: Sequence[Mapping[str, Any]]) -> None:
         param = f"messages[{index}].tool_call_id"
         if "tool_call_id" not in message:
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-        if message["tool_call_id"] not in made:
-            raise invalid(f"Invalid '{param}': no message before it makes a call of this id.", param, "invalid_value")
+        check_call_made(message["tool_call_id"], made, param)
+
+
+def check_call_made(call_id: str, made: Set[str], param: str) -> None:
+    """`made`: the ids of all calls before. `param`: the result's field with its call's id. Raises ApiError."""
+    if call_id not in made:
+        raise invalid(f"Invalid '{param}': no message before it makes a call of this id.", param, "invalid_value")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from services.router.chat.answer_grammar import AnswerForm, Tags
 from services.router.chat.forms import FormChoice, ModelForms
-from services.router.chat.message import EndReason
 from services.router.chat.parsers import forced
 from services.router.chat.parsers.form import openai_id
 from services.router.chat.parsers.plain import PLAIN
@@ -16,7 +16,6 @@ from services.router.chat.text_parser import TextPlan
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
 from services.router.chat.tools import ToolMode, check_tools
-from services.router.errors import invalid
 from services.router.model import ServedModel
 from services.router.structure import Structure
 
@@ -39,8 +38,7 @@ class Turn:
     async def text_plan(self, model: ServedModel, prompt: list[int], skip_special_tokens: bool) -> TextPlan:
         """`prompt`: the rendered one."""
         choice, tools = self.request.tool_choice, self.request.tools
-        # A grammar begins with the first token and leaves no room for reasoning.
-        reasoning = self.forms.reasoning if self.structure is None else None
+        reasoning = self.forms.reasoning
         form = self.forms.tools if tools and choice.mode is ToolMode.AUTO and self.structure is None else None
         calls = None if form is None else form.read
         if choice.mode is ToolMode.REQUIRED:
@@ -52,6 +50,10 @@ class Turn:
         vocabulary = model.tokenizer.vocabulary
         if reasoning is not None:
             is_open = reasoning.is_open(await self._tail(model, prompt))
+            if self.structure is not None and (is_open is False or (is_open is None and self.is_continued)):
+                # A structure is held to from the first token on.
+                reasoning = None
+        if reasoning is not None:
             is_inside = reasoning.starts_inside if is_open is None else is_open
             end_token_id = vocabulary.token_id(reasoning.end)
             tokens = (*tokens, *reasoning.tokens)
@@ -61,16 +63,27 @@ class Turn:
             calls=calls,
             is_inside=is_inside,
             end_token_id=end_token_id,
+            token_text=vocabulary.shown_text,
             functions={tool.name: tool.parameters for tool in tools},
             max_calls=None if choice.parallel else 1,
+            tags=tokens,
             hidden_tokens=tuple(token for token in tokens if vocabulary.token_id(token) in special),
             new_id=openai_id if self.forms.tools is None else self.forms.tools.new_id,
-            # As OpenAI has it: who names the function knows that it is called.
-            end_of_calls=EndReason.STOP if choice.mode is ToolMode.NAMED else EndReason.TOOL_CALLS,
         )
 
+    def answer_form(self, plan: TextPlan, model: ServedModel) -> AnswerForm:
+        """What the texts that `plan` reads may be beside the structure."""
+        ids = {tag: model.tokenizer.vocabulary.token_id(tag) for tag in plan.tags}
+        tags = Tags({tag: token_id for tag, token_id in ids.items() if token_id is not None})
+        return AnswerForm(tags, plan.reasoning, plan.is_inside)
+
+    @property
+    def is_continued(self) -> bool:
+        """Whether the answer goes on with the last message."""
+        return self.request.continue_final_message
+
     async def _tail(self, model: ServedModel, prompt: list[int]) -> str:
-        if not self.request.continue_final_message:
+        if not self.is_continued:
             (text,) = await model.tokenizer.decode([prompt[-_NUM_TAIL_TOKENS:]])
             return text
         assert self.forms.reasoning is not None
@@ -89,9 +102,6 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
     else:
         structure = None
     structure = structure or request.options.structure
-    kwargs = request.template_kwargs
-    if structure is not None and forms.reasoning is not None:
-        kwargs = {"enable_thinking": False, **(kwargs or {})}
     # With `none`, the model is not told of tools that it must not call.
     tools = () if request.tool_choice.mode is ToolMode.NONE else request.tools
     messages, template_tools = request.messages, None
@@ -104,15 +114,12 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
         form = forms.tools if structure is None else None
         text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
         messages = with_instructions(messages, text, template)
-    return Turn(request, forms, messages, template_tools, kwargs, structure)
+    return Turn(request, forms, messages, template_tools, request.template_kwargs, structure)
 
 
 def _checked(request: ChatRequest) -> Structure | None:
-    try:
-        check_tools(request.tools, request.tool_choice, request.tool_path)
-        return structure_of(request.tools, request.tool_choice)
-    except RecursionError:
-        raise invalid("Invalid 'tools': a schema is nested too deeply.", "tools", "invalid_value") from None
+    check_tools(request.tools, request.tool_choice, request.tool_path)
+    return structure_of(request.tools, request.tool_choice, request.tool_path)
 
 
 def _has_calls(message: Mapping[str, Any]) -> bool:

@@ -18,6 +18,8 @@ class InputOptions:
     # Longer inputs are cut to so many tokens, -1 for as many as the model takes; None: they are refused.
     truncate_prompt_tokens: int | None = None
     add_special_tokens: bool = True
+    # What to do about an input that is too long, besides shortening it, in the API's words.
+    remedy: str = "set 'truncate_prompt_tokens'"
 
     def max_tokens(self, model: ServedModel) -> int | None:
         """To cut to. Raises ApiError where that is more than the model takes."""
@@ -48,9 +50,9 @@ async def encode_texts(
         for text, param in zip(texts, params, strict=True):
             least = len(text) // tokenizer.max_token_chars
             if least > model.info.max_model_len:
-                raise _too_long(model, f"at least {least}", param)
+                raise _too_long(model, f"at least {least}", param, options)
         prompts = await tokenizer.encode(texts, options.add_special_tokens)
-    return _check_lengths(model, prompts, params)
+    return _check_lengths(model, prompts, params, options)
 
 
 def check_token_inputs(
@@ -59,25 +61,27 @@ def check_token_inputs(
     """Cut as the options say. Raises ApiError for ids that the model has not, or too many."""
     max_tokens = options.max_tokens(model)
     cut = [token_ids[:max_tokens] for token_ids in inputs]
-    _check_lengths(model, cut, params)
+    _check_lengths(model, cut, params, options)
     for token_ids, param in zip(cut, params, strict=True):
         check_token_range(model, token_ids, param)
     return cut
 
 
-def _check_lengths(model: ServedModel, prompts: list[list[int]], params: Sequence[str]) -> list[list[int]]:
+def _check_lengths(
+    model: ServedModel, prompts: list[list[int]], params: Sequence[str], options: InputOptions
+) -> list[list[int]]:
     for prompt, param in zip(prompts, params, strict=True):
         if not prompt:
             raise invalid(f"Invalid '{param}': it has no tokens.", param)
         if len(prompt) > model.info.max_model_len:
-            raise _too_long(model, str(len(prompt)), param)
+            raise _too_long(model, str(len(prompt)), param, options)
     return prompts
 
 
-def _too_long(model: ServedModel, count: str, param: str) -> ApiError:
+def _too_long(model: ServedModel, count: str, param: str, options: InputOptions) -> ApiError:
     return ApiError(
         ErrorKind.CONTEXT_LENGTH,
         f"This model's maximum context length is {model.info.max_model_len} tokens. However, '{param}' has {count}. "
-        "Please shorten it, or set 'truncate_prompt_tokens'.",
+        f"Please shorten it, or {options.remedy}.",
         param,
     )

@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
 from services.router.chat.message import EndReason, MessageDelta
-from services.router.chat.request import ChatRequest
-from services.router.chat.tools import check_tool_messages
 from services.router.converters import sampling_from_proto, stop_from_proto
-from services.router.errors import invalid, too_many
+from services.router.errors import invalid
 from services.router.generation import ChoiceDelta, Usage
-from services.router.inference.tools import (
-    TOOL_PATH,
-    tool_calls_from_proto,
-    tool_choice_from_proto,
-    tools_from_proto,
-)
 from services.router.options import GenerationOptions
-from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import check_ranges, check_stop_strings
 from services.router.structure import Structure, StructureKind
-from services.router.submission import FinishReason, TokenLogprob
+from services.router.submission import FinishReason, PromptLogprob, TokenLogprob
+from services.router.truncation import Truncation
 
 _FINISH_REASONS = {
     FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,
@@ -57,10 +49,24 @@ def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> 
         bad_words=tuple(options.bad_words),
         n=n,
         skip_special_tokens=options.skip_special_tokens if options.HasField("skip_special_tokens") else True,
+        includes_stop=options.include_stop_str_in_output,
+        truncation=_truncation_from_proto(options),
         cache_salt=options.cache_salt,
         priority=options.priority,
+        prompt_cache_key=options.prompt_cache_key,
         path=_OPTIONS,
     )
+
+
+def _truncation_from_proto(options: inference_pb2.GenerationOptions) -> Truncation | None:
+    """Raises ApiError where nothing would be left."""
+    if not options.HasField("truncate_prompt_tokens"):
+        return None
+    given, param = options.truncate_prompt_tokens, f"{_OPTIONS}truncate_prompt_tokens"
+    if given == 0 or given < -1:
+        raise invalid(f"Invalid '{param}': expected -1 or at least 1, but got {given}.", param, "invalid_value")
+    keeps_beginning = options.truncation_side == inference_pb2.TRUNCATION_SIDE_RIGHT
+    return Truncation(None if given < 0 else given, keeps_beginning)
 
 
 def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | None:
@@ -73,7 +79,7 @@ def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | N
         case "json_schema":
             return Structure(StructureKind.JSON_SCHEMA, structure.json_schema, param)
         case "json_object":
-            return Structure(StructureKind.JSON_OBJECT, param=param)
+            return Structure(StructureKind.JSON_OBJECT, "", param)
         case "regex":
             return Structure(StructureKind.REGEX, structure.regex, param)
         case "grammar":
@@ -82,44 +88,6 @@ def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | N
             if not structure.choices.texts:
                 raise invalid(f"Invalid '{param}.texts': it must not be empty.", f"{param}.texts", "empty_array")
             return Structure(StructureKind.CHOICE, json.dumps(list(structure.choices.texts)), param)
-
-
-def chat_from_proto(request: inference_pb2.ChatRequest, max_n: int) -> ChatRequest:
-    """Raises ApiError where a value is out of range."""
-    return ChatRequest(
-        model=request.model or None,
-        messages=messages_from_proto(request.messages),
-        options=options_from_proto(request.options, max_n),
-        tools=tools_from_proto(request.tools),
-        tool_choice=tool_choice_from_proto(request.tool_choice),
-        tool_path=TOOL_PATH,
-        max_tokens_param=MAX_TOKENS_PARAM,
-    )
-
-
-def messages_from_proto(messages: Any) -> list[dict[str, Any]]:
-    """As chat templates expect them. Raises ApiError where there are none or too many, or one has no role."""
-    if not messages:
-        raise invalid("Invalid 'messages': it must not be empty.", "messages", "empty_array")
-    if len(messages) > MAX_MESSAGES:
-        raise too_many("messages", MAX_MESSAGES, len(messages))
-    for index, message in enumerate(messages):
-        if not message.role:
-            raise invalid(f"Missing required parameter: 'messages[{index}].role'.", f"messages[{index}].role")
-    written = [_message_from_proto(message, f"messages[{index}]") for index, message in enumerate(messages)]
-    check_tool_messages(written)
-    return written
-
-
-def _message_from_proto(message: inference_pb2.ChatMessage, path: str) -> dict[str, Any]:
-    written: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        written["tool_calls"] = tool_calls_from_proto(message.tool_calls, f"{path}.tool_calls")
-    if message.tool_call_id:
-        written["tool_call_id"] = message.tool_call_id
-    if message.reasoning:
-        written["reasoning_content"] = written["reasoning"] = message.reasoning
-    return written
 
 
 def chat_delta_to_proto(parsed: MessageDelta, delta: ChoiceDelta, prompt_token_ids: list[int]) -> inference_pb2.Delta:
@@ -141,27 +109,37 @@ def delta_to_proto(delta: ChoiceDelta, prompt_token_ids: list[int]) -> inference
         message.logprobs.extend(_logprob_to_proto(entry) for entry in delta.logprobs)
     if delta.prompt_logprobs:
         following = zip(prompt_token_ids[1:], delta.prompt_logprobs, strict=True)
-        entries = (TokenLogprob(token_id, entry.logprob, entry.top) for token_id, entry in following)
-        message.prompt_logprobs.extend(map(_logprob_to_proto, entries))
+        message.prompt_logprobs.extend(_prompt_logprob_to_proto(token_id, entry) for token_id, entry in following)
     if delta.finish_reason is not None:
         message.finish_reason = _FINISH_REASONS[delta.finish_reason]
+    if isinstance(delta.stop_reason, str):
+        message.stop_string = delta.stop_reason
+    elif delta.stop_reason is not None:
+        message.stop_token_id = delta.stop_reason
     return message
 
 
-def final_to_proto(usage: Usage) -> inference_pb2.Final:
-    return inference_pb2.Final(
-        usage=inference_pb2.Usage(
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            cached_tokens=usage.cached_tokens,
-            reasoning_tokens=usage.reasoning_tokens,
-        )
+def final_to_proto(usage: Usage, prompt_token_ids: Sequence[int] = ()) -> inference_pb2.Final:
+    return inference_pb2.Final(usage=usage_to_proto(usage), prompt_token_ids=prompt_token_ids)
+
+
+def usage_to_proto(usage: Usage) -> inference_pb2.Usage:
+    return inference_pb2.Usage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
     )
 
 
 def _logprob_to_proto(entry: TokenLogprob) -> inference_pb2.TokenLogprob:
-    return inference_pb2.TokenLogprob(
-        token_id=entry.token_id,
-        logprob=entry.logprob,
-        top=[inference_pb2.TopLogprob(token_id=token_id, logprob=logprob) for token_id, logprob in entry.top],
-    )
+    return inference_pb2.TokenLogprob(token_id=entry.token_id, logprob=entry.logprob, top=_top_to_proto(entry.top))
+
+
+def _prompt_logprob_to_proto(token_id: int, entry: PromptLogprob) -> inference_pb2.TokenLogprob:
+    top = _top_to_proto(entry.top)
+    return inference_pb2.TokenLogprob(token_id=token_id, logprob=entry.logprob, top=top, rank=entry.rank)
+
+
+def _top_to_proto(top: Iterable[tuple[int, float]]) -> list[inference_pb2.TopLogprob]:
+    return [inference_pb2.TopLogprob(token_id=token_id, logprob=logprob) for token_id, logprob in top]

@@ -1,4 +1,4 @@
-"""What an EmbedRequest of quire.inference.v1 asks for."""
+"""What EmbedRequests and ScoreRequests of quire.inference.v1 ask for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from services.router.calls import Caller
 from services.router.converters import pooling_from_proto
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions, check_token_inputs, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
+from services.router.embedding.scores import UNIT_LENGTH, check_pairs
 from services.router.errors import invalid
 from services.router.model import ServedModel
 
@@ -15,16 +16,11 @@ async def embedding_from_proto(
     request: inference_pb2.EmbedRequest, model: ServedModel, caller: Caller, traceparent: str
 ) -> EmbeddingRequest:
     """Raises ApiError where a value is out of range, an input too long, or the model gives no such embeddings."""
-    if not 1 <= len(request.inputs) <= MAX_INPUTS:
-        raise invalid(
-            f"Invalid 'inputs': expected at least 1 and at most {MAX_INPUTS}, but got {len(request.inputs)}.", "inputs"
-        )
+    _check_number(len(request.inputs), "inputs")
     kinds = {given.WhichOneof("input") for given in request.inputs}
     if len(kinds) > 1 or None in kinds:
         raise invalid("Invalid 'inputs': expected all of them to be texts, or all token ids.", "inputs")
-    options = InputOptions(
-        truncate_prompt_tokens=request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else None
-    )
+    options = _input_options(request)
     embedding, pooling = embedding_of(model), pooling_from_proto(request.pooling)
     pooling.check(embedding, "pooling.dimensions")
     names = [f"inputs[{index}]" for index in range(len(request.inputs))]
@@ -34,4 +30,35 @@ async def embedding_from_proto(
         prompts = check_token_inputs(model, [list(given.token_ids.ids) for given in request.inputs], names, options)
     return EmbeddingRequest.of(
         model, caller, traceparent, prompts, pooling, cache_salt=request.cache_salt, priority=request.priority
+    )
+
+
+async def scored_texts_from_proto(
+    request: inference_pb2.ScoreRequest, model: ServedModel, caller: Caller, traceparent: str
+) -> EmbeddingRequest:
+    """Its prompts are those of `text_1`, then those of `text_2`. Raises ApiError where a value is out of range, a text
+    too long, or the model gives no embeddings."""
+    texts: list[str] = []
+    names: list[str] = []
+    for name, given in (("text_1", request.text_1), ("text_2", request.text_2)):
+        _check_number(len(given), name)
+        texts += given
+        names += [f"{name}[{index}]" for index in range(len(given))]
+    check_pairs(request.text_1, request.text_2)
+    embedding_of(model)
+    prompts = await encode_texts(model, texts, names, _input_options(request))
+    return EmbeddingRequest.of(
+        model, caller, traceparent, prompts, UNIT_LENGTH, cache_salt=request.cache_salt, priority=request.priority
+    )
+
+
+def _check_number(given: int, param: str) -> None:
+    if not 1 <= given <= MAX_INPUTS:
+        raise invalid(f"Invalid '{param}': expected at least 1 and at most {MAX_INPUTS}, but got {given}.", param)
+
+
+def _input_options(request: inference_pb2.EmbedRequest | inference_pb2.ScoreRequest) -> InputOptions:
+    return InputOptions(
+        request.truncate_prompt_tokens if request.HasField("truncate_prompt_tokens") else None,
+        request.add_special_tokens if request.HasField("add_special_tokens") else True,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -11,24 +12,29 @@ from quire.inference.v1 import inference_pb2
 from services.router.calls import Caller, Calls, caller_of, rpc
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser
-from services.router.chat.preparation import prepare, with_reasoning
+from services.router.chat.preparation import encode_turn, prepare, with_reasoning
+from services.router.chat.turn import plan_turn
 from services.router.embedding.embedder import Embedder, floats_of
+from services.router.embedding.scores import cosines
 from services.router.errors import invalid
 from services.router.generation import GenerationRequest, Generator, Usage
+from services.router.inference.conversations import chat_from_proto, tokenized_chat_from_proto
 from services.router.inference.converters import (
     MAX_TOKENS_PARAM,
     chat_delta_to_proto,
-    chat_from_proto,
     delta_to_proto,
     final_to_proto,
-    messages_from_proto,
     options_from_proto,
+    usage_to_proto,
 )
-from services.router.inference.embedding import embedding_from_proto
+from services.router.inference.embedding import embedding_from_proto, scored_texts_from_proto
 from services.router.inference.whole_choices import whole_choices
 from services.router.model import ServedModel, check_generates, output_budget
-from services.router.prompts import check_length, check_token_range, encode_chat, encode_text
+from services.router.options import GenerationOptions
+from services.router.prompts import check_length, check_token_range, encode_text
 from services.router.tracing import RequestSpan, Tracing
+
+_TASKS = {"generate": inference_pb2.MODEL_TASK_GENERATE, "embed": inference_pb2.MODEL_TASK_EMBED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +53,12 @@ class InferenceServicer:
         caller, options = _caller(request.options, context), options_from_proto(request.options, self.max_n)
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
             check_generates(model.info)
-            match request.WhichOneof("prompt"):
-                case "text":
-                    prompt, param = await encode_text(model, request.text, "text"), "text"
-                case "token_ids":
-                    prompt, param = list(request.token_ids.ids), "token_ids.ids"
-                    check_length(model, prompt, param)
-                    check_token_range(model, prompt, param)
-                case _:
-                    raise invalid("Missing required parameter: 'text' or 'token_ids'.", "text")
+            prompt, param = await _prompt(request, model, options)
             params = (param, MAX_TOKENS_PARAM)
             max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
             generation_request = await options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
-            await self._generate(generation_request, span, context, whole=request.whole)
+            told = prompt if request.options.return_prompt_token_ids else ()
+            await self._generate(generation_request, span, context, told, whole=request.whole)
 
     @rpc
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> None:  # noqa: N802
@@ -67,9 +66,10 @@ class InferenceServicer:
         model = await self._model(request.model)
         caller = _caller(request.options, context)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
-            chat = chat_from_proto(request, self.max_n)
+            chat = await chat_from_proto(request, model, self.max_n)
             generation_request, parsers = await prepare(chat, model, caller, span.traceparent, self.forms)
-            await self._chat(generation_request, parsers, span, context)
+            told = generation_request.prompts[0] if request.options.return_prompt_token_ids else ()
+            await self._chat(generation_request, parsers, span, context, told)
 
     @rpc
     async def Embed(self, request: inference_pb2.EmbedRequest, context: Any) -> None:  # noqa: N802
@@ -80,10 +80,25 @@ class InferenceServicer:
             embedding_request = await embedding_from_proto(request, model, caller, span.traceparent)
             async with aclosing(self.embedder.embed(embedding_request)) as vectors:
                 async for index, vector in vectors:
-                    embedding = inference_pb2.Embedding(index=index, values=floats_of(vector))
+                    told = embedding_request.prompts[index] if request.return_prompt_token_ids else ()
+                    embedding = inference_pb2.Embedding(index=index, values=floats_of(vector), prompt_token_ids=told)
                     await self.calls.write(context, inference_pb2.EmbedResponse(embedding=embedding))
             final = final_to_proto(Usage(embedding_request.num_tokens, 0, 0))
             await self.calls.write(context, inference_pb2.EmbedResponse(final=final))
+
+    @rpc
+    async def Score(  # noqa: N802
+        self, request: inference_pb2.ScoreRequest, context: Any
+    ) -> inference_pb2.ScoreResponse:
+        self.calls.authenticate(context)
+        model = await self._model(request.model)
+        caller = _caller(request, context)
+        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+            embedding_request = await scored_texts_from_proto(request, model, caller, span.traceparent)
+            vectors, num_first = await self.embedder.all_vectors(embedding_request), len(request.text_1)
+            scores = await cosines(model, vectors[:num_first], vectors[num_first:])
+        usage = usage_to_proto(Usage(embedding_request.num_tokens, 0, 0))
+        return inference_pb2.ScoreResponse(scores=scores, usage=usage)
 
     @rpc
     async def Tokenize(  # noqa: N802
@@ -91,16 +106,20 @@ class InferenceServicer:
     ) -> inference_pb2.TokenizeResponse:
         self.calls.authenticate(context)
         model = await self._model(request.model)
-        given = request.add_special_tokens if request.HasField("add_special_tokens") else None
         match request.WhichOneof("input"):
             case "text":
-                (token_ids,) = await model.tokenizer.encode([request.text], given is not False)
+                adds = request.add_special_tokens if request.HasField("add_special_tokens") else True
+                (token_ids,) = await model.tokenizer.encode([request.text], adds)
             case "chat":
-                messages = messages_from_proto(request.chat.messages)
-                token_ids = await encode_chat(model, messages, add_special_tokens=bool(given))
+                chat = await tokenized_chat_from_proto(request, model)
+                token_ids = await encode_turn(await plan_turn(chat, model, self.forms), model)
             case _:
                 raise invalid("Missing required parameter: 'text' or 'chat'.", "text")
-        return inference_pb2.TokenizeResponse(token_ids=token_ids, max_model_len=model.info.max_model_len)
+        answer = inference_pb2.TokenizeResponse(token_ids=token_ids, max_model_len=model.info.max_model_len)
+        if request.return_token_strs:
+            name_of, threads = model.tokenizer.vocabulary.token_name, model.tokenizer.threads
+            answer.token_strs.extend(await threads.run(len(token_ids), lambda: list(map(name_of, token_ids))))
+        return answer
 
     @rpc
     async def Detokenize(  # noqa: N802
@@ -110,6 +129,10 @@ class InferenceServicer:
         model = await self._model(request.model)
         token_ids = list(request.token_ids)
         check_token_range(model, token_ids, "token_ids")
+        if request.each:
+            text_of = model.tokenizer.vocabulary.shown_text
+            texts = await model.tokenizer.threads.run(len(token_ids), lambda: list(map(text_of, token_ids)))
+            return inference_pb2.DetokenizeResponse(texts=texts)
         (text,) = await model.tokenizer.decode([token_ids])
         return inference_pb2.DetokenizeResponse(text=text)
 
@@ -121,7 +144,13 @@ class InferenceServicer:
         models = await self.generator.placement.models()
         return inference_pb2.ListModelsResponse(
             models=[
-                inference_pb2.Model(name=name, max_model_len=model.info.max_model_len)
+                inference_pb2.Model(
+                    name=name,
+                    max_model_len=model.info.max_model_len,
+                    root=model.info.name,
+                    tasks=[_TASKS[task] for task in model.info.tasks],
+                    fingerprint=model.fingerprint,
+                )
                 for model in models
                 for name in (model.info.name, *model.info.aliases)
             ]
@@ -130,8 +159,10 @@ class InferenceServicer:
     async def _model(self, name: str) -> ServedModel:
         return await self.generator.placement.model(name or None)
 
-    async def _generate(self, request: GenerationRequest, span: RequestSpan, context: Any, *, whole: bool) -> None:
-        """`whole`: one delta for each choice."""
+    async def _generate(
+        self, request: GenerationRequest, span: RequestSpan, context: Any, told: Sequence[int], *, whole: bool
+    ) -> None:
+        """`told`: the prompt's tokens as the answer has them. `whole`: one delta for each choice."""
         with self.generator.start(request) as generation:
             span.started(request)
             async for deltas in whole_choices(generation.deltas()) if whole else generation.deltas():
@@ -139,10 +170,16 @@ class InferenceServicer:
                     message = delta_to_proto(delta, request.prompts[0])
                     await self.calls.write(context, inference_pb2.GenerateResponse(delta=message))
             span.ended(generation)
-            await self.calls.write(context, inference_pb2.GenerateResponse(final=final_to_proto(generation.usage)))
+            final = final_to_proto(generation.usage, told)
+            await self.calls.write(context, inference_pb2.GenerateResponse(final=final))
 
     async def _chat(
-        self, request: GenerationRequest, parsers: list[MessageParser], span: RequestSpan, context: Any
+        self,
+        request: GenerationRequest,
+        parsers: list[MessageParser],
+        span: RequestSpan,
+        context: Any,
+        told: Sequence[int],
     ) -> None:
         with self.generator.start(request) as generation:
             span.started(request)
@@ -152,11 +189,38 @@ class InferenceServicer:
                     message = chat_delta_to_proto(parsed, delta, request.prompts[0])
                     await self.calls.write(context, inference_pb2.ChatResponse(delta=message))
             span.ended(generation)
-            final = final_to_proto(with_reasoning(generation.usage, parsers))
+            final = final_to_proto(with_reasoning(generation.usage, parsers), told)
             await self.calls.write(context, inference_pb2.ChatResponse(final=final))
 
 
-def _caller(options: inference_pb2.GenerationOptions | inference_pb2.EmbedRequest, context: Any) -> Caller:
+async def _prompt(
+    request: inference_pb2.GenerateRequest, model: ServedModel, options: GenerationOptions
+) -> tuple[list[int], str]:
+    """What is to be continued, and the field that it came in. Raises ApiError."""
+    truncation = options.truncation
+    match request.WhichOneof("prompt"):
+        case "text":
+            param = "text"
+            adds = request.options.add_special_tokens if request.options.HasField("add_special_tokens") else True
+            if truncation is None:
+                prompt = await encode_text(model, request.text, param, add_special_tokens=adds)
+            else:
+                (prompt,) = await model.tokenizer.encode([request.text], adds)
+        case "token_ids":
+            prompt, param = list(request.token_ids.ids), "token_ids.ids"
+            if truncation is None:
+                check_length(model, prompt, param)
+            check_token_range(model, prompt, param)
+        case _:
+            raise invalid("Missing required parameter: 'text' or 'token_ids'.", "text")
+    if truncation is not None:
+        prompt = truncation.apply(prompt, model.info.max_model_len, options.stop.max_tokens)
+    return prompt, param
+
+
+def _caller(
+    options: inference_pb2.GenerationOptions | inference_pb2.EmbedRequest | inference_pb2.ScoreRequest, context: Any
+) -> Caller:
     """The request's own word on its tenant goes before its metadata's."""
     caller = caller_of(context)
     return dataclasses.replace(caller, tenant=options.tenant or caller.tenant)

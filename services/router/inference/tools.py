@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.inference.v1 import inference_pb2
-from services.router.chat.tools import MAX_SCHEMA_CHARS, Tool, ToolChoice, ToolMode
+from services.router.chat.tools import MAX_SCHEMA_CHARS, Tool, ToolChoice, ToolMode, ToolPath
 from services.router.errors import invalid
 
-TOOL_PATH = "tools[{}]"
+TOOL_PATH = ToolPath("tools[{}]")
 _MODES = {
     inference_pb2.TOOL_MODE_UNSPECIFIED: ToolMode.AUTO,
     inference_pb2.TOOL_MODE_NONE: ToolMode.NONE,
@@ -21,7 +21,7 @@ _MODES = {
 
 def tools_from_proto(tools: Sequence[inference_pb2.Tool]) -> tuple[Tool, ...]:
     """Raises ApiError where parameters are no JSON object, or too long."""
-    return tuple(_tool_from_proto(tool, TOOL_PATH.format(index)) for index, tool in enumerate(tools))
+    return tuple(_tool_from_proto(tool, TOOL_PATH.tool.format(index)) for index, tool in enumerate(tools))
 
 
 def tool_choice_from_proto(choice: inference_pb2.ToolChoice) -> ToolChoice:
@@ -35,19 +35,12 @@ def tool_choice_from_proto(choice: inference_pb2.ToolChoice) -> ToolChoice:
     return ToolChoice(mode, parallel=parallel)
 
 
-def tool_calls_from_proto(calls: Sequence[inference_pb2.ToolCall], path: str) -> list[dict[str, Any]]:
-    """As chat templates expect them. Raises ApiError where arguments are no JSON; `path`: the calls' name in it."""
-    written = []
-    for index, call in enumerate(calls):
-        param = f"{path}[{index}].arguments"
-        arguments = call.arguments or "{}"
-        try:
-            json.loads(arguments)
-        except (ValueError, RecursionError):
-            raise invalid(f"Invalid '{param}': a call's arguments must be JSON.", param) from None
-        function = {"name": call.name, "arguments": arguments}
-        written.append({"id": call.id, "type": "function", "function": function})
-    return written
+def tool_calls_from_proto(calls: Sequence[inference_pb2.ToolCall]) -> list[dict[str, Any]]:
+    """As chat templates expect them. Arguments may have been cut."""
+    return [
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
+        for call in calls
+    ]
 
 
 def _tool_from_proto(tool: inference_pb2.Tool, param: str) -> Tool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from services.router.ollama.chat import ChatBody
+from services.router.ollama.embed import EmbedBody
 from services.router.ollama.generate import GenerateBody
 from services.router.ollama.replies import (
     ApiVersion,
     ChatAnswer,
+    EmbedAnswer,
     GenerateAnswer,
     ModelDescription,
     OllamaError,
@@ -62,6 +64,13 @@ OPERATIONS = (
         names_model=True, may_overload=True,
     ),
     Operation(
+        "POST", "/api/embed", "ollamaEmbed", _TAG, "Embeds texts",
+        "Longer texts than the model takes are cut, unless `truncate` is false.",
+        body=EmbedBody, reply=EmbedAnswer, error=OllamaError,
+        examples=(Example("Two texts", {"model": _MODEL, "input": ["It rains in Bonn.", "The sum is twelve."]}),),
+        names_model=True, may_overload=True,
+    ),
+    Operation(
         "POST", "/api/show", "ollamaShow", _TAG, "Describes a model", "`name` is an older name of `model`.",
         body=ShowBody, reply=ModelDescription, error=OllamaError,
         examples=(Example("The bundled model", {"model": _MODEL}),), names_model=True,
@@ -74,5 +83,12 @@ OPERATIONS = (
     Operation(
         "GET", "/api/version", "ollamaVersion", _TAG, "The release of Ollama whose API this is", reply=ApiVersion,
         error=OllamaError, needs_key=False,
+    ),
+    *(
+        Operation(
+            verb, "/", name, _TAG, "Says `Ollama is running`", "So clients see that a server is there.",
+            content_type="text/plain", error=OllamaError, needs_key=False,
+        )
+        for verb, name in (("GET", "ollamaRoot"), ("HEAD", "ollamaHeartbeat"))
     ),
 )  # fmt: skip

@@ -26,7 +26,7 @@ async def answer_raw(
     with tracing.request("text_completion", model.info.name, caller.traceparent) as span:
         prompt = await encode_text(model, body.prompt or "", "prompt")
         params = ("prompt", MAX_TOKENS_PARAM)
-        max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
+        max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params, clamps=True)
         request = await options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
         await answers.send(
             request, span, context, MessageWriter([PlainParser()], writer, prompt), stream=body.is_streamed

@@ -57,6 +57,14 @@ class GenerateAnswer(OllamaAnswer):
     thinking: str = may_lack("Where the model thought.")
 
 
+class EmbedAnswer(Reply):
+    model: str = Field(description="As the request named it.")
+    embeddings: list[list[float]] = Field(description="In the order of the inputs, each of length 1.")
+    total_duration: int = Field(description="Nanoseconds.")
+    load_duration: int = Field(description="0: it is loaded before anybody asks.")
+    prompt_eval_count: int = Field(description="Tokens of the inputs.")
+
+
 class ModelDetails(Reply):
     parent_model: str
     format: str

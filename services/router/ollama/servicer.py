@@ -9,12 +9,14 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.ollama.v1 import ollama_pb2
 from services.router.answers import JSON
-from services.router.calls import Calls, rpc
+from services.router.calls import Calls, caller_of, rpc
 from services.router.chat.service import ChatService
+from services.router.embedding.embedder import Embedder
 from services.router.errors import invalid
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.ollama.chat import ChatBody
+from services.router.ollama.embed import EmbedBody, embedded
 from services.router.ollama.generate import GenerateBody
 from services.router.ollama.models import card, description, find, names, running_card
 from services.router.ollama.options import OllamaBody
@@ -35,6 +37,7 @@ class OllamaServicer:
     calls: Calls
     placement: Placement
     chats: ChatService
+    embedder: Embedder
     metrics: RequestMetrics
     threads: TextThreads
 
@@ -76,9 +79,20 @@ class OllamaServicer:
             await self.chats.answer(body.to_chat(model.info.name), context, writer, stream=body.is_streamed)
 
     @rpc
+    async def Embed(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await read_body(self.threads, request.data, EmbedBody)
+        self.metrics.ignored_fields["ollama.embed"] += body.num_ignored_fields
+        model, caller = await find(self.placement, body.model), caller_of(context)
+        with self.chats.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+            for piece in await embedded(body, model, self.embedder, caller, span.traceparent):
+                await self.calls.write(context, HttpBody(content_type=JSON, data=piece))
+
+    @rpc
     async def ShowModel(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         body = await read_body(self.threads, request.data, ShowBody)
+        self.metrics.ignored_fields["ollama.show"] += body.num_ignored_fields
         name = body.model or body.name
         if name is None:
             raise invalid("Missing required parameter: 'model'.", "model", "missing_required_parameter")
@@ -101,6 +115,10 @@ class OllamaServicer:
     @rpc
     async def GetVersion(self, request: ollama_pb2.GetVersionRequest, context: Any) -> HttpBody:  # noqa: N802
         return _json({"version": API_VERSION})
+
+    @rpc
+    async def GetRoot(self, request: ollama_pb2.GetRootRequest, context: Any) -> HttpBody:  # noqa: N802
+        return HttpBody(content_type="text/plain; charset=utf-8", data=b"Ollama is running")
 
     async def _load(self, body: OllamaBody, context: Any, *, is_chat: bool) -> None:
         """Without a prompt a model is to be loaded, or unloaded where it is to be kept for no time."""

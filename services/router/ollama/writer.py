@@ -17,7 +17,7 @@ from services.router.submission import TokenLogprob
 
 NDJSON = "application/x-ndjson"
 _DONE_REASONS = {EndReason.STOP: "stop", EndReason.LENGTH: "length", EndReason.TOOL_CALLS: "stop"}
-_NANOSECONDS = 1_000_000_000
+NANOSECONDS = 1_000_000_000
 
 
 class OllamaWriter:
@@ -83,8 +83,8 @@ class OllamaWriter:
 
     def _figures(self, reason: EndReason | None, usage: Usage) -> dict[str, Any]:
         """Durations are in nanoseconds. A model is loaded before anybody asks it."""
-        total = int((time.monotonic() - self._started) * _NANOSECONDS)
-        prompt = min(total, int(usage.seconds_to_first_token * _NANOSECONDS))
+        total = int((time.monotonic() - self._started) * NANOSECONDS)
+        prompt = min(total, int(usage.seconds_to_first_token * NANOSECONDS))
         return {
             "done_reason": None if reason is None else _DONE_REASONS[reason],
             "total_duration": total,

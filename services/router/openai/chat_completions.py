@@ -12,7 +12,7 @@ from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, GenerationBody, string_or_array
 from services.router.openai.chat_writer import ChatStyle
 from services.router.openai.prompt_fields import PromptFields
-from services.router.openai.tools import ToolCall, refuse_functions, tools_and_choice
+from services.router.openai.tools import NamedTool, ToolCall, refuse_functions, tools_and_choice
 from services.router.openai.union import union
 from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import MAX_LOGPROBS
@@ -22,21 +22,42 @@ MAX_CALLS = 128
 
 
 class TextPart(Body):
-    type: Literal["text", "input_text", "output_text"]
-    text: str
+    known_extras = frozenset({"prompt_cache_breakpoint", "cache_control", "annotations", "logprobs"})
+
+    type: Literal["text", "input_text", "output_text"] = Field(description="A text's, whichever.")
+    text: str = Field(description="The text.")
 
 
 class RefusalPart(Body):
     """What an assistant refused with, in a conversation that goes on."""
 
-    type: Literal["refusal"]
-    refusal: str
+    type: Literal["refusal"] = Field(description="A refusal's.")
+    refusal: str = Field(description="The text.")
+
+
+class ThinkingPart(Body):
+    """What an assistant thought, as Mistral's API and LiteLLM have it beside its text."""
+
+    known_extras = frozenset({"signature", "closed"})
+
+    type: Literal["thinking"] = Field(description="What an assistant thought.")
+    thinking: Annotated[
+        Annotated[str, Tag("#string")] | Annotated[list[TextPart], Tag("#array")],
+        union(string_or_array, "a string or an array of text parts"),
+    ] = Field(description="A text, or parts of text.")
+
+    @property
+    def text(self) -> str:
+        thinking: str | list[TextPart] = self.thinking
+        return thinking if isinstance(thinking, str) else "".join(part.text for part in thinking)
 
 
 class OtherPart(Body):
     """Parts that no text model takes; refused by name."""
 
-    type: Literal["image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "image_embeds"]
+    type: Literal[
+        "image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "image_embeds"
+    ] = Field(description="Refused.")
 
 
 def _part_kind(value: object) -> str | None:
@@ -44,38 +65,51 @@ def _part_kind(value: object) -> str | None:
     if not isinstance(value, dict):
         return None
     kind = value.get("type")
-    return "#refusal" if kind == "refusal" else "#other" if kind in get_args(_OTHER_TYPES) else "#text"
+    if kind in ("refusal", "thinking"):
+        return f"#{kind}"
+    return "#other" if kind in get_args(_OTHER_TYPES) else "#text"
 
 
 _OTHER_TYPES = OtherPart.model_fields["type"].annotation
 Part = Annotated[
-    Annotated[TextPart, Tag("#text")] | Annotated[RefusalPart, Tag("#refusal")] | Annotated[OtherPart, Tag("#other")],
+    Annotated[TextPart, Tag("#text")]
+    | Annotated[RefusalPart, Tag("#refusal")]
+    | Annotated[ThinkingPart, Tag("#thinking")]
+    | Annotated[OtherPart, Tag("#other")],
     union(_part_kind, "an object with a type"),
 ]
 
 
 class ChatMessage(Body):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    # Of an answer that comes back in, and null there.
+    known_extras = frozenset({"annotations", "audio", "function_call"})
+
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Who says it.")
     content: (
         Annotated[
             Annotated[str, Tag("#string")] | Annotated[list[Part], Tag("#array")],
             union(string_or_array, "a string or an array of text parts"),
         ]
         | None
-    ) = None
-    refusal: str | None = None
-    name: str | None = None
-    tool_call_id: str | None = None
-    tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_CALLS)
+    ) = Field(None, description="A text, or parts of text.")
+    refusal: str | None = Field(None, description="What an assistant refused with, which counts as its text.")
+    name: str | None = Field(None, description="Who says it, by name, for templates that tell.")
+    tool_call_id: str | None = Field(None, description="Which call a tool's message is the result of.")
+    tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_CALLS, description="What an assistant called.")
     # What the model reasoned before: the name that most servers took over from DeepSeek, and vLLM's newer one.
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    reasoning_content: str | None = Field(None, description="What an assistant reasoned before.")
+    reasoning: str | None = Field(None, description="vLLM's newer name of `reasoning_content`.")
 
     def to_template(self) -> dict[str, Any]:
         """As chat templates expect it: a refusal is text like any other, absent fields are absent."""
         content: Any = self.content
+        reasoning = self.reasoning_content or self.reasoning
         if isinstance(content, list):
-            content = [{"type": "text", "text": _text_of(part)} for part in content]
+            thoughts = [part.text for part in content if isinstance(part, ThinkingPart)]
+            reasoning = reasoning or "\n".join(thoughts)
+            content = [
+                {"type": "text", "text": _text_of(part)} for part in content if not isinstance(part, ThinkingPart)
+            ]
         elif content is None:
             # Templates print what they are given; nothing is an empty text.
             content = self.refusal or ""
@@ -86,7 +120,7 @@ class ChatMessage(Body):
             message["tool_call_id"] = self.tool_call_id
         if self.tool_calls:
             message["tool_calls"] = [call.to_template() for call in self.tool_calls]
-        if reasoning := self.reasoning_content or self.reasoning:
+        if reasoning:
             message["reasoning_content"] = message["reasoning"] = reasoning
         return message
 
@@ -97,13 +131,31 @@ def _text_of(part: Any) -> str:
 
 
 class ChatCompletionRequest(GenerationBody, PromptFields):
-    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    include_reasoning: bool | None = None
-    echo: bool | None = None
+    messages: list[ChatMessage] = Field(
+        min_length=1,
+        max_length=MAX_MESSAGES,
+        description=(
+            "Content is a string or parts of text (`refusal` in an assistant's); other parts are refused by name."
+        ),
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, description="The longest answer, in tokens; what the context leaves unless told otherwise."
+    )
+    max_completion_tokens: int | None = Field(
+        None, ge=1, description="OpenAI's newer name of `max_tokens`, and goes before it."
+    )
+    logprobs: bool | None = Field(
+        None,
+        description="Whether the answer has the log probabilities of its tokens, under the model's raw distribution.",
+    )
+    top_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="With `logprobs`, how many of the likeliest tokens are told of at each place.",
+    )
+    include_reasoning: bool | None = Field(None, description="False: the reasoning is left out of the answer.")
+    echo: bool | None = Field(None, description="Refused, unless false.")
 
     def check(self, max_n: int) -> None:
         super().check(max_n)
@@ -124,6 +176,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             with_token_ids=bool(self.return_token_ids),
             with_reasoning=self.include_reasoning is not False,
             names_tokens_by_id=bool(self.return_tokens_as_token_ids),
+            names_function=isinstance(self.tool_choice, NamedTool),
         )
 
     def to_chat(self) -> ChatRequest:
@@ -140,7 +193,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             options=self.options(limit, (self.top_logprobs or 0) if self.logprobs else None),
             add_special_tokens=bool(self.add_special_tokens),
             add_generation_prompt=self.adds_generation_prompt,
-            continue_final_message=self.continue_final_message,
+            continue_final_message=bool(self.continue_final_message),
             chat_template=self.chat_template,
             tools=tools,
             tool_choice=tool_choice,
@@ -151,7 +204,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
 
 
 def check_messages(messages: list[ChatMessage]) -> None:
-    """Raises ApiError where a message has neither content nor tool calls, or parts that are no text."""
+    """Raises ApiError where a message that is no assistant's has no content, or one has parts that are no text."""
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message.content, list) else []
         for position, part in enumerate(parts):
@@ -159,9 +212,10 @@ def check_messages(messages: list[ChatMessage]) -> None:
             if isinstance(part, OtherPart):
                 text = f"Invalid value for '{param}': '{part.type}'. This model takes text alone."
                 raise invalid(text, param, "invalid_value")
-            if isinstance(part, RefusalPart) and message.role != "assistant":
-                text = f"Invalid value for '{param}': 'refusal'. Only an assistant's message has such parts."
+            if isinstance(part, RefusalPart | ThinkingPart) and message.role != "assistant":
+                text = f"Invalid value for '{param}': '{part.type}'. Only an assistant's message has such parts."
                 raise invalid(text, param, "invalid_value")
-        if message.content is None and message.refusal is None and not message.tool_calls:
+        # An assistant may have thought and said nothing, or have been cut before it did.
+        if message.content is None and message.role != "assistant":
             param = f"messages[{index}].content"
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")

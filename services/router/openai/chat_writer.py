@@ -7,7 +7,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from services.router.answers import EVENT_STREAM
-from services.router.chat.message import Message, MessageDelta, ToolCallDelta
+from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.errors import ApiError
 from services.router.generation import Usage
 from services.router.openai.json import (
@@ -37,6 +37,13 @@ class ChatStyle:
     # Whether the model's reasoning is shown.
     with_reasoning: bool = True
     names_tokens_by_id: bool = False
+    # Whether the request names the function that is called.
+    names_function: bool = False
+
+    def finish_reason(self, reason: EndReason) -> str:
+        """As OpenAI has it, who names the function knows that it is called: the message has just ended."""
+        is_known = self.names_function and reason is EndReason.TOOL_CALLS
+        return (EndReason.STOP if is_known else reason).value
 
 
 class ChatCompletionWriter:
@@ -79,7 +86,7 @@ class ChatCompletionWriter:
         if delta.end_reason is not None:
             parts.append(
                 f'{start}{{"index":{index},"delta":{{}},"logprobs":null,'
-                f'"finish_reason":"{delta.end_reason.value}","stop_reason":{dumps(delta.stop_reason)}}}]{tail}'
+                f'"finish_reason":"{style.finish_reason(delta.end_reason)}","stop_reason":{dumps(delta.stop_reason)}}}]{tail}'
             )
         return "".join(parts).encode()
 
@@ -118,7 +125,7 @@ class ChatCompletionWriter:
             "index": index,
             "message": self._message(message),
             "logprobs": chat_logprobs(message.logprobs, self._names) if self._style.with_logprobs else None,
-            "finish_reason": None if message.end_reason is None else message.end_reason.value,
+            "finish_reason": None if message.end_reason is None else self._style.finish_reason(message.end_reason),
             "stop_reason": message.stop_reason,
             **({"token_ids": message.token_ids} if self._style.with_token_ids else {}),
         }

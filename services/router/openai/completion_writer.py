@@ -35,7 +35,8 @@ class CompletionStyle:
     # Of each prompt's answers; the others are generated and left out.
     num_kept: int
     num_candidates: int
-    with_logprobs: bool = False
+    # How many of the likeliest tokens to tell of; None: no log probabilities at all.
+    num_top_logprobs: int | None = None
     # At the end of a stream.
     with_usage: bool = False
     with_token_ids: bool = False
@@ -89,10 +90,12 @@ class CompletionWriter:
         if not (
             text
             or delta.finish_reason is not None
-            or (delta.token_ids and (style.with_logprobs or style.with_token_ids))
+            or (delta.token_ids and (style.num_top_logprobs is not None or style.with_token_ids))
         ):
             return b""
-        logprobs = "null" if not style.with_logprobs else dumps(self._logprobs(delta.index))
+        logprobs = (
+            "null" if style.num_top_logprobs is None else dumps(self._logprobs(delta.index, style.num_top_logprobs))
+        )
         choice.pieces.clear()
         choice.logprobs.clear()
         reason = "null" if delta.finish_reason is None else f'"{_FINISH_REASONS[delta.finish_reason]}"'
@@ -133,21 +136,21 @@ class CompletionWriter:
         return kept
 
     def _choice(self, index: int, number: int) -> dict[str, Any]:
-        choice = self._choices[index]
+        choice, num_top = self._choices[index], self._style.num_top_logprobs
         return {
             "index": number,
             "text": "".join(choice.pieces),
-            "logprobs": self._logprobs(index) if self._style.with_logprobs else None,
+            "logprobs": None if num_top is None else self._logprobs(index, num_top),
             "finish_reason": None if choice.finish_reason is None else _FINISH_REASONS[choice.finish_reason],
             **dict(self._extras(index, streamed=False)),
         }
 
-    def _logprobs(self, index: int) -> dict[str, Any]:
+    def _logprobs(self, index: int, num_top: int) -> dict[str, Any]:
         """Of the tokens that were not told yet; an echoed prompt's before them."""
         choice, first = self._choices[index], None
         if self._is_echoed and choice.prompt_logprobs is not None:
             prompt = self._prompts[index // self._style.num_candidates]
-            first = echoed_logprobs(prompt, choice.prompt_logprobs, self._names, choice.num_chars)
+            first = echoed_logprobs(prompt, choice.prompt_logprobs, self._names, choice.num_chars, num_top)
             if not self._style.with_prompt_logprobs:
                 choice.prompt_logprobs = None
         columns, choice.num_chars = completion_logprobs(choice.logprobs, self._names, choice.num_chars)

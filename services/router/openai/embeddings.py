@@ -24,7 +24,7 @@ from services.router.pooling import PoolingParams
 from services.router.tracing import Tracing
 
 # Of an answer that is written at once. To make this many takes a few milliseconds.
-_PIECE_BYTES = 65_536
+PIECE_BYTES = 65_536
 
 
 def _input_kind(value: object) -> str | None:
@@ -46,11 +46,16 @@ class EmbeddingBody(PoolingBody):
         | Annotated[_Tokens, Tag("#tokens")]
         | Annotated[list[_Tokens], Field(max_length=MAX_INPUTS), Tag("#token_lists")],
         union(_input_kind, "a string, an array of strings, token ids or arrays of token ids"),
-    ]
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = Field(None, ge=1, lt=2**31)
-    # vLLM's: whether vectors are scaled to length 1.
-    normalize: bool | None = None
+    ] = Field(description="What is embedded: a string, strings, token ids or lists of token ids.")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="How vectors are written: `float`, unless told otherwise, or `base64`."
+    )
+    dimensions: int | None = Field(
+        None, ge=1, lt=2**31, description="Keeps so many values of each vector, where the model was trained for it."
+    )
+    normalize: bool | None = Field(
+        None, description="Whether vectors are scaled to length 1. Left out: as the model has it."
+    )
 
     async def encode(self, model: ServedModel) -> list[list[int]]:
         """The inputs' token ids. Raises ApiError."""
@@ -94,7 +99,7 @@ def _pieces(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: boo
     for index, vector in enumerate(vectors):
         value = f'"{base64.b64encode(vector).decode()}"' if in_base64 else dumps(floats_of(vector).tolist())
         piece += f'{"," if index else ""}{{"object":"embedding","index":{index},"embedding":{value}}}'.encode()
-        if len(piece) >= _PIECE_BYTES:
+        if len(piece) >= PIECE_BYTES:
             yield bytes(piece)
             piece.clear()
     yield bytes(piece) + b'],"model":' + dump(model) + b',"usage":' + dump(usage_of(num_tokens)) + b"}"

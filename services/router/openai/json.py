@@ -106,7 +106,8 @@ def chat_logprobs(entries: Sequence[TokenLogprob], names: TokenNames) -> dict[st
 
 
 def completion_logprobs(entries: Sequence[TokenLogprob], names: TokenNames, offset: int) -> tuple[dict[str, Any], int]:
-    """The columns, and where the text of the next token begins. `offset`: where that of the first does."""
+    """The columns, and where the text of the next token begins. `offset`: where that of the first does. Each token is
+    among its `top_logprobs`, likely or not, as OpenAI has it: `logprobs: 0` tells of it alone."""
     offsets = []
     for entry in entries:
         offsets.append(offset)
@@ -115,22 +116,25 @@ def completion_logprobs(entries: Sequence[TokenLogprob], names: TokenNames, offs
         "text_offset": offsets,
         "token_logprobs": [_finite(entry.logprob) for entry in entries],
         "tokens": [names.name(entry.token_id) for entry in entries],
-        "top_logprobs": [_tops(entry.top, names) for entry in entries],
+        "top_logprobs": [_tops(entry.token_id, entry.logprob, entry.top, names) for entry in entries],
     }
     return columns, offset
 
 
 def echoed_logprobs(
-    token_ids: Sequence[int], entries: Sequence[PromptLogprob], names: TokenNames, offset: int
+    token_ids: Sequence[int], entries: Sequence[PromptLogprob], names: TokenNames, offset: int, num_top: int
 ) -> dict[str, Any]:
     """The columns of a prompt that is part of its answer's text: nothing is known of its first token. `offset`: where
-    the prompt's text ends."""
+    the prompt's text ends. `num_top`: of the likeliest, as the request may want more of them as `prompt_logprobs`."""
     follow = names.vocabulary.detokenizer(())
     offsets, position = [], 0
     for token_id in token_ids:
         offsets.append(min(position, offset))
         position += len(follow.push(token_id))
-    tops: list[dict[str, float] | None] = [_tops(entry.top, names) for entry in entries]
+    tops: list[dict[str, float] | None] = [
+        _tops(token_id, entry.logprob, entry.top[:num_top], names)
+        for token_id, entry in zip(token_ids[1:], entries, strict=True)
+    ]
     return {
         "text_offset": offsets,
         "token_logprobs": [None, *(_finite(entry.logprob) for entry in entries)],
@@ -172,12 +176,13 @@ class TokenNames:
 
     def text(self, token_id: int) -> str:
         """A token by itself may be a piece of a character; its bytes are reported beside it."""
-        text = self.vocabulary.token_text(token_id)
-        return self.vocabulary.token_bytes(token_id).decode(errors="replace") if text is None else text
+        return self.vocabulary.shown_text(token_id)
 
 
-def _tops(top: Sequence[tuple[int, float]], names: TokenNames) -> dict[str, float]:
-    return {names.name(token_id): _finite(logprob) for token_id, logprob in top}
+def _tops(own_id: int, own_logprob: float, top: Sequence[tuple[int, float]], names: TokenNames) -> dict[str, float]:
+    """By name. Where another token has the same, the own one's counts: it is what `tokens` names."""
+    tops = {names.name(token_id): _finite(logprob) for token_id, logprob in top}
+    return tops | {names.name(own_id): _finite(own_logprob)}
 
 
 def _token(token_id: int, logprob: float, names: TokenNames) -> dict[str, Any]:

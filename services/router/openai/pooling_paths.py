@@ -1,4 +1,4 @@
-"""What is served of embeddings, for the document: OpenAI's path, and vLLM's, each of which has a second one."""
+"""What is served of embeddings, for the document: OpenAI's path, and vLLM's, each of which has other ones."""
 
 from __future__ import annotations
 
@@ -40,6 +40,8 @@ OPERATIONS = (
             ),
             names_model=True, may_overload=True,
         )
-        for path, name in (("/v1/rerank", "createRerank"), ("/rerank", "createRerankToo"))
+        for path, name in (
+            ("/v1/rerank", "createRerank"), ("/rerank", "createRerankToo"), ("/v2/rerank", "createRerankAsCohere"),
+        )
     ),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from services.router.openai.replies import Seconds
-from services.router.openapi.operation import Reply
+from services.router.openapi.operation import Reply, may_lack
 
 
 class PoolingUsage(Reply):
@@ -49,7 +49,7 @@ class RankedText(Reply):
 
 class RankedDocument(Reply):
     index: int = Field(description="Among the documents of the request.")
-    document: RankedText
+    document: RankedText = may_lack("Unless `return_documents` is false.")
     relevance_score: float = Field(description="The cosine of its embedding and the query's.")
 
 

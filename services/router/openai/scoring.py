@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import time
 import uuid
 from collections.abc import Sequence
@@ -14,33 +13,46 @@ from pydantic import Field
 
 from services.router.answers import JSON
 from services.router.calls import Calls, caller_of
-from services.router.embedding.embedder import Embedder, floats_of
+from services.router.embedding.embedder import Embedder
 from services.router.embedding.inputs import MAX_INPUTS, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
+from services.router.embedding.scores import UNIT_LENGTH, check_pairs, cosines
 from services.router.errors import invalid
 from services.router.model import ServedModel
 from services.router.openai.json import dump
 from services.router.openai.pooling_body import PoolingBody, Text, TextOrTexts, usage_of
 from services.router.placement import Placement
-from services.router.pooling import PoolingParams
 from services.router.tracing import Tracing
-
-# A cosine is the product of vectors of length 1.
-_POOLING = PoolingParams(normalize=True)
-# To multiply so many bytes of vectors takes as long as to tokenize one character.
-_VECTOR_BYTES_PER_CHAR = 64
 
 
 class ScoreBody(PoolingBody):
-    text_1: TextOrTexts
-    text_2: TextOrTexts
+    text_1: TextOrTexts | None = Field(None, description="One text, or as many as `text_2`.")
+    text_2: TextOrTexts | None = Field(None, description="What it is compared with.")
+    queries: TextOrTexts | None = Field(None, description="vLLM's newer name of `text_1`.")
+    documents: TextOrTexts | None = Field(None, description="vLLM's newer name of `text_2`.")
+
+    @property
+    def params(self) -> tuple[str, str]:
+        """The names that the request has for both."""
+        is_newer = self.queries is not None or self.documents is not None
+        return ("queries", "documents") if is_newer else ("text_1", "text_2")
+
+    def pair(self) -> tuple[str | list[str], str | list[str]]:
+        """Raises ApiError."""
+        if self.params[0] == "queries" and (self.text_1 is not None or self.text_2 is not None):
+            raise invalid("'queries' and 'documents' are other names of 'text_1' and 'text_2': give two.", "queries")
+        for param in self.params:
+            if getattr(self, param) is None:
+                raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+        first, second = (getattr(self, param) for param in self.params)
+        return first, second
 
 
 class RerankBody(PoolingBody):
-    query: Text
-    documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
-    # 0: all.
-    top_n: int | None = Field(None, ge=0, lt=2**31)
+    query: Text = Field(description="What documents are compared with.")
+    documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)] = Field(description="At most 2,048.")
+    top_n: int | None = Field(None, ge=0, lt=2**31, description="How many of the best are told; 0: all.")
+    return_documents: bool | None = Field(None, description="False: the results have no texts.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +64,13 @@ class ScoringService:
 
     async def score(self, body: ScoreBody, context: Any) -> None:
         """One text against each of some, or as many against as many, pair by pair. Raises ApiError."""
-        first = [body.text_1] if isinstance(body.text_1, str) else body.text_1
-        second = [body.text_2] if isinstance(body.text_2, str) else body.text_2
-        if len(first) not in (1, len(second)):
-            message = f"Invalid 'text_1': expected one text or {len(second)}, as in 'text_2', but got {len(first)}."
-            raise invalid(message, "text_1")
-        names = [_name("text_1", body.text_1, index) for index in range(len(first))]
-        names += [_name("text_2", body.text_2, index) for index in range(len(second))]
+        left, right = body.pair()
+        first, second = ([given] if isinstance(given, str) else given for given in (left, right))
+        check_pairs(first, second, body.params)
+        names = [_name(body.params[0], left, index) for index in range(len(first))]
+        names += [_name(body.params[1], right, index) for index in range(len(second))]
         model, vectors, num_tokens = await self._embed(body, context, [*first, *second], names)
-        scores = await _cosines(model, vectors[: len(first)], vectors[len(first) :])
+        scores = await cosines(model, vectors[: len(first)], vectors[len(first) :])
         answer = {
             "id": f"score-{uuid.uuid4().hex}",
             "object": "list",
@@ -76,16 +86,17 @@ class ScoringService:
         documents = body.documents
         names = ["query", *(f"documents[{index}]" for index in range(len(documents)))]
         model, vectors, num_tokens = await self._embed(body, context, [body.query, *documents], names)
-        scores = await _cosines(model, vectors[:1], vectors[1:])
+        scores = await cosines(model, vectors[:1], vectors[1:])
         best = sorted(range(len(documents)), key=lambda index: -scores[index])[: body.top_n or None]
+        results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in best]
+        if body.return_documents is not False:
+            for result in results:
+                result["document"] = {"text": documents[result["index"]]}
         answer = {
             "id": f"rerank-{uuid.uuid4().hex}",
             "model": model.info.name,
             "usage": usage_of(num_tokens),
-            "results": [
-                {"index": index, "document": {"text": documents[index]}, "relevance_score": scores[index]}
-                for index in best
-            ],
+            "results": results,
         }
         await self.calls.write(context, HttpBody(content_type=JSON, data=dump(answer)))
 
@@ -99,21 +110,10 @@ class ScoringService:
             embedding_of(model)
             prompts = await encode_texts(model, texts, names, body.input_options)
             request = EmbeddingRequest.of(
-                model, caller, span.traceparent, prompts, _POOLING,
+                model, caller, span.traceparent, prompts, UNIT_LENGTH,
                 cache_salt=body.cache_salt or "", priority=body.priority or 0,
             )  # fmt: skip
             return model, await self.embedder.all_vectors(request), request.num_tokens
-
-
-async def _cosines(model: ServedModel, first: list[bytes], second: list[bytes]) -> list[float]:
-    """Of each of `second` with the one of `first`, or with that at its place."""
-
-    def work() -> list[float]:
-        left, right = [floats_of(vector) for vector in first], [floats_of(vector) for vector in second]
-        pairs = zip(left * (len(right) if len(left) == 1 else 1), right, strict=True)
-        return [sum(map(operator.mul, a, b)) for a, b in pairs]
-
-    return await model.tokenizer.threads.run(sum(map(len, second)) // _VECTOR_BYTES_PER_CHAR, work)
 
 
 def _name(param: str, given: str | list[str], index: int) -> str:

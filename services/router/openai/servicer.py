@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 from google.api.httpbody_pb2 import HttpBody
 from prometheus_client import CollectorRegistry, generate_latest
-from pydantic import BaseModel
 
 from quire.openai.v1 import openai_pb2
 from services.router.answers import JSON
@@ -20,6 +19,7 @@ from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.chat_writer import ChatCompletionWriter
 from services.router.openai.completions import CompletionRequest, CompletionService
 from services.router.openai.embeddings import EmbeddingBody, EmbeddingService
+from services.router.openai.extra_fields import Body
 from services.router.openai.json import AnswerHead, dump
 from services.router.openai.scoring import RerankBody, ScoreBody, ScoringService
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
@@ -32,7 +32,7 @@ from services.router.responses.writer import ResponseWriter
 from services.router.tokenizer import TextThreads
 from shared.version import version
 
-T = TypeVar("T", bound=BaseModel)
+T = TypeVar("T", bound=Body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,7 @@ class OpenAIServicer:
         self.calls.authenticate(context)
         body = await self._parse(request, TokenizeRequest)
         body.check()
+        self.metrics.ignored_fields["tokenize"] += body.num_ignored_fields
         model = await self.placement.model(body.model)
         if body.prompt is None:
             tokens = await self.chats.prompt(body.to_chat(), model)
@@ -145,6 +146,7 @@ class OpenAIServicer:
     async def Detokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         body = await self._parse(request, DetokenizeRequest)
+        self.metrics.ignored_fields["detokenize"] += body.num_ignored_fields
         model = await self.placement.model(body.model)
         check_token_range(model, body.tokens, "tokens")
         (prompt,) = await model.tokenizer.decode([body.tokens])

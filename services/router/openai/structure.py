@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, Tag
+from pydantic import BaseModel, Field, Tag
 
-from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.errors import ApiError, ErrorKind
+from services.router.openai.extra_fields import Body
+from services.router.openai.response_format import (
+    ResponseFormat,
+    TypedValue,
+    exclusive,
+    schema_structure,
+)
 from services.router.openai.union import union
 from services.router.structure import Structure, StructureKind
 
@@ -18,96 +25,113 @@ def _schema_kind(value: object) -> str | None:
     return "#text" if isinstance(value, str) else "#schema" if isinstance(value, dict | bool) else None
 
 
+def _grammar_kind(value: object) -> str | None:
+    return "#text" if isinstance(value, str) else "#typed" if isinstance(value, dict) else None
+
+
 # vLLM takes a schema as JSON, too.
 Schema = Annotated[Annotated[str, Tag("#text")] | Annotated[Any, Tag("#schema")], union(_schema_kind, "a JSON schema")]
 Choices = Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", hide_input_in_errors=True)
+class StructuredOutputs(Body):
+    """vLLM's one field for all of its guided ones."""
 
+    # Knobs of vLLM's own implementation.
+    known_extras = frozenset(
+        {"disable_fallback", "disable_any_whitespace", "disable_additional_properties", "whitespace_pattern"}
+        | {"_backend", "_backend_was_auto"}
+    )
 
-class JsonSchemaFormat(_Part):
-    name: str | None = None
-    # An object in OpenAI's document; a boolean is a schema, too.
-    schema_: Any = Field(None, alias="schema")
-    # Outputs match whatever it says.
-    strict: bool | None = None
+    json_: Schema | None = Field(None, alias="json", description="A JSON schema, as an object or as JSON.")
+    regex: str | None = Field(None, description="A regular expression for the whole answer.")
+    choice: Choices | None = Field(None, description="The answer is one of these strings.")
+    grammar: str | None = Field(None, description="A grammar in Lark's notation or in GBNF.")
+    json_object: bool | None = Field(None, description="Whether the answer is a JSON object.")
+    structural_tag: Any = Field(None, description="Not supported.")
 
-
-class ResponseFormat(_Part):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaFormat | None = None
-
-    def structure(self) -> Structure | None:
+    def structures(self) -> list[Structure]:
         """Raises ApiError."""
-        if self.type == "text":
-            return None
-        if self.type == "json_object":
-            return Structure(StructureKind.JSON_OBJECT, param="response_format")
-        param = "response_format.json_schema"
-        if self.json_schema is None:
-            raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-        if self.json_schema.schema_ is None:
-            return Structure(StructureKind.JSON_OBJECT, param=param)
-        return Structure(StructureKind.JSON_SCHEMA, json.dumps(self.json_schema.schema_), f"{param}.schema")
-
-
-class StructuredOutputs(_Part):
-    """vLLM's one field for all of its guided ones. What else it holds are knobs of vLLM's own implementation."""
-
-    json_: Schema | None = Field(None, alias="json")
-    regex: str | None = None
-    choice: Choices | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    structural_tag: Any = None
+        path = "structured_outputs."
+        if self.structural_tag is not None:
+            param = f"{path}structural_tag"
+            raise ApiError(ErrorKind.UNSUPPORTED, f"'{param}' is not supported by this server.", param)
+        return _structures(path, self.json_, self.regex, self.choice, self.grammar, is_object=self.json_object)
 
 
 class StructureFields(BaseModel):
     """Mixed into the body: only one of these may be given."""
 
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: Schema | None = None
-    guided_regex: str | None = None
-    guided_choice: Choices | None = None
-    guided_grammar: str | None = None
-    guided_json_object: bool | None = None
+    response_format: ResponseFormat | None = Field(
+        None,
+        description=(
+            "What the answer looks like: `text`, `json_object`, `json_schema`; and the forms of llama.cpp and TGI."
+        ),
+    )
+    structured_outputs: StructuredOutputs | None = Field(None, description="vLLM's newer form of the `guided_` fields.")
+    guided_json: Schema | None = Field(
+        None, description="A JSON schema that the answer matches, as an object or as JSON."
+    )
+    guided_regex: str | None = Field(None, description="A regular expression for the whole answer.")
+    guided_choice: Choices | None = Field(None, description="The answer is one of these strings.")
+    guided_grammar: str | None = Field(None, description="A grammar in Lark's notation or in GBNF.")
+    guided_json_object: bool | None = Field(None, description="Whether the answer is a JSON object.")
+    # The same by other servers' names. Their clients send empty texts for nothing.
+    json_schema: Schema | None = Field(None, description="llama.cpp's and SGLang's name of `guided_json`.")
+    regex: str | None = Field(None, description="SGLang's name of `guided_regex`.")
+    ebnf: str | None = Field(None, description="SGLang's name of `guided_grammar`.")
+    grammar: (
+        Annotated[
+            Annotated[str, Tag("#text")] | Annotated[TypedValue, Tag("#typed")],
+            union(_grammar_kind, "a grammar, or an object with a type and a value"),
+        ]
+        | None
+    ) = Field(None, description="llama.cpp's name of `guided_grammar`; also TGI's object of `type` and `value`.")
 
     def structure(self) -> Structure | None:
         """Raises ApiError."""
-        given = self._guided("guided_", self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar)
-        if self.guided_json_object:
-            given.append(Structure(StructureKind.JSON_OBJECT, param="guided_json_object"))
-        if (outputs := self.structured_outputs) is not None:
-            path = "structured_outputs."
-            if outputs.structural_tag is not None:
-                param = f"{path}structural_tag"
-                raise ApiError(ErrorKind.UNSUPPORTED, f"'{param}' is not supported by this server.", param)
-            given += self._guided(path, outputs.json_, outputs.regex, outputs.choice, outputs.grammar)
-            if outputs.json_object:
-                given.append(Structure(StructureKind.JSON_OBJECT, param=f"{path}json_object"))
+        given = _structures(
+            "guided_", self.guided_json, self.guided_regex, self.guided_choice, self.guided_grammar,
+            is_object=self.guided_json_object,
+        )  # fmt: skip
+        given += self._by_other_names()
+        if self.structured_outputs is not None:
+            given += self.structured_outputs.structures()
         if self.response_format is not None and (structure := self.response_format.structure()) is not None:
             given.append(structure)
         if len(given) > 1:
-            first, second = given[:2]
-            message = f"'{second.param}' and '{first.param}' exclude each other: an output has one structure."
-            raise invalid(message, second.param)
+            raise exclusive(given[1].param, given[0].param)
         return given[0] if given else None
 
-    @staticmethod
-    def _guided(
-        path: str, schema: Any, regex: str | None, choice: list[str] | None, grammar: str | None
-    ) -> list[Structure]:
+    def _by_other_names(self) -> list[Structure]:
+        """llama.cpp's `grammar` and `json_schema`; SGLang's `json_schema`, `regex` and `ebnf`; TGI's `grammar`."""
         given = []
-        if schema is not None:
-            text = schema if isinstance(schema, str) else json.dumps(schema)
-            given.append(Structure(StructureKind.JSON_SCHEMA, text, f"{path}json"))
-        if regex is not None:
-            given.append(Structure(StructureKind.REGEX, regex, f"{path}regex"))
-        if choice is not None:
-            given.append(Structure(StructureKind.CHOICE, json.dumps(choice), f"{path}choice"))
-        if grammar is not None:
-            given.append(Structure(StructureKind.GRAMMAR, grammar, f"{path}grammar"))
+        if self.json_schema is not None and self.json_schema != "":
+            given.append(schema_structure(self.json_schema, "json_schema"))
+        if self.regex:
+            given.append(Structure(StructureKind.REGEX, self.regex, "regex"))
+        if self.ebnf:
+            given.append(Structure(StructureKind.GRAMMAR, self.ebnf, "ebnf"))
+        if isinstance(self.grammar, TypedValue):
+            given.append(self.grammar.structure())
+        elif self.grammar:
+            given.append(Structure(StructureKind.GRAMMAR, self.grammar, "grammar"))
         return given
+
+
+def _structures(
+    path: str, schema: Any, regex: str | None, choice: list[str] | None, grammar: str | None, *, is_object: bool | None
+) -> list[Structure]:
+    """`path`: what the fields' names begin with."""
+    given = []
+    if schema is not None:
+        given.append(schema_structure(schema, f"{path}json"))
+    if regex is not None:
+        given.append(Structure(StructureKind.REGEX, regex, f"{path}regex"))
+    if choice is not None:
+        given.append(Structure(StructureKind.CHOICE, json.dumps(choice), f"{path}choice"))
+    if grammar is not None:
+        given.append(Structure(StructureKind.GRAMMAR, grammar, f"{path}grammar"))
+    if is_object:
+        given.append(Structure(StructureKind.JSON_OBJECT, "", f"{path}json_object"))
+    return given

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-import pydantic_core
-from pydantic import AfterValidator, Field, Tag
+from pydantic import Field, Tag
 
 from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode
 from services.router.errors import ApiError, ErrorKind, invalid
@@ -16,25 +15,21 @@ from services.router.openai.union import union
 FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
 
 
-def _check_json(text: str) -> str:
-    """Arguments as clients send them back: JSON, or nothing at all for none."""
-    if text:
-        try:
-            pydantic_core.from_json(text, allow_inf_nan=False)
-        except ValueError:
-            raise pydantic_core.PydanticCustomError("not_json", "a call's arguments must be JSON") from None
-    return text
-
-
 class FunctionCall(Body):
-    name: FunctionName
-    arguments: Annotated[str, AfterValidator(_check_json)]
+    """Of an earlier turn, perhaps another server's: the name is any, and the arguments are what a model wrote, which
+    may have been cut."""
+
+    name: str = Field(description="The function's.")
+    arguments: str = Field(description="As the model wrote them, perhaps cut.")
 
 
 class ToolCall(Body):
-    id: str
-    type: Literal["function"]
-    function: FunctionCall
+    # Of calls that were put together from a stream.
+    known_extras = frozenset({"index"})
+
+    id: str = Field(description="By which the result names it.")
+    type: Literal["function"] = Field(description="There is one kind.")
+    function: FunctionCall = Field(description="What was called.")
 
     def to_template(self) -> dict[str, Any]:
         function = {"name": self.function.name, "arguments": self.function.arguments or "{}"}
@@ -42,15 +37,17 @@ class ToolCall(Body):
 
 
 class FunctionDefinition(Body):
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    name: FunctionName = Field(description="By which it is called.")
+    description: str | None = Field(None, description="What it does, for the model.")
+    parameters: dict[str, Any] | None = Field(None, description="A JSON schema of its arguments.")
+    strict: bool | None = Field(None, description="Without effect where calls are forced: arguments match the schema.")
 
 
 class ToolDefinition(Body):
-    type: Literal["function"]
-    function: FunctionDefinition
+    known_extras = frozenset({"cache_control"})
+
+    type: Literal["function"] = Field(description="There is one kind.")
+    function: FunctionDefinition = Field(description="The function.")
 
     def to_tool(self) -> Tool:
         function = self.function
@@ -58,22 +55,22 @@ class ToolDefinition(Body):
 
 
 class NamedFunction(Body):
-    name: str
+    name: str = Field(description="Of one of `tools`.")
 
 
 class NamedTool(Body):
-    type: Literal["function"]
-    function: NamedFunction
+    type: Literal["function"] = Field(description="There is one kind.")
+    function: NamedFunction = Field(description="Which function is called.")
 
 
 class AllowedTools(Body):
-    mode: Literal["auto", "required"]
-    tools: list[NamedTool] = Field(min_length=1, max_length=MAX_TOOLS)
+    mode: Literal["auto", "required"] = Field(description="Whether one of them has to be called.")
+    tools: list[NamedTool] = Field(min_length=1, max_length=MAX_TOOLS, description="Which of `tools` may be called.")
 
 
 class AllowedToolsChoice(Body):
-    type: Literal["allowed_tools"]
-    allowed_tools: AllowedTools
+    type: Literal["allowed_tools"] = Field(description="Some of the tools.")
+    allowed_tools: AllowedTools = Field(description="Which, and how.")
 
 
 def _choice_kind(value: object) -> str | None:

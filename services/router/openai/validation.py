@@ -9,9 +9,11 @@ import pydantic_core
 from pydantic_core import ErrorDetails
 
 from services.router.errors import ApiError, invalid, too_many
+from services.router.openai.extra_fields import Body
 from services.router.tokenizer import TextThreads
 
 T = TypeVar("T", bound=pydantic.BaseModel)
+B = TypeVar("B", bound=Body)
 
 # To parse so many bytes takes as long as to tokenize one character.
 _PARSED_BYTES_PER_CHAR = 32
@@ -44,9 +46,16 @@ _BOUNDS = {
 }
 
 
-async def read_body(threads: TextThreads, body: bytes, model: type[T]) -> T:
+async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
     """As parse_body, beside the event loop where the body is long."""
-    return await threads.run(parsing_work(body), lambda: parse_body(body, model))
+
+    def work() -> B:
+        parsed = parse_body(body, model)
+        # It goes through all of the body, and is kept.
+        _ = parsed.num_ignored_fields
+        return parsed
+
+    return await threads.run(parsing_work(body), work)
 
 
 def parsing_work(body: bytes) -> int:
@@ -89,7 +98,7 @@ def _describe(error: ErrorDetails) -> ApiError:
         message = f"Invalid value for '{param}': {_echo(value)}. Supported values are: {context['expected']}."
         return invalid(message, param, "invalid_value")
     if kind == "too_long":
-        return too_many(param, context["max_length"], len(value))
+        return too_many(param, context["max_length"], len(value), "object" if isinstance(value, dict) else "array")
     if kind in ("too_short", "string_too_short") and len(value) == 0:
         what = "string" if isinstance(value, str) else "array"
         return invalid(f"Invalid '{param}': it must not be empty.", param, f"empty_{what}")

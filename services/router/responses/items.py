@@ -8,17 +8,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from services.router.chat.thinking import thought
+from services.router.chat.tools import check_call_made
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
+
+# What items have when they come back in.
+_OF_ITEMS = frozenset({"id", "status"})
 
 
 class Part(Body):
     """`text` where it is a text's part, whatever kind of text."""
 
-    type: str
-    text: str | None = None
-    refusal: str | None = None
+    known_extras = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
+
+    type: str = Field(description="Which kind it is: a text's, or a refusal's.")
+    text: str | None = Field(None, description="Of a text's part.")
+    refusal: str | None = Field(None, description="Of a refusal's part.")
 
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -29,34 +35,42 @@ StringOrParts = Annotated[
 
 
 class MessageItem(Body):
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: StringOrParts
+    known_extras = _OF_ITEMS | {"phase"}
+
+    type: Literal["message"] = Field("message", description="May be left out.")
+    role: Literal["user", "assistant", "system", "developer"] = Field(description="Who says it.")
+    content: StringOrParts = Field(description="A text, or parts of text.")
 
 
 class FunctionCallItem(Body):
-    type: Literal["function_call"]
-    call_id: str
-    name: str
-    arguments: str
+    known_extras = _OF_ITEMS | {"caller", "namespace"}
+
+    type: Literal["function_call"] = Field(description="A call.")
+    call_id: str = Field(description="By which its result names it.")
+    name: str = Field(description="The function's.")
+    arguments: str = Field(description="JSON, as the model wrote it.")
 
 
 class FunctionCallOutputItem(Body):
-    type: Literal["function_call_output"]
-    call_id: str
-    output: StringOrParts
+    known_extras = _OF_ITEMS | {"caller", "namespace", "name"}
+
+    type: Literal["function_call_output"] = Field(description="A call's result.")
+    call_id: str = Field(description="Which call's.")
+    output: StringOrParts = Field(description="A text, or parts of text.")
 
 
 class ReasoningItem(Body):
     """As a response had it, or as another server wrote it, which may have a summary alone."""
 
-    type: Literal["reasoning"]
-    summary: list[Part] = Field(default_factory=list)
-    content: list[Part] | None = None
+    known_extras = _OF_ITEMS | {"encrypted_content"}
+
+    type: Literal["reasoning"] = Field(description="What an assistant reasoned.")
+    summary: list[Part] = Field(default_factory=list, description="Read where there is no content.")
+    content: list[Part] | None = Field(None, description="The reasoning's text.")
 
 
 class OtherItem(Body):
-    type: str
+    type: str = Field(description="Refused.")
 
 
 _KINDS = ("message", "function_call", "function_call_output", "reasoning")
@@ -84,6 +98,7 @@ def to_template(items: Sequence[Item]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = []
     # The assistant's message that further items belong to.
     turn: dict[str, Any] | None = None
+    made: set[str] = set()
     for index, item in enumerate(items):
         param = f"input[{index}]"
         match item:
@@ -100,10 +115,12 @@ def to_template(items: Sequence[Item]) -> list[dict[str, Any]]:
                 thought(turn, _text(item.content or item.summary, f"{param}.content"))
             case FunctionCallItem():
                 turn = _turn(messages, turn)
+                made.add(item.call_id)
                 function = {"name": item.name, "arguments": item.arguments}
                 turn.setdefault("tool_calls", []).append({"id": item.call_id, "type": "function", "function": function})
             case FunctionCallOutputItem():
                 turn = None
+                check_call_made(item.call_id, made, f"{param}.call_id")
                 output = _text(item.output, f"{param}.output")
                 messages.append({"role": "tool", "tool_call_id": item.call_id, "content": output})
             case _:

@@ -39,6 +39,15 @@ class Preparations:
         self._wanted.append(preparation)
         return True
 
+    @property
+    def only_pending(self) -> Preparation | None:
+        """What the worker is at, where that is one thing."""
+        return next(iter(self._pending.values())) if len(self._pending) == 1 else None
+
+    def is_busy_with_other(self, than: Preparation | None) -> bool:
+        """Whether anything else is pending."""
+        return len(self._pending) > (than is not None and than.key in self._pending)
+
     def take_wanted(self) -> list[Preparation]:
         """What the worker is to be asked for, each once."""
         wanted, self._wanted = self._wanted, []
@@ -56,7 +65,7 @@ class Preparations:
         return preparation
 
     def forget_worker(self) -> list[Preparation]:
-        """Another knows of nothing. Returns what was pending."""
+        """Another knows of nothing. Returns what was pending, in the order in which it was asked for."""
         pending = list(self._pending.values())
         self._wanted.clear()
         self._pending.clear()

@@ -208,6 +208,28 @@ def test_a_lost_worker_costs_no_entry_and_brings_none_twice(tmp_path: Path) -> N
     check(engine, model, 0, prompt)
 
 
+def test_another_group_brings_the_entries_that_the_lost_one_did_not(tmp_path: Path) -> None:
+    model = save_model(tmp_path, "Llama", seed=9)
+    lost, other = (
+        Engine(make_runner(tmp_path, block_size=size, num_blocks=64, max_num_seqs=8, max_num_batched_tokens=16))
+        for size in (8, 16)
+    )
+    prompt = [random.Random(9).randrange(3, VOCAB_SIZE) for _ in range(60)]
+    for choice_index in range(2):
+        lost.submit(choice_index, prompt, 5, group="a", choice_index=choice_index)
+    for _ in range(2):
+        lost.step()
+    assert 0 < len(lost.prompt_logprobs(0)) < 59, "it was to be lost in the middle of the prompt"
+    lost.core.reset()
+    other.messages, other.outputs, other.output_logprobs = lost.messages, lost.outputs, lost.output_logprobs
+    for sequence in lost.core.drain():
+        other.core.adopt(sequence)
+    other.run()
+    check(other, model, 0, prompt)
+    assert other.messages[1] == []
+    assert other.outputs[1] == other.outputs[0]
+
+
 def test_likeliest_tokens_and_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prompt_logprobs, "_SLICE_VALUES", 7 * VOCAB_SIZE)
     model = save_model(tmp_path, "Llama", seed=8)

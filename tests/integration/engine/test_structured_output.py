@@ -45,10 +45,10 @@ PERSON = {
     "$defs": {"place": {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}},
 }
 STRUCTURES = [
-    Structure(StructureKind.JSON_SCHEMA, json.dumps(PERSON)),
-    Structure(StructureKind.REGEX, r"[a-f]{3,9}-[0-9]{2}"),
-    Structure(StructureKind.CHOICE, json.dumps(["yes", "yes, of course", "no", "日本"])),
-    Structure(StructureKind.GRAMMAR, 'start: "(" start ")" | /[xyz]{1,4}/'),
+    Structure(StructureKind.JSON_SCHEMA, json.dumps(PERSON), ""),
+    Structure(StructureKind.REGEX, r"[a-f]{3,9}-[0-9]{2}", ""),
+    Structure(StructureKind.CHOICE, json.dumps(["yes", "yes, of course", "no", "日本"]), ""),
+    Structure(StructureKind.GRAMMAR, 'start: "(" start ")" | /[xyz]{1,4}/', ""),
 ]
 VOCAB_SIZE = byte_level().get_vocab_size() + 3
 

@@ -13,6 +13,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.anthropic.v1 import anthropic_pb2_grpc
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
+from quire.ollama.v1 import ollama_pb2_grpc
 from quire.openai.v1 import openai_pb2_grpc
 from shared.grpc_server import GrpcServer
 
@@ -45,6 +46,7 @@ class FakeRouter:
         self._server = GrpcServer(["quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"])
         self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, FakeOpenAI(self))
         self._server.add(anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server, FakeAnthropic(self))
+        self._server.add(ollama_pb2_grpc.add_OllamaServiceServicer_to_server, FakeOllama())  # type: ignore[abstract]
         self._server.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, FakeInference(name))
 
     def reset(self) -> None:
@@ -140,6 +142,13 @@ class FakeAnthropic(anthropic_pb2_grpc.AnthropicServiceServicer):
         return body(request.data)
 
 
+class FakeOllama(ollama_pb2_grpc.OllamaServiceServicer):
+    """It has nothing but the path by which clients see that somebody is there."""
+
+    async def GetRoot(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
+        return body("here", "text/plain")
+
+
 class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
     """It lists its model; every other call fails, for its model does not exist."""
 
@@ -160,6 +169,9 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
     async def Embed(self, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
         await self._fail(request, context)
         yield
+
+    async def Score(self, request: Any, context: Context) -> Any:  # noqa: N802
+        await self._fail(request, context)
 
     async def Tokenize(self, request: Any, context: Context) -> Any:  # noqa: N802
         await self._fail(request, context)

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 
 from tests.integration.gateway.client import call
 from tests.integration.gateway.conftest import Gateway, start_gateway
-from tests.integration.gateway.fake_router import Context, FakeRouter, aborting, error_json, event, waiting_for
+from tests.integration.gateway.fake_router import Context, FakeRouter, aborting, body, error_json, event, waiting_for
 
 CHAT = "/v1/chat/completions"
 MEBIBYTE = 1024 * 1024
@@ -61,6 +61,55 @@ async def test_credentials_and_request_id_reach_the_router(gateway: Gateway, rou
 
     assert router.metadata["authorization"] == "Bearer k"
     assert router.metadata["x-request-id"] == "mine" == reply.headers["x-request-id"]
+
+
+async def test_no_client_may_tell_envoy_what_to_do(gateway: Gateway, router: FakeRouter) -> None:
+    """Not even from this machine, which Envoy would trust by itself: time limits, retries and paths are ours."""
+    orders = {
+        "x-envoy-upstream-rq-timeout-ms": "1",
+        "x-envoy-retry-on": "5xx,retriable-status-codes",
+        "x-envoy-retriable-status-codes": "503",
+        "x-envoy-max-retries": "5",
+        "x-envoy-original-path": "/quire.made.up",
+    }
+
+    async def slow(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        await asyncio.sleep(0.1)
+        yield body("{}")
+
+    router.script = slow
+    assert (await call(gateway.address, "POST", CHAT, b"{}", orders)).status == 200
+
+    router.reset()
+    router.script = aborting(grpc.StatusCode.UNAVAILABLE, "busy")
+    assert (await call(gateway.address, "POST", CHAT, b"{}", orders)).status == 503
+    assert router.calls == 1
+    assert not orders.items() & router.metadata.items()
+
+
+@pytest.mark.parametrize("head", ["host: x\r\n", ""], ids=["with a host", "without"])
+async def test_http_1_0_is_answered(gateway: Gateway, router: FakeRouter, head: str) -> None:
+    """A body without a length ends with the connection, so whole and streamed answers are read to the end of it."""
+
+    async def streamed(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        yield event("1")
+        yield event("[DONE]")
+
+    async def ask(request: str) -> bytes:
+        host, _, port = gateway.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(request.encode())
+        answer = await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        return answer
+
+    health = await ask(f"GET /health HTTP/1.0\r\n{head}\r\n")
+    assert health.partition(b"\r\n")[0].endswith(b" 200 OK")
+    assert health.endswith(b'\r\n\r\n{"router": "fake"}')
+    router.script = streamed
+    events = await ask(f"POST {CHAT} HTTP/1.0\r\n{head}content-length: 2\r\n\r\n{{}}")
+    assert events.partition(b"\r\n")[0].endswith(b" 200 OK")
+    assert events.endswith(b"\r\n\r\ndata: 1\n\ndata: [DONE]\n\n")
 
 
 async def test_a_request_without_an_id_gets_one(gateway: Gateway, router: FakeRouter) -> None:
@@ -150,6 +199,38 @@ async def test_an_error_without_a_body_of_its_own_is_shaped(gateway: Gateway, ro
     }
 
 
+async def test_a_status_alone_has_the_code_that_the_router_would_give(gateway: Gateway, router: FakeRouter) -> None:
+    for code, expected in (
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, (429, "rate_limit_error", "rate_limit_exceeded")),
+        (grpc.StatusCode.UNAVAILABLE, (503, "server_error", "unavailable")),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, (504, "server_error", "timeout")),
+        (grpc.StatusCode.INVALID_ARGUMENT, (400, "invalid_request_error", None)),
+    ):
+        router.script = aborting(code, "no")
+        reply = await call(gateway.address, "POST", CHAT, b"{}")
+        assert (reply.status, reply.error["type"], reply.error["code"]) == expected
+
+
+async def test_a_time_limit_of_the_clients_own_ends_as_the_servers(gateway: Gateway, router: FakeRouter) -> None:
+    async def silent(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        await asyncio.Event().wait()
+        yield body("")
+
+    router.script = silent
+    reply = await call(gateway.address, "POST", CHAT, b"{}", {"grpc-timeout": "50m"})
+
+    assert (reply.status, reply.error["type"], reply.error["code"]) == (504, "server_error", "timeout")
+
+
+async def test_an_upgrade_is_refused_by_name_and_http2s_is_ignored(gateway: Gateway, router: FakeRouter) -> None:
+    """Java's client offers HTTP/2 with its first request."""
+    reply = await call(gateway.address, "GET", "/health", headers={"connection": "upgrade", "upgrade": "websocket"})
+    assert (reply.status, reply.error["code"]) == (403, "upgrade_not_supported")
+
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAA"}
+    assert (await call(gateway.address, "POST", CHAT, b"{}", offer)).status == 200
+
+
 async def test_an_unknown_path_is_404(gateway: Gateway, router: FakeRouter) -> None:
     reply = await call(gateway.address, "POST", "/v1/nothing", b"{}")
 
@@ -165,7 +246,11 @@ async def test_the_grpc_path_of_a_method_is_no_http_path(gateway: Gateway, route
 
 
 async def test_a_wrong_method_is_405_and_tells_the_right_one(gateway: Gateway, router: FakeRouter) -> None:
-    for method, path, allowed in (("GET", CHAT, "POST"), ("DELETE", "/v1/models/m", "GET"), ("POST", "/health", "GET")):
+    for method, path, allowed in (
+        ("GET", CHAT, "POST"),
+        ("DELETE", "/v1/models/m", "GET"),
+        ("POST", "/health", "GET, HEAD"),
+    ):
         reply = await call(gateway.address, method, path)
         assert (reply.status, reply.headers["allow"]) == (405, allowed)
         assert reply.error["code"] == "method_not_supported"

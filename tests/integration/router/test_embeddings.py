@@ -245,9 +245,26 @@ async def test_scores_are_cosines_of_one_with_each_or_pair_by_pair(start_router:
             (index, "score") for index in range(len(pairs))
         ]
         assert [entry["score"] for entry in reply["data"]] == pytest.approx([cosine(*pair) for pair in pairs])
-    refused = await api.refused("CreateScore", {"text_1": ["a", "b", "c"], "text_2": ["b", "c"]})
-    assert refused.error["param"] == "text_1"
-    assert (await api.refused("CreateScore", {"text_1": "a", "text_2": ["b", ""]})).error["param"] == "text_2[1]"
+        newer = (await api.post("CreateScore", {"queries": first, "documents": second})).json
+        assert newer["data"] == reply["data"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"text_1": ["a", "b", "c"], "text_2": ["b", "c"]}, "text_1"),
+        ({"text_1": "a", "text_2": ["b", ""]}, "text_2[1]"),
+        ({"text_2": "a"}, "text_1"),
+        ({}, "text_1"),
+        ({"queries": ["a", "b", "c"], "documents": ["b", "c"]}, "queries"),
+        ({"queries": "a", "documents": ["b", "x " * MAX_MODEL_LEN]}, "documents[1]"),
+        ({"queries": "a"}, "documents"),
+        ({"queries": "a", "documents": "b", "text_1": "a"}, "queries"),
+    ],
+)
+async def test_what_is_wrong_with_a_pair_is_named(start_router: StartRouter, body: Any, param: str) -> None:
+    api = await start_router(embedding_scheduler())
+    assert (await api.refused("CreateScore", body)).error["param"] == param
 
 
 async def test_reranked_documents_come_likest_first(start_router: StartRouter) -> None:
@@ -261,6 +278,8 @@ async def test_reranked_documents_come_likest_first(start_router: StartRouter) -
         assert [entry["document"]["text"] for entry in reply["results"]] == [documents[index] for index in best[:count]]
         scores = [entry["relevance_score"] for entry in reply["results"]]
         assert scores == pytest.approx([cosine("colour", documents[index]) for index in best[:count]])
+    reply = (await api.post("CreateRerank", {"query": "x", "documents": ["a"], "return_documents": False})).json
+    assert reply["results"] == [{"index": 0, "relevance_score": pytest.approx(cosine("x", "a"))}]
     assert (await api.refused("CreateRerank", {"query": "x", "documents": []})).error["param"] == "documents"
     assert (await api.refused("CreateRerank", {"documents": ["x"]})).error["param"] == "query"
 

@@ -19,6 +19,7 @@ from quire.scheduler.v1 import scheduler_pb2
 from tests.integration.router.conftest import (
     GREETING,
     HTTP_STATUS,
+    MAX_MODEL_LEN,
     MODEL,
     Api,
     Reply,
@@ -50,7 +51,7 @@ async def post(api: Api, method: str, body: Any, *metadata: tuple[str, str]) -> 
     }
     service = service_of(method)
     call = getattr(stubs[service], method)(HttpBody(data=json.dumps(body).encode()), metadata=metadata)
-    replies = [reply async for reply in call]
+    replies = [await call] if isinstance(call, grpc.aio.UnaryUnaryCall) else [reply async for reply in call]
     answer = Reply(replies[0].content_type, [reply.data for reply in replies])
     return checked(answer, method, service=service).messages
 
@@ -155,10 +156,34 @@ async def test_a_prompt_that_does_not_fit_names_the_api_s_field(start_router: St
     assert error["error"]["param"] == "max_output_tokens"
     _, error = await error_of(api, "CreateResponse", RESPONSE | {"input": "x " * 1000})
     assert error["error"]["param"] == "input"
-    _, error = await error_of(api, "Chat", CHAT | {"options": {"num_predict": 1000}})
-    assert "'options.num_predict' is too large: 1000" in error["error"]
+    _, error = await error_of(api, "Generate", {"model": MODEL, "prompt": "x " * 1000})
+    assert "Please shorten 'prompt'" in error["error"]
     _, error = await error_of(api, "CreateMessage", MESSAGE | {"max_tokens": 1000})
     assert "'max_tokens' is too large: 1000" in error["error"]["message"]
+
+
+async def test_ollama_s_answers_end_where_the_context_does(start_router: StartRouter) -> None:
+    """Clients send one limit to models of every size."""
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    options = {"options": {"num_predict": 100_000}}
+    await post(api, "Chat", CHAT | options)
+    await post(api, "Generate", {"model": MODEL, "prompt": "Hello"} | options)
+    await post(api, "Generate", {"model": MODEL, "prompt": "Hello", "raw": True} | options)
+    for submit in scheduler.submits:
+        assert submit.stop.max_tokens == MAX_MODEL_LEN - len(unpack(submit.prompt_token_ids))
+
+
+@pytest.mark.parametrize("length", [MAX_MODEL_LEN - 40, MAX_MODEL_LEN + 1, 100 * MAX_MODEL_LEN])
+async def test_tokens_are_counted_whether_they_fit_or_not(start_router: StartRouter, length: int) -> None:
+    """By its tokens a client learns how much it has to shorten."""
+    api = await start_router(fake_scheduler())
+    content = "x " * length
+    body = {"model": MODEL, "messages": [{"role": "user", "content": content}]}
+    rendered = f"<|im_start|>user\n{content}<|im_end|>\n<|im_start|>assistant\n"
+    expected = len(byte_level().encode(rendered, add_special_tokens=False).ids)
+    assert json.loads((await post(api, "CountTokens", body))[0]) == {"input_tokens": expected}
+    assert (await api.post("Tokenize", body)).json["count"] == expected
 
 
 async def test_an_error_in_a_stream_has_each_api_s_shape(start_router: StartRouter) -> None:

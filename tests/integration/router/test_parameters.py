@@ -51,7 +51,7 @@ async def test_echo_with_logprobs_tells_the_prompt_s_first(start_router: StartRo
     assert is_there == [True] * (len(is_there) - 1) + [False], "the end token is no text"
     assert logprobs.top_logprobs is not None
     assert logprobs.top_logprobs[0] is None
-    assert len(logprobs.top_logprobs[1]) == 2
+    assert len(logprobs.top_logprobs[1]) == 2 + 1
     assert "prompt_logprobs" not in choice.model_dump()
 
 
@@ -85,6 +85,21 @@ async def test_no_token_but_the_prompt_s(start_router: StartRouter) -> None:
     assert events[-1]["choices"][0]["finish_reason"] == "length"
     assert last["usage"]["completion_tokens"] == 0
     assert scheduler.submits[0].stop.max_tokens == 1
+
+
+@pytest.mark.parametrize("num_top", [0, 2])
+async def test_each_token_is_among_its_own_likeliest(start_router: StartRouter, num_top: int) -> None:
+    """Evaluations take the maximum of each, and look the token up in it."""
+    api = await start_router(fake_scheduler(answer_text(" one")))
+    # That more of the likeliest are wanted of the prompt in vLLM's form is no reason to tell them here.
+    body = {"prompt": "Hello, world!", "echo": True, "logprobs": num_top, "prompt_logprobs": 4, "max_tokens": 9}
+    logprobs = (await api.complete(**body)).json["choices"][0]["logprobs"]
+    columns = zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True)
+    next(columns)
+    for position, (token, logprob, top) in enumerate(columns, 1):
+        assert top[token] == logprob
+        # The fake scheduler draws the likeliest, but none of a prompt's tokens are.
+        assert len(top) == (num_top + 1 if position < len(HELLO) else max(1, num_top))
 
 
 async def test_prompt_logprobs_are_vllm_s(start_router: StartRouter) -> None:

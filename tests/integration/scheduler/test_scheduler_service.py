@@ -117,10 +117,10 @@ class Stack:
         return await self.stub.GetStats(scheduler_pb2.GetStatsRequest())
 
     async def stats_when(
-        self, condition: Callable[[scheduler_pb2.GetStatsResponse], bool], timeout_s: float = 5
+        self, condition: Callable[[scheduler_pb2.GetStatsResponse], bool]
     ) -> scheduler_pb2.GetStatsResponse:
-        """The first statistics that meet `condition`; fails after `timeout_s`."""
-        async with asyncio.timeout(timeout_s):
+        """The first statistics that meet `condition`; however busy the machine is."""
+        async with asyncio.timeout(90):
             while not condition(stats := await self.stats()):
                 pass
             return stats
@@ -280,7 +280,7 @@ async def test_a_router_that_reads_nothing_is_dropped_with_all_it_asked_for(tmp_
             await router.connect()
             for index in range(64):
                 await router.submit(index, [index], 50_000)
-            stats = await stack.stats_when(lambda stats: stats.num_aborted == 64, timeout_s=25)
+            stats = await stack.stats_when(lambda stats: stats.num_aborted == 64)
             assert stats.load.num_running == 0
             assert not stack.servicer._sessions
 

@@ -61,6 +61,23 @@ async def test_steps_go_on_while_a_grammar_is_compiled(channel: grpc.aio.Channel
     await stream.close()
 
 
+async def test_the_next_owner_is_told_of_what_it_asked_for_itself(
+    channel: grpc.aio.Channel, gate: threading.Event
+) -> None:
+    """The one before it was lost while its grammar was compiled; that goes on."""
+    lost = await claimed(channel)
+    await prepare(lost, b"the lost one's", GRAMMAR)
+    await lost.step(new_sequences=[new_sequence(1, 0, [3, 4], [0])], rows=rows((1, 0, 2, 0)))
+    lost.call.cancel()
+    stream = await claimed(channel)
+    await prepare(stream, b"its own", GRAMMAR)
+    result = await stream.step(new_sequences=[new_sequence(1, 0, [3, 4], [0])], rows=rows((1, 0, 2, 0)))
+    assert values(result.wire_ids) == [1]
+    gate.set()
+    assert (await stream._read()).prepared.key == b"its own"
+    await stream.close()  # with nothing more to read
+
+
 async def test_a_sequence_whose_grammar_fails_fails_alone(channel: grpc.aio.Channel, gate: threading.Event) -> None:
     """Also one that was planned before its grammar was prepared."""
     stream = await claimed(channel)
@@ -72,6 +89,7 @@ async def test_a_sequence_whose_grammar_fails_fails_alone(channel: grpc.aio.Chan
     assert values(result.wire_ids) == [1]
     (error,) = result.errors
     assert (error.wire_id, error.message) == (2, "The grammar of this request failed: it is the test's.")
+    assert error.is_request_at_fault
     await stream.close()
 
 

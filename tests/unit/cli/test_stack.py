@@ -70,6 +70,14 @@ def test_a_secret_goes_through_the_environment_and_not_the_command_line() -> Non
     assert part_environment(stack, Path("/run/q"))["QUIRE_API_KEY"] == "one,two"
 
 
+def test_with_a_key_pages_of_every_origin_may_ask_unless_it_is_said_which() -> None:
+    assert commands({"api_key": ["one"]})["gateway"][:2] == ["--allowed-origins", "*"]
+    assert commands({"api_key": ["one"], "allowed_origins": ["localhost"]})["gateway"][:2] == [
+        *("--allowed-origins", "localhost"),
+    ]
+    assert commands({"api_key": ["one"], "allowed_origins": [""]})["gateway"][:2] == ["--allowed-origins", ""]
+
+
 def test_an_option_from_the_environment_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flag that sets the default again must win over the variable, in the parts too."""
     monkeypatch.setenv("QUIRE_BLOCK_SIZE", "32")

@@ -32,9 +32,17 @@ def accepted(text: str, directory: Path) -> None:
         GatewayConfig(router=("unix:/run/a.sock", "unix:/run/b.sock", "10.0.0.1:50051")),
         GatewayConfig(router=("router:50051", "[::1]:50051"), metrics_port=9000, access_log="-"),
         GatewayConfig(listen="unix:/run/gateway.sock"),
+        GatewayConfig(allowed_origins=("*",)),
+        GatewayConfig(allowed_origins=()),
+        GatewayConfig(
+            allowed_origins=("localhost", "https://chat.example:8443"),
+            allowed_methods=("GET", "POST"),
+            allowed_headers=("authorization",),
+            allow_credentials=True,
+        ),
         GatewayConfig(host="::", admin_port=9901, access_log="/var/log/quire.log", max_body_bytes=1024, concurrency=4),
     ],
-    ids=["defaults", "sockets", "names", "socket", "everything"],
+    ids=["defaults", "sockets", "names", "socket", "all origins", "no origins", "some origins", "everything"],
 )
 def test_envoy_takes_what_is_rendered(config: GatewayConfig, tmp_path: Path) -> None:
     accepted(render(config, f"unix:{tmp_path}/admin.sock"), tmp_path)
@@ -50,16 +58,16 @@ def test_a_value_cannot_become_yaml() -> None:
 
 
 def test_every_path_of_the_proto_has_its_methods() -> None:
-    routes = {route.path: (route.match, route.methods) for route in http_routes()}
+    routes = {route.path: (route.matcher, route.methods) for route in http_routes()}
     apis = {route.path: route.api for route in http_routes()}
 
-    assert routes["/v1/chat/completions"] == ("path", ("POST",))
-    assert routes["/v1/models"] == ("path", ("GET",))
-    assert routes["/v1/models/"] == ("prefix", ("GET",))
-    assert routes["/health"] == ("path", ("GET",))
-    assert routes["/v1/responses/"] == ("prefix", ("GET",))
-    assert routes["/v1/messages"] == ("path", ("POST",))
-    assert routes["/api/tags"] == ("path", ("GET",))
+    assert routes["/v1/chat/completions"] == ({"safe_regex": {"regex": "/v1/chat/completions/?"}}, ("POST",))
+    assert routes["/v1/models"] == ({"safe_regex": {"regex": "/v1/models/?"}}, ("GET",))
+    assert routes["/v1/models/"] == ({"prefix": "/v1/models/"}, ("GET",))
+    assert routes["/health"] == ({"safe_regex": {"regex": "/health/?"}}, ("GET", "HEAD"))
+    assert routes["/v1/responses/"] == ({"safe_regex": {"regex": "/v1/responses/[^/]+/?"}}, ("GET",))
+    assert routes["/"] == ({"safe_regex": {"regex": "//?"}}, ("GET", "HEAD"))
+    assert routes["/openapi.json"] == ({"safe_regex": {"regex": r"/openapi\.json/?"}}, ("GET",))
     assert (apis["/v1/responses"], apis["/v1/messages"], apis["/api/tags"]) == ("openai", "anthropic", "ollama")
 
 
@@ -69,7 +77,8 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
     (host,) = connections["route_config"]["virtual_hosts"]
 
     to_routers = [route["route"] for route in host["routes"] if "route" in route]
-    assert len(to_routers) == len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
+    # Two more are for what the CORS filter answers.
+    assert len(to_routers) == 2 + len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
     assert {route.get("timeout") for route in to_routers} == {"0s"}
     assert connections["stream_idle_timeout"] == "0s"
 
@@ -82,6 +91,13 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
         ({"router": ["router:0"]}, "the port must be 1 to 65535"),
         ({"router": [""]}, "names no router"),
         ({"listen": "127.0.0.1:1"}, "--listen 127.0.0.1:1: use unix:/path, or --host and --port"),
+        ({"allowed_origins": ["https://chat.example/"]}, "--allowed-origins https://chat.example/: use scheme://"),
+        ({"allowed_origins": ["chat.example"]}, "--allowed-origins chat.example: use scheme://"),
+        ({"allowed_origins": ["https://*.example"]}, "use scheme://"),
+        ({"allowed_origins": ["*"], "allow_credentials": True}, "every page its visitors' rights"),
+        ({"allowed_headers": ["a b"]}, "--allowed-headers a b: this is no header's name"),
+        ({"allowed_methods": ["GET,POST"]}, "--allowed-methods GET,POST: use a name in capitals"),
+        ({"allowed_methods": ["post"]}, "--allowed-methods post: use a name in capitals"),
         ({"port": "70000"}, "--port is 70000: use at most 65535"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What may be asked: vLLM's forms of prompts and conversations."""
+"""What may be asked: vLLM's forms of prompts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.offline.prompts import Message, Prompt, parse_conversations, parse_prompts
+from quire.offline.prompts import Prompt, parse_prompts
 
 
 @pytest.mark.parametrize(
@@ -43,33 +43,3 @@ def test_prompts_have_many_forms(given: Any, prompts: list[Prompt]) -> None:
 def test_what_is_no_prompt_is_told(given: Any, told: str) -> None:
     with pytest.raises((TypeError, ValueError), match=told):
         parse_prompts(given)
-
-
-def test_a_conversation_or_several() -> None:
-    one: Message = {"role": "user", "content": "Hello", "name": "x"}
-    parts: Message = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
-
-    assert parse_conversations([one]) == [Prompt(messages=(one,))]
-    assert parse_conversations([[one], [one, parts]]) == [
-        Prompt(messages=(one,)),
-        Prompt(messages=(one, {"role": "user", "content": "a\nb"})),
-    ]
-    assert parse_conversations([]) == []
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ([[]], r"messages\[0\] is no list of messages"),
-        (["Hello"], r"messages\[0\] is no list of messages"),
-        ([{"content": "x"}], r"messages\[0\] is no message"),
-        ([[{"role": "user"}]], r"messages\[0\]\[0\]\['content'\] is NoneType"),
-        (
-            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
-            r"messages\[0\]\['content'\]\[0\] is no text part",
-        ),
-    ],
-)
-def test_what_is_no_conversation_is_told(given: Any, told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
-        parse_conversations(given)

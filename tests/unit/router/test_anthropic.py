@@ -48,7 +48,9 @@ def test_what_the_options_become() -> None:
     assert request.messages == [{"role": "system", "content": "Be\nbrief."}, USER]
     assert (options.sampling.temperature, options.sampling.top_p, options.sampling.top_k) == (0.5, 0.5, 7)
     assert (options.stop.max_tokens, options.stop_strings) == (8, ("#",))
-    assert options.structure == Structure(StructureKind.JSON_SCHEMA, '{"type": "object"}')
+    assert options.structure == Structure(
+        StructureKind.JSON_SCHEMA, '{"type": "object"}', "output_config.format.schema"
+    )
     assert request.template_kwargs == {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"}
     assert request.add_generation_prompt
     assert chat().template_kwargs is None
@@ -112,6 +114,7 @@ def test_tools_and_their_choice(choice: dict[str, Any], expected: ToolChoice) ->
     (tool,) = request.tools
     assert (tool.name, tool.description, tool.parameters, tool.strict) == ("add", "Adds.", {"type": "object"}, False)
     assert request.tool_choice == expected
+    assert request.tool_path.schema(1) == "tools[1].input_schema"
 
 
 @pytest.mark.parametrize(
@@ -142,6 +145,10 @@ def test_tools_and_their_choice(choice: dict[str, Any], expected: ToolChoice) ->
             },
             "messages[0].content[0].content[0].type",
         ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]},
+            "messages[0].content[0].tool_use_id",
+        ),
         ({"system": [{"type": "image"}]}, "system[0].type"),
         ({"tools": [{"name": "web_search", "type": "web_search_20250305"}]}, "tools[0].type"),
         ({"tools": [{"name": "add"}]}, "tools[0].input_schema"),
@@ -162,6 +169,11 @@ def test_bad_input_is_named(body: dict[str, Any], param: str) -> None:
 def test_unknown_fields_are_counted_and_known_ones_are_not() -> None:
     body = {"model": "m", "max_tokens": 8, "messages": [USER], "metadata": {"user_id": "u"}, "foo": 1, "bar": 2}
     assert parse_body(json.dumps(body).encode(), MessagesBody).num_ignored_fields == 2
+    blocks = [{"type": "text", "text": "x", "citations": None, "foo": 1, "cache_control": {"type": "ephemeral"}}]
+    body = {"model": "m", "max_tokens": 8, "messages": [{"role": "user", "content": blocks}, {**USER, "bar": 1}]}
+    assert parse_body(json.dumps(body).encode(), MessagesBody).num_ignored_fields == 2
+    body["messages"] = [USER, {"role": "assistant", "content": BLOCKS}]
+    assert parse_body(json.dumps(body).encode(), MessagesBody).num_ignored_fields == 0
 
 
 THINK_SAY_CALL = [

@@ -139,10 +139,17 @@ def test_missing_content_is_none_or_empty_as_the_template_can_take_it() -> None:
     assert ChatTemplate("{{ '<' + messages[0].content.strip() }}", {}).render([message]) == "<"
 
 
-def test_a_call_whose_arguments_are_no_json_is_refused() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{a"}}
-    with pytest.raises(ApiError, match="arguments are not JSON"):
-        ChatTemplate("x", {}).render([{"role": "assistant", "content": "", "tool_calls": [call]}])
+@pytest.mark.parametrize(
+    ("arguments", "written"), [('{"a": 1, "b": "x', '{"a": 1}'), ("nonsense", "{}"), ("", "{}"), ("[1]", "{}")]
+)
+def test_of_arguments_that_are_no_object_templates_see_what_can_be_told(arguments: str, written: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    source = (
+        "{% for key, value in messages[0].tool_calls[0].function.arguments.items() %}{{ key }}{{ value }}{% endfor %}"
+    )
+    pairs = json.loads(written)
+    assert ChatTemplate(source, {}).render([message]) == "".join(f"{key}{value}" for key, value in pairs.items())
 
 
 class FrozenDate(datetime):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from benchmarks.json_schema import Sampler, suite
-from services.router.grammar_checks import byte_tokenizer
+from services.router.grammar_trial import byte_tokenizer
 from services.router.json_schema import checked_schema
 from services.router.structure import Structure, StructureKind
 from shared.grammar import GrammarError, compile_grammar
@@ -149,7 +149,7 @@ def test_a_keyword_with_a_wrong_value_is_refused_or_means_nothing(keyword: str) 
     for value, beside in itertools.product(WRONG_VALUES, BESIDE):
         with contextlib.suppress(GrammarError):
             source = json.dumps({**beside, keyword: value})
-            compile_grammar(Structure(StructureKind.JSON_SCHEMA, source).to_grammar(), BYTES)
+            compile_grammar(Structure(StructureKind.JSON_SCHEMA, source, "").to_grammar(), BYTES)
 
 
 AS_IT_IS = SUPPORTED.keys() - {

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from services.router.deliveries import Deliveries
+from services.router.errors import ApiError, unavailable
 from services.router.model import ModelInfo
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.submission import Mailbox, Submission
@@ -12,13 +15,16 @@ from services.router.submission import Mailbox, Submission
 MODEL = ModelInfo("m", (), 100, 10, frozenset(), SamplingParams(), "", 0, "", "")
 
 
-async def test_the_age_of_what_is_taken_is_that_of_its_oldest_news() -> None:
-    mailbox = Mailbox(Deliveries())
-    submission = Submission(
-        request_id="r", model=MODEL, prompt_token_ids=[1], sampling=SamplingParams(), stop=StopConditions(8), n=2,
+def submission(mailbox: Mailbox, n: int) -> Submission:
+    return Submission(
+        request_id="r", model=MODEL, prompt_token_ids=[1], sampling=SamplingParams(), stop=StopConditions(8), n=n,
         deadline=None, traceparent="", mailbox=mailbox,
     )  # fmt: skip
-    first, second = submission.sequences
+
+
+async def test_the_age_of_what_is_taken_is_that_of_its_oldest_news() -> None:
+    mailbox = Mailbox(Deliveries())
+    first, second = submission(mailbox, 2).sequences
     before = time.monotonic()
     mailbox.put(first)
     between = time.monotonic()
@@ -31,3 +37,13 @@ async def test_the_age_of_what_is_taken_is_that_of_its_oldest_news() -> None:
     mailbox.put(second)
     assert await mailbox.take() == [second]
     assert mailbox.news_since >= between
+
+
+async def test_what_came_before_a_failure_is_taken_before_it() -> None:
+    mailbox = Mailbox(Deliveries())
+    (sequence,) = submission(mailbox, 1).sequences
+    mailbox.put(sequence)
+    mailbox.fail(unavailable("gone"))
+    assert await mailbox.take() == [sequence]
+    with pytest.raises(ApiError, match="gone"):
+        await mailbox.take()

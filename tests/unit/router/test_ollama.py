@@ -51,6 +51,10 @@ def test_what_the_options_become() -> None:
     assert (request.model, request.messages) == ("m", [USER])
 
 
+def test_a_penalty_of_zero_is_none() -> None:
+    assert chat(options={"repeat_penalty": 0}).options.sampling.repetition_penalty == 1.0
+
+
 def test_no_limit_is_the_context_s() -> None:
     assert [chat(options={"num_predict": n}).options.stop.max_tokens for n in (-2, -1, 0, 1)] == [None, None, None, 1]
     assert chat(options={"top_k": -1}).options.sampling.top_k == 0
@@ -60,8 +64,8 @@ def test_no_limit_is_the_context_s() -> None:
     ("form", "structure"),
     [
         ("", None),
-        ("json", Structure(StructureKind.JSON_OBJECT)),
-        ({"type": "object"}, Structure(StructureKind.JSON_SCHEMA, '{"type": "object"}')),
+        ("json", Structure(StructureKind.JSON_OBJECT, "", "format")),
+        ({"type": "object"}, Structure(StructureKind.JSON_SCHEMA, '{"type": "object"}', "format")),
     ],
 )
 def test_formats(form: object, structure: Structure | None) -> None:

@@ -79,3 +79,18 @@ def test_reasoning_tokens_are_counted_up_to_the_end_tag() -> None:
     assert counted(plan, ("Yes", [1, 9]), (".", [2])) == 0
     assert counted(TAGGED, ("<think>", [8]), ("a", [1, 2]), ("</think>b", [3]), ("c", [4])) == 4
     assert counted(OPENED, ("a", [1, 2]), ("b", [3])) == 3
+
+
+@given(
+    cuts=st.sets(st.integers(1, 40)), before=st.sampled_from(["", "\n"]), after=st.sampled_from(["", "\n\nYes.", "Y"])
+)
+def test_where_the_end_tag_is_several_tokens_the_count_does_not_depend_on_the_deltas(
+    cuts: set[int], before: str, after: str
+) -> None:
+    """Each character is a token."""
+    reasoning = f"{before}<think>Hm.</think>"
+    text = reasoning + after
+    ends = sorted({cut for cut in cuts if cut < len(text)} | {len(text)})
+    pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    plan = TextPlan(reasoning=THINK, token_text=chr)
+    assert counted(plan, *((piece, list(map(ord, piece))) for piece in pieces)) == len(reasoning)

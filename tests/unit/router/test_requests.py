@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import openai.types.chat as sdk
 import pytest
 
 from services.router.chat_template import text_of
@@ -95,7 +96,7 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
         ({"temperature": "hot"}, "temperature", "invalid_type", "expected a decimal, but got a string"),
         ({"temperature": True}, "temperature", "invalid_type", "expected a decimal, but got a boolean"),
         ({"temperature": 1e999}, "temperature", None, ""),
-        ({"top_p": 0}, "top_p", "integer_below_min_value", "> 0, but got 0"),
+        ({"top_p": -1}, "top_p", "integer_below_min_value", ">= 0, but got -1"),
         ({"n": 0}, "n", "integer_below_min_value", ">= 1, but got 0"),
         ({"n": 129}, "n", "integer_above_max_value", "<= 128, but got 129"),
         ({"n": 1.5}, "n", "invalid_type", "expected an integer, but got a decimal"),
@@ -119,6 +120,12 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
         ({"tools": [tool("a b")]}, "tools[0].function.name", "invalid_value", "pattern"),
         ({"tools": [tool("a" * 65)]}, "tools[0].function.name", "invalid_value", "64"),
         ({"tools": [tool(f"f{i}") for i in range(129)]}, "tools", "array_above_max_length", "at most 128"),
+        (
+            {"metadata": {str(i): "" for i in range(17)}},
+            "metadata",
+            "object_above_max_length",
+            "object too long. Expected at most 16 fields, but got 17",
+        ),
         ({"tool_choice": "any"}, "tool_choice", "invalid_value", "'any'"),
         ({"tool_choice": 7}, "tool_choice", "invalid_type", "a string or an object"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing_required_parameter", "Missing"),
@@ -127,17 +134,12 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
         ({"function_call": {"name": "f"}}, "function_call", None, "Use 'tool_choice' instead"),
         ({"reasoning_effort": "huge"}, "reasoning_effort", "invalid_value", "'huge'"),
         (
-            {"messages": [USER, calling("f", "{oops")]},
-            "messages[1].tool_calls[0].function.arguments",
+            {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "Hm."}]}]},
+            "messages[0].content[0].type",
             "invalid_value",
-            "must be JSON",
+            "Only an assistant's",
         ),
-        (
-            {"messages": [USER, calling("f g", "{}")]},
-            "messages[1].tool_calls[0].function.name",
-            "invalid_value",
-            "pattern",
-        ),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", None, "exclude"),
         (
             {"messages": [USER, {"role": "assistant", "content": "", "function_call": {"name": "f"}}]},
             "messages[1].function_call",
@@ -219,11 +221,59 @@ def test_null_means_absent_and_fields_asking_for_nothing_pass() -> None:
         "response_format": {"type": "text"},
         "user": "someone",
         "metadata": {"a": "b"},
+        "add_generation_prompt": None,
+        "continue_final_message": None,
         "brand_new_field": 1,
     }
     request = parse_body(json.dumps(body).encode(), ChatCompletionRequest)
     request.check(128)
     assert request.num_ignored_fields == 1
+    assert request.adds_generation_prompt
+    assert not request.to_chat().continue_final_message
+
+
+def test_an_assistant_s_earlier_message_may_hold_whatever_a_model_wrote() -> None:
+    thought: dict[str, Any] = {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}], "closed": True}
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "reasoning_content": "Hm."},
+        {"role": "assistant"},
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "Hi"}]},
+        {"role": "assistant", "content": [thought | {"thinking": "Hm."}]},
+        calling("a.b", '{"cut'),
+    ]
+    request = parse_body(json.dumps({"messages": messages}).encode(), ChatCompletionRequest)
+    request.check(128)
+    written = request.to_chat().messages
+    assert [text_of(message) for message in written] == ["", "", "Hi", "", ""]
+    assert [message.get("reasoning") for message in written] == ["Hm.", None, "Hm.", "Hm.", None]
+    assert written[4]["tool_calls"] == messages[4]["tool_calls"]
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        ({"messages": [{**USER, "foo": 1}, USER, {**USER, "bar": 1, "baz": 1}]}, 3),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "foo": 1}]}]}, 1),
+        ({"tools": [{**tool("f"), "foo": 1}], "tool_choice": {**tool("f"), "bar": 1}}, 2),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "foo": 1}}, "bar": 1}, 2),
+        ({"structured_outputs": {"regex": "a", "disable_fallback": True, "foo": 1}}, 1),
+        ({"stream": True, "stream_options": {"include_obfuscation": False, "foo": 1}}, 1),
+        # Data, whose fields are its own.
+        ({"metadata": {"foo": "1"}, "chat_template_kwargs": {"foo": 1}, "guided_json": {"foo": 1}}, 0),
+        ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {"foo": 1}}}]}, 0),
+    ],
+)
+def test_fields_that_nobody_knows_are_counted_wherever_they_are(body: dict[str, Any], count: int) -> None:
+    request = parse_body(json.dumps({"messages": [USER], **body}).encode(), ChatCompletionRequest)
+    request.check(128)
+    assert request.num_ignored_fields == count
+
+
+def test_an_answer_that_comes_back_in_has_no_unknown_fields() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    message = sdk.ChatCompletionMessage.model_validate({"role": "assistant", "content": "x", "tool_calls": [call]})
+    body = {"messages": [USER, message.model_dump() | {"reasoning_content": "Hm."}]}
+    assert parse_body(json.dumps(body).encode(), ChatCompletionRequest).num_ignored_fields == 0
 
 
 def test_parts_of_text_and_tool_calls_reach_the_template() -> None:

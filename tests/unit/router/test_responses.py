@@ -100,10 +100,10 @@ def test_items_become_messages() -> None:
     ("form", "structure"),
     [
         ({"type": "text"}, None),
-        ({"type": "json_object"}, Structure(StructureKind.JSON_OBJECT)),
+        ({"type": "json_object"}, Structure(StructureKind.JSON_OBJECT, "", "text.format")),
         (
             {"type": "json_schema", "name": "n", "schema": {"type": "object"}},
-            Structure(StructureKind.JSON_SCHEMA, '{"type": "object"}'),
+            Structure(StructureKind.JSON_SCHEMA, '{"type": "object"}', "text.format.schema"),
         ),
     ],
 )
@@ -142,6 +142,7 @@ def test_tools_and_their_choice(body: dict[str, Any], names: list[str], expected
         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
         ({"input": [{"role": "user", "content": [{"type": "input_text"}]}]}, "input[0].content[0].text"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": "f"}]}, "input[0].arguments"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input[0].call_id"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True}, "background"),
@@ -170,6 +171,13 @@ def test_bad_input_is_named(body: dict[str, Any], param: str) -> None:
 
 def test_unknown_fields_are_counted_and_known_ones_are_not() -> None:
     assert body_of(store=True, background=False, previous_response_id=None, foo=1).num_ignored_fields == 1
+    said = {"type": "output_text", "text": "x", "annotations": [], "logprobs": []}
+    items = [
+        {"type": "message", "role": "assistant", "id": "msg_1", "status": "completed", "content": [said], "foo": 1},
+        {"type": "function_call", "id": "fc_1", "status": "completed", "call_id": "1", "name": "f", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "1", "output": "x", "bar": 1},
+    ]
+    assert body_of(input=items, text={"baz": 1}).num_ignored_fields == 3
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import math
 
 import pytest
 
-from services.router.converters import sampling_from_proto, sampling_to_proto
+from services.router.converters import LEAST_TOP_P, sampling_from_proto, sampling_to_proto
 from services.router.errors import ApiError
 from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_token_ids
+from services.worker.sampling.params import SamplingParams as WorkerParams
 
 
 def test_the_client_comes_before_the_model_and_the_model_before_the_default() -> None:
@@ -32,10 +33,9 @@ def test_a_seed_is_drawn_where_none_is_named() -> None:
     [
         ("temperature", 9.0),
         ("temperature", math.nan),
-        ("top_p", 0.0),
+        ("top_p", -0.1),
         ("top_p", 1.5),
         # 0 in single precision, which is what arrives at the worker.
-        ("top_p", 1e-50),
         ("repetition_penalty", 1e-50),
         ("temperature", 1e300),
         ("min_p", -0.1),
@@ -56,6 +56,13 @@ def test_values_are_what_the_wire_makes_of_them() -> None:
     checked = check_ranges(given)
     assert checked.temperature == 0.0
     assert sampling_from_proto(sampling_to_proto(checked)) == checked
+
+
+@pytest.mark.parametrize("top_p", [0.0, 1e-50, 1e-20])
+def test_no_top_p_is_so_small_that_the_worker_refuses_it(top_p: float) -> None:
+    message = sampling_to_proto(check_ranges(SamplingParams(top_p=top_p)))
+    assert message.top_p == LEAST_TOP_P
+    assert WorkerParams(top_p=message.top_p).check(vocab_size=1) is None
 
 
 def test_tokens_that_the_model_does_not_have_are_named() -> None:

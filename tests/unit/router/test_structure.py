@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from llguidance import LLMatcher
 
-from services.router.errors import ApiError
-from services.router.grammar_checks import GrammarChecks, byte_tokenizer
+from services.router import grammar_checks
+from services.router.errors import ApiError, ErrorKind
+from services.router.grammar_checks import GrammarChecks, _CheckProcess
+from services.router.grammar_trial import byte_tokenizer
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.validation import parse_body
 from services.router.structure import Structure, StructureKind
@@ -18,8 +22,10 @@ from shared.grammar import compile_grammar
 
 
 @pytest.fixture(scope="module")
-def checks() -> GrammarChecks:
-    return GrammarChecks()
+def checks() -> Iterator[GrammarChecks]:
+    checks = GrammarChecks()
+    yield checks
+    checks.close()
 
 
 def structure_of(**fields: Any) -> Structure | None:
@@ -69,6 +75,25 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required"
         ({"structured_outputs": {"choice": ["x", "y"]}}, ["x"], ["xy"]),
         ({"structured_outputs": {"grammar": 'start: "q"'}}, ["q"], ["start"]),
         ({"structured_outputs": {"json_object": True}}, ["{}"], ["[]"]),
+        # llama.cpp's, Together's and Fireworks'.
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, ['{"a": 1}'], ["{}"]),
+        ({"response_format": {"type": "json_object", "schema": {}}}, ["{}"], ["[]"]),
+        ({"response_format": {"type": "json_schema", "schema": SCHEMA}}, ['{"a": 1}'], ["{}"]),
+        ({"json_schema": SCHEMA, "grammar": ""}, ['{"a": 1}'], ["{}"]),
+        ({"grammar": 'root ::= "a" root | "b"'}, ["aab"], ["ba"]),
+        # SGLang's.
+        ({"json_schema": json.dumps(SCHEMA)}, ['{"a": 1}'], ["{}"]),
+        ({"regex": "a{2}", "ebnf": "", "json_schema": ""}, ["aa"], ["aaa"]),
+        ({"ebnf": 'root ::= ("a" | "b") "c"'}, ["bc"], ["c"]),
+        # TGI's.
+        ({"response_format": {"type": "json", "value": SCHEMA}}, ['{"a": 1}'], ["{}"]),
+        ({"response_format": {"type": "json_object", "value": SCHEMA}}, ['{"a": 1}'], ["{}"]),
+        ({"response_format": {"type": "regex", "value": "a{2}"}}, ["aa"], ["aaa"]),
+        ({"response_format": {"type": "json_schema", "value": {"name": "n", "schema": SCHEMA}}}, ['{"a": 1}'], ["{}"]),
+        ({"grammar": {"type": "json", "value": SCHEMA}}, ['{"a": 1}'], ["{}"]),
+        ({"grammar": {"type": "regex", "value": "a{2}"}}, ["aa"], ["aaa"]),
+        # What asks for an object and has a schema is held to the schema.
+        ({"response_format": {"type": "json_object", "json_schema": {"schema": SCHEMA}}}, ['{"a": 1}'], ["{}"]),
     ],
 )
 async def test_every_form_says_what_an_output_may_be(
@@ -87,6 +112,7 @@ async def test_every_form_says_what_an_output_may_be(
         {},
         {"response_format": {"type": "text"}, "guided_decoding_backend": "xgrammar"},
         {"structured_outputs": {"json_object": False}},
+        {"grammar": "", "regex": "", "ebnf": "", "json_schema": ""},
     ],
 )
 def test_an_output_without_a_structure_is_free(fields: dict[str, Any]) -> None:
@@ -99,10 +125,27 @@ def test_an_output_has_one_structure() -> None:
     assert caught.value.param == "structured_outputs.regex"
 
 
-def test_a_format_without_its_schema_is_named() -> None:
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"response_format": {"type": "json"}}, "response_format.value"),
+        ({"response_format": {"type": "regex"}}, "response_format.value"),
+        ({"response_format": {"type": "regex", "schema": {}}}, "response_format.value"),
+        ({"response_format": {"type": "regex", "value": {}}}, "response_format.value"),
+        ({"response_format": {"type": "json_object", "schema": {"a": 1}, "value": {}}}, "response_format.value"),
+        ({"grammar": {"type": "regex"}}, "grammar.value"),
+        ({"grammar": {"type": "regex", "value": 1}}, "grammar.value"),
+        ({"grammar": {"type": "xml", "value": 1}}, "grammar.type"),
+        ({"grammar": 1}, "grammar"),
+        ({"regex": "a", "ebnf": "b"}, "ebnf"),
+        ({"regex": "a", "response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_a_format_that_says_too_little_or_too_much_is_named(fields: dict[str, Any], param: str) -> None:
     with pytest.raises(ApiError) as caught:
-        structure_of(response_format={"type": "json_schema"})
-    assert caught.value.param == "response_format.json_schema"
+        structure_of(**fields)
+    assert caught.value.param == param
 
 
 def chain(num_references: int) -> str:
@@ -118,7 +161,9 @@ NOT_TAKEN = [
     (StructureKind.JSON_SCHEMA, '{"x-guidance": {"lenient": true}, "not": {}}', "x-guidance"),
     (StructureKind.JSON_SCHEMA, '{"type": "string", "not": {"pattern": "a"}}', "not"),
     (StructureKind.JSON_SCHEMA, '{"type": "string", "format": "of its own"}', "format"),
-    (StructureKind.JSON_SCHEMA, '{"$ref": "#"}', ""),
+    (StructureKind.JSON_SCHEMA, '{"$ref": "#"}', "nothing finite matches it"),
+    (StructureKind.GRAMMAR, "start: start", "nothing finite matches it"),
+    (StructureKind.JSON_SCHEMA, '{"oneOf": [{"pattern": "a"}, {"pattern": "b"}]}', "use 'anyOf'"),
     (StructureKind.JSON_SCHEMA, '{"$ref": "http://127.0.0.1:1/schema.json"}', ""),
     (StructureKind.REGEX, "(", "unclosed group"),
     (StructureKind.REGEX, "a(?=b)", "look-around"),
@@ -184,30 +229,115 @@ async def test_what_cannot_be_used_is_refused_and_its_field_named(
 )
 async def test_what_is_large_and_can_be_used_is(checks: GrammarChecks, kind: StructureKind, source: str) -> None:
     """Also a chain of references that would overflow a thread's usual stack, and end the process."""
-    assert await checks.check(Structure(kind, source))
+    assert await checks.check(Structure(kind, source, "x"))
 
 
-async def test_a_structure_is_checked_once(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
-    structure = Structure(StructureKind.REGEX, "checked once")
-    grammar = await checks.check(structure)
-    monkeypatch.setattr("services.router.grammar_checks._try_apart", None)
-    assert await checks.check(structure) == grammar
+class SlowProcess:
+    """Answers what it is asked when it is told to."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.may_answer = threading.Event()
+
+    def check(self, structure: Structure) -> str:
+        self.asked.append(structure.source)
+        self.may_answer.wait(60)
+        return f"grammar of {structure.source}"
+
+    def close(self) -> None:
+        self.may_answer.set()
 
 
-async def test_too_many_that_wait_to_be_checked_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[GrammarChecks, SlowProcess]]:
+    process = SlowProcess()
+    monkeypatch.setattr(grammar_checks, "_CheckProcess", lambda: process)
     checks = GrammarChecks()
-    monkeypatch.setattr("services.router.grammar_checks._MAX_PENDING", 0)
+    yield checks, process
+    checks.close()
+
+
+async def test_a_structure_is_checked_once_however_many_bring_it_and_whatever_they_call_it(
+    slow: tuple[GrammarChecks, SlowProcess],
+) -> None:
+    checks, process = slow
+    structures = [Structure(StructureKind.REGEX, "same", f"field_{i % 3}") for i in range(2000)]
+    waiting = [asyncio.create_task(checks.check(structure)) for structure in structures]
+    await asyncio.sleep(0)
+    # The loop goes on meanwhile, and one who leaves takes nothing from the others.
+    waiting[0].cancel()
+    process.may_answer.set()
+    results = await asyncio.gather(*waiting[1:])
+    assert set(results) == {"grammar of same"}
+    assert await checks.check(structures[0]) == "grammar of same"
+    assert process.asked == ["same"]
+
+
+async def test_too_many_that_wait_to_be_checked_are_turned_away(
+    slow: tuple[GrammarChecks, SlowProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks, process = slow
+    monkeypatch.setattr(grammar_checks, "_MAX_PENDING", 2)
+    waiting = [asyncio.create_task(checks.check(Structure(StructureKind.REGEX, name, "x"))) for name in ("a", "b", "a")]
+    await asyncio.sleep(0)
     with pytest.raises(ApiError, match="waiting to be checked"):
-        await checks.check(Structure(StructureKind.REGEX, "a"))
+        await checks.check(Structure(StructureKind.REGEX, "c", "x"))
+    process.may_answer.set()
+    assert await asyncio.gather(*waiting) == ["grammar of a", "grammar of b", "grammar of a"]
+    assert await checks.check(Structure(StructureKind.REGEX, "c", "x")) == "grammar of c"
 
 
-async def test_the_event_loop_goes_on_meanwhile(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[str] = []
+async def test_one_that_waits_too_long_is_turned_away(
+    slow: tuple[GrammarChecks, SlowProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks, _ = slow
+    monkeypatch.setattr(grammar_checks, "_MAX_WAIT_SECONDS", 0.05)
+    with pytest.raises(ApiError, match="too busy"):
+        await checks.check(Structure(StructureKind.REGEX, "a", "x"))
 
-    def recorded(structure: Structure) -> str:
-        threads.append(threading.current_thread().name)
-        return ""
 
-    monkeypatch.setattr("services.router.grammar_checks._try_apart", recorded)
-    await checks.check(Structure(StructureKind.REGEX, "beside the loop"))
-    assert [name.startswith("grammar") for name in threads] == [True]
+async def test_a_check_that_is_killed_is_made_again(checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the kernel or an operator: what it would have found is not known."""
+    await checks.check(Structure(StructureKind.REGEX, "so that there is a process", "x"))
+    ask, deaths = _CheckProcess._ask, 1
+
+    def ask_or_die(self: _CheckProcess, question: object) -> bytes:
+        nonlocal deaths
+        if deaths:
+            deaths -= 1
+            self._child = self._child or self._start()
+            self._child.kill()
+            self._child.wait()
+        return ask(self, question)
+
+    monkeypatch.setattr(_CheckProcess, "_ask", ask_or_die)
+    assert await checks.check(Structure(StructureKind.REGEX, "killed once", "x"))
+    # Twice in a row is what becomes of who takes all memory.
+    deaths = 2
+    with pytest.raises(ApiError, match="too much time or memory"):
+        await checks.check(Structure(StructureKind.REGEX, "killed twice", "x"))
+
+
+async def test_a_check_that_does_not_get_to_compute_says_nothing_of_the_structure(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    structure = Structure(StructureKind.REGEX, "late", "x")
+    with monkeypatch.context() as patch:
+        patch.setattr(grammar_checks, "_MAX_SECONDS_EACH", 0.0)
+        with pytest.raises(ApiError, match="too busy") as caught:
+            await checks.check(structure)
+    assert caught.value.kind is ErrorKind.OVERLOADED
+    assert await checks.check(structure)
+
+
+async def test_a_process_that_a_grammar_has_killed_is_replaced(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (kind, source, words), *_ = [hostile for hostile in HOSTILE if hostile[2] == "too much"]
+    with pytest.raises(ApiError, match=words):
+        await checks.check(Structure(kind, f" {source}", "x"))
+    assert await checks.check(Structure(StructureKind.REGEX, "after it", "x"))
+    # And one that has done its share.
+    monkeypatch.setattr(grammar_checks, "_MAX_CHECKS_OF_PROCESS", 1)
+    for number in range(2):
+        assert await checks.check(Structure(StructureKind.REGEX, f"number {number}", "x"))

@@ -11,7 +11,7 @@ import pytest
 from services.router.chat.parsers.plain import PLAIN
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
-from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode, check_tools
+from services.router.chat.tools import MAX_SCHEMA_DEPTH, MAX_TOOLS, OPENAI_PATH, Tool, ToolChoice, ToolMode, check_tools
 from services.router.chat_template import ChatTemplate
 from services.router.errors import ApiError
 from services.router.structure import StructureKind
@@ -26,7 +26,7 @@ TOOLS = (Tool("plant", parameters=TREE), Tool("get_time"))
 
 
 def schema_of(choice: ToolChoice) -> Any:
-    structure = structure_of(TOOLS, choice)
+    structure = structure_of(TOOLS, choice, OPENAI_PATH)
     assert structure is not None
     assert structure.kind is StructureKind.JSON_SCHEMA
     return json.loads(structure.source)
@@ -88,14 +88,29 @@ NAMED = {"a": {"type": "integer"}}
     ],
 )
 def test_arguments_that_a_function_does_not_name_are_not_written(parameters: dict[str, Any], is_closed: bool) -> None:
-    structure = structure_of([Tool("f", parameters=parameters)], ToolChoice(ToolMode.NAMED, "f"))
+    structure = structure_of([Tool("f", parameters=parameters)], ToolChoice(ToolMode.NAMED, "f"), OPENAI_PATH)
     assert structure is not None
     closed = {"additionalProperties": False} if is_closed else {}
     assert json.loads(structure.source) == {"type": "object", **parameters, **closed}
 
 
 def test_a_free_model_has_no_grammar() -> None:
-    assert structure_of(TOOLS, ToolChoice()) is None
+    assert structure_of(TOOLS, ToolChoice(), OPENAI_PATH) is None
+
+
+def nested(depth: int) -> dict[str, Any]:
+    """So many lists and objects in one another."""
+    value: list[Any] = []
+    for _ in range(depth - 2):
+        value = [value]
+    return {"enum": value}
+
+
+def test_a_schema_may_be_nested_as_deep_as_a_body() -> None:
+    tools = [Tool("f", parameters=nested(MAX_SCHEMA_DEPTH))]
+    assert check_tools(tools, ToolChoice(), OPENAI_PATH) > 2 * (MAX_SCHEMA_DEPTH - 1)
+    template = ChatTemplate("{{ tools | tojson }}", {})
+    assert template.render([], tools=[tool.to_template() for tool in tools]).count("[") == MAX_SCHEMA_DEPTH
 
 
 @pytest.mark.parametrize(
@@ -106,12 +121,14 @@ def test_a_free_model_has_no_grammar() -> None:
         ([Tool("f"), Tool("f")], "tools[1].function.name"),
         ([Tool(f"f{index}") for index in range(MAX_TOOLS + 1)], "tools"),
         ([Tool("f", parameters={"x": "y" * 65_536})], "tools[0].function.parameters"),
+        ([Tool("f", parameters=nested(MAX_SCHEMA_DEPTH + 1))], "tools[0].function.parameters"),
+        ([Tool("f", parameters=nested(20_000))], "tools[0].function.parameters"),
         ([Tool(f"f{index}", "x" * 10_000) for index in range(110)], "tools"),
     ],
 )
 def test_tools_are_bounded(tools: list[Tool], param: str) -> None:
     with pytest.raises(ApiError) as caught:
-        check_tools(tools, ToolChoice(), "tools[{}].function")
+        check_tools(tools, ToolChoice(), OPENAI_PATH)
     assert caught.value.param == param
 
 

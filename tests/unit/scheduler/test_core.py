@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 from array import array
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
 from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.plan import StepPlan, StepResult
 from services.scheduler.core.scheduler import RefusedError, Scheduler
-from services.scheduler.core.sequence import ErrorKind, FinishReason, Sequence, Status
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence, Status
 from tests.unit.scheduler.driver import STOP, TOKEN, answer, request, rows, scheduler
 
 
@@ -133,11 +134,11 @@ def test_a_failed_sequence_fails_alone() -> None:
     core.submit(request("b"))
     plan = core.schedule()
     assert plan is not None
-    outcome = core.apply(StepResult(plan.step_id, [2], [TOKEN], errors=[(1, "not a number")]))
+    failure = Failure(ErrorKind.INVALID_ARGUMENT, "nothing is left to draw")
+    outcome = core.apply(StepResult(plan.step_id, [2], [TOKEN], errors=[(1, failure)]))
     assert [sequence.request.key for sequence, *_ in outcome.tokens] == ["b"]
     (end,) = outcome.finished
-    assert end.failure is not None
-    assert end.failure.message == "not a number"
+    assert end.failure is failure
 
 
 def test_a_deadline_ends_waiting_and_running_sequences() -> None:
@@ -217,6 +218,27 @@ def test_a_drained_sequence_is_adopted_however_long_the_queue() -> None:
         new.adopt(sequence)
     assert rows(new.schedule()) == [(1, 0, 3), (2, 0, 4)]
     assert new.counters.prompt_tokens == 3, "it was counted where it came in"
+
+
+def test_a_scheduler_counts_on_where_the_one_before_it_stopped() -> None:
+    old = scheduler(num_blocks=16)
+    for key in "abcd":
+        old.submit(request(key, prompt_len=4, max_tokens=32))
+    while not old.counters.preemptions:
+        plan = old.schedule()
+        assert plan is not None
+        answer(old, plan, *plan.sampling_wire_ids)
+    before = replace(old.counters)
+    new = Scheduler(old.config, old.counters)
+    for sequence in old.drain():
+        new.adopt(sequence)
+    while new.counters.preemptions == before.preemptions:
+        plan = new.schedule()
+        assert plan is not None
+        answer(new, plan, *plan.sampling_wire_ids)
+    assert new.counters.prompt_tokens == 16, "they were counted where they came in"
+    assert new.counters.starts > before.starts
+    assert new.counters.generation_tokens > before.generation_tokens
 
 
 @pytest.mark.parametrize("wire_ids", [(), (1,), (1, 2, 3), (1, 1)])

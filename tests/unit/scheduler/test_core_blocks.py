@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.plan import StepResult
+from services.scheduler.core.sequence import ErrorKind, Failure
 from tests.unit.scheduler.driver import answer, request, rows, scheduler
 
 
@@ -67,7 +68,7 @@ def test_a_sequence_that_fails_takes_what_it_computed_out_of_the_cache() -> None
     answer(core, core.schedule(), 1)
     plan = core.schedule()
     assert plan is not None
-    core.apply(StepResult(plan.step_id, [], [], [(1, "not a number")]))
+    core.apply(StepResult(plan.step_id, [], [], [(1, Failure(ErrorKind.INTERNAL, "not a number"))]))
     assert len(core.memory.prefix_cache) == 0
     core.submit(request("b", prompt_len=10, cache_salt=""))
     assert rows(core.schedule()) == [(2, 0, 10)]

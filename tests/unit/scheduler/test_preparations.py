@@ -100,6 +100,37 @@ def test_another_worker_is_asked_again() -> None:
     assert planned(scheduler) == [0, 1]
 
 
+@pytest.mark.parametrize(
+    ("order", "expected_deaths"), [((None, A, A, B), 3), ((A, B, None, A), 4), ((B, A, None, None), 6)]
+)
+def test_what_workers_die_of_preparing_is_found_and_costs_nobody_else_anything(
+    order: tuple[Preparation | None, ...], expected_deaths: int
+) -> None:
+    """Some more die of it where it was not the first that was asked for, or who needs it waits in different places."""
+    scheduler = core()
+    for key, needs in enumerate(order):
+        submit(scheduler, key, needs)
+    failed: list[object] = []
+    num_deaths = 0
+    for _ in range(60):
+        plan = scheduler.schedule()
+        scheduler.check_integrity()
+        wanted = scheduler.preparations.take_wanted()
+        if A in wanted:
+            num_deaths += 1
+            failed += [finished.sequence.request.key for finished in scheduler.reset()]
+            continue
+        for preparation in wanted:
+            scheduler.prepared(preparation.key)
+        if plan is not None:
+            wire_ids = plan.sampling_wire_ids
+            scheduler.apply(StepResult(plan.step_id, wire_ids, array("I", [9] * len(wire_ids))))
+        scheduler.check_integrity()
+    assert failed == [key for key, needs in enumerate(order) if needs is A]
+    assert num_deaths == expected_deaths
+    assert scheduler.num_running == scheduler.num_waiting == 0
+
+
 def test_one_that_is_aborted_or_drained_meanwhile_is_gone() -> None:
     scheduler = core()
     submit(scheduler, 0, A)

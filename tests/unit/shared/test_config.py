@@ -41,6 +41,22 @@ def test_the_flags_of_a_config_make_an_equal_one() -> None:
     assert resolve(Example, to_argv(config), prog="x", description="x") == config
 
 
+def test_items_may_stand_in_a_json_list_as_vllms_flags_have_them() -> None:
+    for flags, environment in (({"listen": ['["a:1","b,2"]']}, {}), ({}, {"QUIRE_LISTEN": '["a:1","b,2"]'})):
+        assert build(Example, flags, environment).listen == ("a:1", "b,2")
+    assert build(Example, {"listen": ["[]"]}, {}).listen == ()
+    # An address is none.
+    assert build(Example, {}, {"QUIRE_LISTEN": "[::1]:1,[::1]:2"}).listen == ("[::1]:1", "[::1]:2")
+
+
+def test_no_items_can_be_said_where_the_default_has_some() -> None:
+    @dataclass(frozen=True)
+    class Listening:
+        listen: tuple[str, ...] = option(("a:1",), "Addresses.")
+
+    assert resolve(Listening, to_argv(Listening(())), prog="x", description="x") == Listening(())
+
+
 def test_secrets_stay_off_the_command_line() -> None:
     assert to_argv(Example(api_key="s3cret")) == []
 

@@ -55,7 +55,7 @@ def test_waiting_is_that_of_a_queue_with_one_server() -> None:
         ALONE, step=StepSeconds(service, 0, 0, 0, 0), run_ahead=1,
         core=replace(CORE, max_num_seqs=1, max_num_queued_reqs=100_000, enable_prefix_caching=False),
     )  # fmt: skip
-    requests = poisson(load / service, 1200, 8, 1, spread=0, seed=5)
+    requests = poisson(load / service, 400, 8, 1, spread=0, seed=5)
     times = samples_of(requests, simulate(layout, requests)).time_to_first_token
     assert times.min() == pytest.approx(service)
     assert times.mean() == pytest.approx(service * (1 + load / (2 * (1 - load))), rel=0.04)
@@ -143,7 +143,7 @@ def test_what_exceeds_the_context_is_left_out() -> None:
 
 
 def test_the_fewest_workers_that_meet_a_target() -> None:
-    requests = poisson(30, 60, 400, 60, spread=0.5, seed=1)
+    requests = poisson(30, 20, 400, 60, spread=0.5, seed=1)
     layout = replace(ALONE, num_schedulers=32, num_groups=32)
     tried: list[Report] = []
     target = Target(time_to_first_token_s=0.25, time_between_tokens_s=0.06)

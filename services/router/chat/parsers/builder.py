@@ -22,6 +22,7 @@ class MessageBuilder:
         "_reasoning",
         "has_reasoned",
         "hidden_tokens",
+        "num_left_by_reasoning",
         "reasoning_is_over",
     )
 
@@ -34,6 +35,8 @@ class MessageBuilder:
         # Whether there was any reasoning, and whether there will be no more.
         self.has_reasoned = False
         self.reasoning_is_over = False
+        # Characters that were there already when its end was read.
+        self.num_left_by_reasoning = 0
         self._num_calls = 0
         self._content: list[str] = []
         self._reasoning: list[str] = []

@@ -33,6 +33,11 @@ class Feed:
         self._text = self._text[self._at :] + text
         self._at = 0
 
+    @property
+    def num_left(self) -> int:
+        """Characters that are there and have not been taken."""
+        return len(self._text) - self._at
+
     def peek(self) -> Reading[str]:
         """The next character, which stays; empty at the end."""
         while self._at == len(self._text):

@@ -3,17 +3,21 @@
 For a named function the whole text is its arguments. Where some call is required, it is an array of them:
 
     [{"name": "get_weather", "parameters": {"city": "Köln"}}]
+
+What is no call is the beginning of one that was cut, and is dropped: nobody asked for this form.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import rest_is_content
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions
-from services.router.chat.parsers.json_call import read_calls, read_value
+from services.router.chat.parsers.json_call import read_call, read_value
+
+_ANY = re.compile(r".+", re.DOTALL)
 
 
 def named(name: str) -> Callable[[Feed, MessageBuilder, Functions], Reading[None]]:
@@ -22,16 +26,23 @@ def named(name: str) -> Callable[[Feed, MessageBuilder, Functions], Reading[None
         if (yield from feed.peek()):
             builder.begin_call(name)
             yield from read_value(feed, builder.arguments)
-            yield from rest_is_content(feed, builder)
+            yield from _drop_rest(feed)
 
     return read
 
 
 def required(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
-    feed.record()
     yield from feed.all(SPACE)
-    is_call = yield from read_calls(feed, builder, functions)
-    taken = feed.recorded()
-    if not is_call:
-        builder.content(taken)
-    yield from rest_is_content(feed, builder)
+    separator = "["
+    while (yield from feed.word(separator)):
+        yield from feed.all(SPACE)
+        if not (yield from read_call(feed, builder, functions)):
+            break
+        yield from feed.all(SPACE)
+        separator = ","
+    yield from _drop_rest(feed)
+
+
+def _drop_rest(feed: Feed) -> Reading[None]:
+    while (yield from feed.peek()):
+        feed.here(_ANY)

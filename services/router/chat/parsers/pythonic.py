@@ -15,6 +15,7 @@ import re
 import warnings
 from collections.abc import Container
 
+from services.router.chat.arguments import parsed_arguments
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
@@ -163,11 +164,8 @@ def _write(calls: list[tuple[str, str]]) -> str:
 
 
 def _call_source(name: str, arguments: str) -> str:
-    try:
-        values = json.loads(arguments)
-        return f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
-    except (ValueError, AttributeError):
-        return f"{name}()"
+    values = parsed_arguments(arguments)
+    return f"{name}({', '.join(f'{key}={value!r}' for key, value in values.items())})"
 
 
 PYTHONIC = ToolForm(_read, _write, (_START, _END))

@@ -18,6 +18,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from services.router.chat.arguments import parsed_arguments
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
@@ -114,9 +115,7 @@ def _write(calls: list[tuple[str, str]]) -> str:
 
 
 def _parameters(arguments: str) -> str:
-    values = json.loads(arguments)
-    if not isinstance(values, dict):
-        return ""
+    values = parsed_arguments(arguments)
     texts = {
         key: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for key, value in values.items()
     }

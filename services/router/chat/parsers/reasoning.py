@@ -62,7 +62,7 @@ def read_reasoning(feed: Feed, builder: MessageBuilder, form: ReasoningForm, is_
             held += feed.here(_LINE_BREAKS)
             continue
         if character == first and (yield from feed.word(form.end)):
-            builder.reasoning_is_over = True
+            builder.reasoning_is_over, builder.num_left_by_reasoning = True, feed.num_left
             yield from feed.all(_LINE_BREAKS)
             return
         builder.reasoning(held + (feed.here(plain) or feed.take()))

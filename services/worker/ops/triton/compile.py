@@ -41,6 +41,7 @@ Nothing may spill.
 """
 _THREADS_PER_WARP = 32
 _REGISTERS = 65536  # of a processor, in allocations of 8 per thread
+_WORTH_A_PROCESS = 16  # kernels, which take as long to compile as a process to import Triton and torch
 _RESERVED = 1024  # bytes of shared memory that every program costs besides its own
 
 
@@ -158,7 +159,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [task for task in tasks() if options.only in f"{task.module} {_variants(task.module)[task.index].name}"]
     if not chosen:
         parser.error(f"no variant is called {options.only!r}")
-    num_processes = min(len(os.sched_getaffinity(0)), len(chosen))
+    num_processes = min(len(os.sched_getaffinity(0)), -(-len(chosen) // _WORTH_A_PROCESS))
     # Spawned, as a process that has started LLVM must not fork.
     context = multiprocessing.get_context("spawn")
     with (

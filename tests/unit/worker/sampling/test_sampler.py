@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from services.router.converters import LEAST_TOP_P
 from services.worker.ops import create_ops
 from services.worker.ops.reference import ReferenceOps, philox
 from services.worker.plan import NewSequence
@@ -114,6 +115,17 @@ def test_what_is_drawn_is_what_the_oracle_draws(make_sampler: MakeSampler, seed:
             output.append(token)
         assert found.valid.all()
         assert sampler.last_tokens[slots].tolist() == found.tokens.tolist()
+
+
+def test_the_least_top_p_keeps_the_likeliest_alone(make_sampler: MakeSampler) -> None:
+    """What the router makes of 0, however alike the tokens are."""
+    vocab_size, rows = 2100, 8
+    sampler = make_sampler(rows, vocab_size)
+    for slot in range(rows):
+        admit(sampler, slot, SamplingParams(top_p=LEAST_TOP_P, temperature=2.0, seed=slot), [1], [])
+    logits = torch.zeros(rows, vocab_size)
+    logits[:, 77] = 1e-3
+    assert sample(sampler, logits, list(range(rows))).tokens.tolist() == [77] * rows
 
 
 def packed(allowed: Tensor) -> Tensor:

@@ -50,8 +50,7 @@ def test_buckets_leave_few_tokens_for_nobody() -> None:
     assert bucket_sizes(300) == [1, 2, 4, *range(8, 257, 8), 288, 300]
 
 
-@pytest.mark.parametrize("batch_invariant", [False, True])
-@pytest.mark.parametrize("family", ["Llama", "Qwen3"])
+@pytest.mark.parametrize(("family", "batch_invariant"), [("Llama", False), ("Qwen3", True)])
 def test_tokens_are_transformers_own_in_mixed_steps_and_in_padded_graphs(
     device: torch.device, tmp_path: Path, family: str, batch_invariant: bool
 ) -> None:

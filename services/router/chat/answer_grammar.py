@@ -1,0 +1,103 @@
+"""The grammar of a whole answer: what may stand before a structure, and in its place, in the library's dialect of Lark.
+
+A tag is text or a token of its own, which no text in a grammar matches; where there is such a token, either is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from services.router.chat.parsers.reasoning import ReasoningForm
+from services.router.structure import literal_regex
+
+# A structure's own grammar, as rules name it.
+_STRUCTURE = "structure"
+_REASONING = """\
+thoughts: {of_token}spelled
+spelled[lazy]: /(?s:.*){end}/
+breaks: /\\n{{0,2}}/
+"""
+_OF_TOKEN = """\
+TEXT: /(?s:.*)/ & ~/(?s:.*){end}(?s:.*)/
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tags:
+    # The tokens that are tags, by their text.
+    token_ids: Mapping[str, int]
+
+    def rule(self, tag: str) -> str:
+        """An expression for the tag, however it is written."""
+        token_id = self.token_ids.get(tag)
+        text = quoted(tag)
+        return text if token_id is None else f"({text} | <[{token_id}]>)"
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls that may be made in the place of the structure."""
+
+    # Rules, of which `calls` is the whole; no other name begins alike.
+    rules: str
+    # What they name with @.
+    grammars: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    tags: Tags
+    # None: an answer does not begin with any.
+    reasoning: ReasoningForm | None = None
+    # Whether it begins in the middle of reasoning.
+    is_inside: bool = False
+    calls: Calls | None = None
+
+    def around(self, structure: str) -> str:
+        """`structure`: its grammar in the library's form, as the result is."""
+        if self.reasoning is None and self.calls is None:
+            return structure
+        answer = f"@{_STRUCTURE}" if self.calls is None else f"(calls | @{_STRUCTURE})"
+        rules = f"start: {self._before()}{answer}\n"
+        if self.reasoning is not None:
+            rules += self._reasoning(self.reasoning)
+        if self.calls is not None:
+            rules += self.calls.rules
+        further = () if self.calls is None else self.calls.grammars
+        return json.dumps({"grammars": [{"lark_grammar": rules}, *_named(structure, _STRUCTURE), *further]})
+
+    def _before(self) -> str:
+        if self.reasoning is None:
+            return ""
+        if not self.is_inside:
+            return "(begin thoughts breaks)? "
+        # As text it is among the thoughts.
+        return "begin_token? thoughts breaks " if self.reasoning.begin in self.tags.token_ids else "thoughts breaks "
+
+    def _reasoning(self, form: ReasoningForm) -> str:
+        end, end_id = literal_regex(form.end), self.tags.token_ids.get(form.end)
+        begin_id = self.tags.token_ids.get(form.begin)
+        rules = _REASONING.format(end=end, of_token="" if end_id is None else f"TEXT <[{end_id}]> | ")
+        if end_id is not None:
+            # What reads the answer does not care how the tag was written: the text before the token must not spell it.
+            rules += _OF_TOKEN.format(end=end)
+        if not self.is_inside:
+            rules += f"begin: /\\n{{0,2}}/ {self.tags.rule(form.begin)}\n"
+        elif begin_id is not None:
+            rules += f"begin_token: <[{begin_id}]>\n"
+        return rules
+
+
+def _named(grammar: str, name: str) -> list[dict[str, Any]]:
+    """The library's form is either a list of grammars, as JSON, or one in Lark."""
+    if not grammar.lstrip().startswith("{"):
+        return [{"name": name, "lark_grammar": grammar}]
+    first, *rest = json.loads(grammar)["grammars"]
+    return [{**first, "name": name}, *rest]

@@ -1,0 +1,80 @@
+"""The body of /api/embed, and its answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from pydantic import Field, Tag
+
+from services.router.calls import Caller
+from services.router.embedding.embedder import Embedder, floats_of
+from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
+from services.router.embedding.request import EmbeddingRequest
+from services.router.model import ServedModel
+from services.router.ollama.writer import NANOSECONDS
+from services.router.openai.body import Body, string_or_array
+from services.router.openai.embeddings import PIECE_BYTES
+from services.router.openai.json import dump
+from services.router.openai.union import union
+from services.router.pooling import PoolingParams
+
+
+class EmbedBody(Body):
+    model: str = Field(min_length=1, description="A served name or alias, with or without `:latest`.")
+    input: (
+        Annotated[
+            Annotated[str, Tag("#string")] | Annotated[list[str], Field(max_length=MAX_INPUTS), Tag("#array")],
+            union(string_or_array, "a string or an array of strings"),
+        ]
+        | None
+    ) = Field(None, description="A text or texts. None: the model is to be loaded.")
+    truncate: bool | None = Field(
+        None, description="False: texts that are longer than the model takes are refused, and not cut."
+    )
+    dimensions: int | None = Field(
+        None, ge=1, lt=2**31, description="Keeps so many values of each vector, where the model was trained for it."
+    )
+    options: dict[str, Any] | None = Field(None, description="Without effect.")
+    keep_alive: Any = Field(None, description="Without effect: models stay loaded.")
+
+    @property
+    def params(self) -> list[str]:
+        """The texts' names in errors."""
+        is_list = isinstance(self.input, list)
+        return [f"input[{index}]" if is_list else "input" for index in range(len(self.texts))]
+
+    @property
+    def texts(self) -> list[str]:
+        given: Any = self.input
+        return ([given] if given else []) if isinstance(given, str) else given or []
+
+
+async def embedded(
+    body: EmbedBody, model: ServedModel, embedder: Embedder, caller: Caller, traceparent: str
+) -> Iterator[bytes]:
+    """The answer's JSON, some of it at a time. Raises ApiError."""
+    started = time.monotonic()
+    # Ollama's vectors have length 1, whatever the model's own have.
+    pooling = PoolingParams(body.dimensions, normalize=True)
+    pooling.check(embedding_of(model), "dimensions")
+    options = InputOptions(None if body.truncate is False else -1, remedy="leave 'truncate' out")
+    prompts = await encode_texts(model, body.texts, body.params, options)
+    request = EmbeddingRequest.of(model, caller, traceparent, prompts, pooling)
+    vectors = await embedder.all_vectors(request)
+    return _pieces(body.model, vectors, request.num_tokens, time.monotonic() - started)
+
+
+def _pieces(model: str, vectors: list[bytes], num_tokens: int, seconds: float) -> Iterator[bytes]:
+    """`model`: as the request named it. It was loaded before anybody asked."""
+    piece = bytearray(b'{"model":' + dump(model) + b',"embeddings":[')
+    for index, vector in enumerate(vectors):
+        piece += (b"," if index else b"") + dump(floats_of(vector).tolist())
+        if len(piece) >= PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    figures = {
+        "total_duration": int(seconds * NANOSECONDS), "load_duration": 0, "prompt_eval_count": num_tokens,
+    }  # fmt: skip
+    yield bytes(piece) + b"]," + dump(figures)[1:]

@@ -1,0 +1,85 @@
+"""Whole answers with a real model of random weights: reasoning comes first, the structure after it, and what reads the
+answer tells them apart.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from quire.inference.v1 import sampling_pb2
+from services.router.chat.answer_grammar import AnswerForm
+from services.router.chat.forms import REASONING_FORMS
+from services.router.chat.message import Message
+from services.router.chat.text_parser import TextParser, TextPlan
+from services.router.constraints import TokenConstraints
+from services.router.generation import ChoiceDelta
+from services.router.structure import Structure, StructureKind
+from services.router.submission import FinishReason as TextFinishReason
+from services.scheduler.core.sequence import FinishReason
+from services.worker.sampling.grammars import Grammars
+from tests.integration.engine.test_structured_output import PERSON, Engine, make
+from tests.integration.router.small_tokenizers import EOS_TOKEN_ID
+from tests.unit.router.test_answer_grammar import tags_of, tokenizer
+from tests.unit.worker.tiny_models import save_model
+
+VOCAB_SIZE = tokenizer().get_vocab_size()
+STRUCTURE = Structure(StructureKind.JSON_SCHEMA, json.dumps(PERSON), "")
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    save_model(path, "Llama", vocab_size=VOCAB_SIZE, eos_token_id=EOS_TOKEN_ID)
+    return path
+
+
+@pytest.fixture(scope="module")
+def grammars() -> Grammars:
+    return Grammars(tokenizer().to_str().encode(), VOCAB_SIZE, (EOS_TOKEN_ID,))
+
+
+def message_of(plan: TextPlan, token_ids: list[int]) -> Message:
+    """What a client gets of the answer."""
+    ids = [token_id for token_id in token_ids if token_id != EOS_TOKEN_ID]
+    parser, message = TextParser(plan), Message()
+    text = tokenizer().decode(ids, skip_special_tokens=False)
+    message.add(parser.parse(ChoiceDelta(0, text, ids, [], TextFinishReason.STOP)))
+    return message
+
+
+def tends_to(*token_ids: int | None, bias: float = 6.0) -> dict[str, Any]:
+    """Random weights draw each of their tokens as rarely as any."""
+    known = [token_id for token_id in token_ids if token_id is not None]
+    assert len(known) == len(token_ids)
+    return {"logit_bias": [sampling_pb2.LogitBias(token_id=token_id, bias=bias) for token_id in known]}
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("run_ahead", [1, 3])
+@pytest.mark.parametrize("name", ["think", "deepseek_r1", "mistral"])
+def test_what_follows_reasoning_is_what_was_asked_for(
+    directory: Path, grammars: Grammars, name: str, run_ahead: int
+) -> None:
+    form, chance = REASONING_FORMS[name], random.Random(run_ahead)
+    tags = tags_of(form, are_tokens=True)
+    grammar = AnswerForm(tags, form, form.starts_inside).around(STRUCTURE.to_grammar())
+    engine = Engine(make(directory, grammars, num_blocks=36, max_num_batched_tokens=24), run_ahead)
+    for key in range(12):
+        prompt = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 60))]
+        engine.submit(key, prompt, TokenConstraints(grammar), 200, seed=key, **tends_to(*tags.token_ids.values()))
+    engine.run()
+    assert engine.core.counters.preemptions > 0, "blocks were to run out"
+    plan = TextPlan(form, is_inside=form.starts_inside, end_token_id=tags.token_ids[form.end])
+    ended = [key for key in range(12) if engine.ends[key] is FinishReason.STOP]
+    assert len(ended) > 3
+    messages = [message_of(plan, engine.outputs[key]) for key in ended]
+    for message in messages:
+        assert jsonschema.Draft202012Validator(PERSON).is_valid(json.loads(message.content)), message.content
+    assert any(message.reasoning for message in messages)
+    assert {engine.ends[key] for key in range(12)} <= {FinishReason.STOP, FinishReason.LENGTH}

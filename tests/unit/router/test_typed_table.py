@@ -1,0 +1,48 @@
+"""docs/grpc.md says where quire.inference.v1 has what HTTP has, and says it as the code does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from google.protobuf.descriptor import Descriptor
+
+from quire.inference.v1 import inference_pb2
+from services.router.openai.chat_completions import ChatCompletionRequest
+from services.router.openai.completions import CompletionRequest
+from services.router.openai.embeddings import EmbeddingBody
+from services.router.openai.scoring import RerankBody, ScoreBody
+from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
+
+BODIES = (
+    ChatCompletionRequest, CompletionRequest, EmbeddingBody, ScoreBody, RerankBody, TokenizeRequest, DetokenizeRequest,
+)  # fmt: skip
+DOCUMENT = Path(__file__).parents[3] / "docs" / "grpc.md"
+MESSAGES = inference_pb2.DESCRIPTOR.message_types_by_name
+
+
+def table() -> dict[str, str]:
+    """By field of HTTP: where it is."""
+    section = DOCUMENT.read_text().partition("## What HTTP has")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
+    fields = [name.strip(" `") for name, _ in rows]
+    assert fields == sorted(set(fields)), "the table is sorted, and no field is there twice"
+    return {name.strip(" `"): place.strip() for name, place in rows}
+
+
+def test_every_field_is_in_the_table_and_no_other() -> None:
+    assert table().keys() == {name for body in BODIES for name in body.model_fields}
+
+
+@pytest.mark.parametrize("field", table())
+def test_what_the_table_names_is_there(field: str) -> None:
+    place = table()[field]
+    paths = re.findall(r"`([A-Z][A-Za-z]+(?:\.\w+)*)`", place)
+    assert paths or place.startswith("–: ")
+    for path in paths:
+        name, *fields = path.split(".")
+        message: Descriptor | None = MESSAGES[name]
+        for part in fields:
+            assert message is not None
+            message = message.fields_by_name[part].message_type

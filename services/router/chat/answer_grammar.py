@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.chat.parsers.reasoning import ReasoningForm
-from services.router.structure import literal_regex
+from services.router.structure import JSON_OPTIONS, literal_regex
 
 # A structure's own grammar, as rules name it.
 _STRUCTURE = "structure"
@@ -93,6 +93,11 @@ class AnswerForm:
         elif begin_id is not None:
             rules += f"begin_token: <[{begin_id}]>\n"
         return rules
+
+
+def schema_grammar(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """One of the grammars that rules name with @."""
+    return {"name": name, "json_schema": {**schema, "x-guidance": JSON_OPTIONS}}
 
 
 def _named(grammar: str, name: str) -> list[dict[str, Any]]:

@@ -16,7 +16,8 @@ from quire.inference.v1 import sampling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.converters import WorkerHello, hello_from_proto, plan_to_proto, result_from_proto
-from services.scheduler.core.scheduler import Counters, Scheduler
+from services.scheduler.core.counters import Counters
+from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import SequenceRequest
 from services.scheduler.engine import core_config
 

@@ -21,6 +21,11 @@ MAX_GRAMMAR_BYTES = 64 * 1024
 STACK_BYTES = 256 * 1024 * 1024
 
 _MAX_MESSAGE_CHARS = 300
+# Where the library names an option of its own, or nothing at all, by what stands in its message.
+_IN_OUR_WORDS = {
+    "NoExtensionBias": "nothing finite matches it",
+    "coerce_one_of": "alternatives of 'oneOf' that may match the same value are not supported; use 'anyOf'",
+}
 
 
 class GrammarError(ValueError):
@@ -67,7 +72,9 @@ def check_matcher(matcher: LLMatcher) -> None:
         # Between the first line and the reason are places in a grammar that the client has not written.
         lines = matcher.get_error().replace("<non-verbose/>", "").strip().splitlines() or [""]
         reason = next((line for line in lines[1:] if line.startswith("error: ")), lines[0])
-        message = reason.removeprefix("error: ").strip()
+        message = next(
+            (words for name, words in _IN_OUR_WORDS.items() if name in reason), reason.removeprefix("error: ").strip()
+        )
         raise GrammarError(message[:_MAX_MESSAGE_CHARS] or "the library failed")
 
 

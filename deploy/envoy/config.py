@@ -70,15 +70,15 @@ class GatewayConfig:
             raise ConfigError("--router mixes Unix sockets with host names: use IP addresses beside Unix sockets")
         for origin in self.origins:
             if origin not in (ANY, LOCALHOST, "null") and not _ORIGIN.fullmatch(origin):
-                raise ConfigError(
-                    f"--allowed-origins {origin}: use scheme://host:port in small letters, or localhost"
-                )
+                raise ConfigError(f"--allowed-origins {origin}: use scheme://host:port in small letters, or localhost")
         if self.allow_credentials and ANY in self.origins:
             raise ConfigError("--allow-credentials would give every page its visitors' rights: name --allowed-origins")
-        for name, words in (("method", self.allowed_methods), ("header", self.allowed_headers)):
-            for word in words:
-                if not _TOKEN.fullmatch(word):
-                    raise ConfigError(f"--allowed-{name}s {word}: this is no {name}'s name")
+        for method in self.allowed_methods:
+            if method != ANY and not re.fullmatch("[A-Z]+", method):
+                raise ConfigError(f"--allowed-methods {method}: use a name in capitals, such as POST")
+        for header in self.allowed_headers:
+            if not _TOKEN.fullmatch(header):
+                raise ConfigError(f"--allowed-headers {header}: this is no header's name")
 
     @property
     def origins(self) -> tuple[str, ...]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
 from deploy.envoy.config import GatewayConfig, endpoint_kind, split_host_port
 from deploy.envoy.origins import origins
-from deploy.envoy.routes import http_routes, service_names
+from deploy.envoy.routes import API_PREFIXES, http_routes, service_names
 
 HERE = Path(__file__).parent
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
@@ -26,35 +27,68 @@ GRPC_PREFIXES = (
 
 @dataclass(frozen=True, slots=True)
 class LocalReply:
-    """The body of an answer that Envoy gives by itself, for one status code or (`GE`) from one on."""
+    """The body of an answer that Envoy gives by itself, for one status code or (`GE`) from one on, and where a `header`
+    is named only if the request has it."""
 
     op: str
     status: int
     message: str
     type: str
     code: str | None
+    header: str = ""
 
     @property
-    def runtime_key(self) -> str:
-        return f"quire.local_reply.{self.status}"
+    def filter(self) -> dict[str, Any]:
+        """Envoy's, of the requests that get it."""
+        value = {"default_value": self.status, "runtime_key": f"quire.local_reply.{self.status}"}
+        status = {"status_code_filter": {"comparison": {"op": self.op, "value": value}}}
+        if not self.header:
+            return status
+        header = {"header_filter": {"header": {"name": self.header, "present_match": True}}}
+        return {"and_filter": {"filters": [status, header]}}
 
+
+# As they were sent: the transcoder replaces them by those of a gRPC call, which is nobody's business.
+_METHOD = "%REQ(X-ENVOY-ORIGINAL-METHOD?:METHOD)%"
+_PATH = "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH):256%"
 
 # The first that fits is used. Substitutions are Envoy's and are escaped by it.
 LOCAL_REPLIES = (
-    LocalReply("EQ", 404, "There is no %REQ(:METHOD)% %REQ(:PATH):256% here.", "invalid_request_error", "unknown_url"),
+    LocalReply("EQ", 404, f"There is no {_METHOD} {_PATH} here.", "invalid_request_error", "unknown_url"),
     LocalReply(
         "EQ",
         403,
-        "A page of %REQ(ORIGIN):256% may not send a %REQ(:METHOD)% here: the server's --allowed-origins and "
+        "No connection is upgraded to %REQ(UPGRADE):64% here.",
+        "invalid_request_error",
+        "upgrade_not_supported",
+        header="upgrade",
+    ),
+    LocalReply(
+        "EQ",
+        403,
+        f"A page of %REQ(ORIGIN):256% may not send a {_METHOD} here: the server's --allowed-origins and "
         "--allowed-methods say which may.",
         "invalid_request_error",
         "origin_not_allowed",
     ),
-    LocalReply(
-        "EQ", 405, "%REQ(:PATH):256% does not take %REQ(:METHOD)%.", "invalid_request_error", "method_not_supported"
-    ),
+    LocalReply("EQ", 405, f"{_PATH} does not take {_METHOD}.", "invalid_request_error", "method_not_supported"),
     LocalReply("EQ", 408, "The request took too long to arrive.", "invalid_request_error", "request_timeout"),
     LocalReply("EQ", 413, "The request body is too large.", "invalid_request_error", "request_too_large"),
+    LocalReply(
+        "EQ",
+        415,
+        "Compressed bodies are not taken: send it without 'content-encoding: %REQ(CONTENT-ENCODING):64%'.",
+        "invalid_request_error",
+        "unsupported_content_encoding",
+        header="content-encoding",
+    ),
+    LocalReply(
+        "EQ",
+        415,
+        "A body must be JSON, and said to be: 'content-type: application/json'.",
+        "invalid_request_error",
+        "unsupported_media_type",
+    ),
     LocalReply("EQ", 431, "The request headers are too large.", "invalid_request_error", "headers_too_large"),
     LocalReply("EQ", 503, "No router can take it now; try again.", "server_error", "unavailable"),
     LocalReply("EQ", 504, "The router did not answer in time.", "server_error", "timeout"),
@@ -86,6 +120,7 @@ def render(config: GatewayConfig, admin: str) -> str:
         services=service_names(),
         grpc_prefixes=GRPC_PREFIXES,
         http_routes=http_routes(),
+        api_prefixes=API_PREFIXES,
         local_replies=LOCAL_REPLIES,
         origins=origins(config),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -23,16 +25,73 @@ _SERVICES: tuple[tuple[Any, str], ...] = (
     (kserve_pb2.DESCRIPTOR.services_by_name["KserveService"], "openai"),
 )
 
+# By how a path begins, whose shape errors have where no path of the above is meant; the first that fits.
+API_PREFIXES = (("/v1/messages", "anthropic"), ("/api/", "ollama"), ("/", "openai"))
+
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """`match` is Envoy's word for how `path` is compared: `path` for all of it, `prefix` for its beginning."""
+    """A path, or with a variable at its end the beginning of one, with or without a slash after it."""
 
-    match: str
+    # Up to the variable, if there is one.
     path: str
+    # Envoy's matcher of the path, and of no header.
+    matcher: Mapping[str, Any]
     methods: tuple[str, ...]
     # Whose shape errors have here.
     api: str = "openai"
+    # Whether it is one of many things below a path, each with a name. POST of one that is not served is then no wrong
+    # method but an action that there is not, such as `/v1/responses/input_tokens`.
+    is_named: bool = False
+
+    @property
+    def taken(self) -> tuple[dict[str, Any], ...]:
+        """Matches of what goes to a router."""
+        return tuple(self._match(_exactly(method), *_READABLE[method]) for method in self.methods)
+
+    @property
+    def not_json(self) -> tuple[dict[str, Any], ...]:
+        """Matches, after those of `taken`, of bodies that no router can read."""
+        return (self._match(_exactly("POST")),) if "POST" in self.methods else ()
+
+    @property
+    def wrong_method(self) -> dict[str, Any]:
+        """The match of what is left."""
+        return self._match({**_exactly("POST"), "invert_match": True}) if self.is_named else self._match()
+
+    def _match(self, *headers: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self.matcher, "headers": headers}
+
+
+def _exactly(method: str) -> dict[str, Any]:
+    return {"name": ":method", "string_match": {"exact": method}}
+
+
+# What a body's type may be: JSON, nothing, or what curl says of any body that it is not told of.
+_JSON_TYPE = r"(?i)(application/([a-z0-9.+-]+\+)?json|application/x-www-form-urlencoded)?\s*(;.*)?"
+_NO_GRPC = {
+    "name": "content-type",
+    "string_match": {"prefix": "application/grpc"},
+    "invert_match": True,
+    "treat_missing_header_as_empty": True,
+}
+# By method, what the headers of a request are that a router can read.
+_READABLE: dict[str, tuple[dict[str, Any], ...]] = {
+    "GET": (_NO_GRPC,),
+    "HEAD": (_NO_GRPC,),
+    "POST": (
+        {
+            "name": "content-type",
+            "string_match": {"safe_regex": {"regex": _JSON_TYPE}},
+            "treat_missing_header_as_empty": True,
+        },
+        {
+            "name": "content-encoding",
+            "string_match": {"safe_regex": {"regex": "(?i)(identity)?"}},
+            "treat_missing_header_as_empty": True,
+        },
+    ),
+}
 
 
 def service_names() -> tuple[str, ...]:
@@ -42,24 +101,39 @@ def service_names() -> tuple[str, ...]:
 
 def http_annotations() -> dict[str, list[tuple[str, str]]]:
     """By each method's full name its verbs and path templates, such as `GET` and `/v1/models/{model=**}`: one, and
-    others that mean the same."""
-    return {method.full_name: _annotations(method) for service, _ in _SERVICES for method in service.methods}
+    others that mean the same. HEAD is left out, which is GET without the body wherever it is taken."""
+    return {
+        method.full_name: [(verb, path) for verb, path in _annotations(method) if verb != "HEAD"]
+        for service, _ in _SERVICES
+        for method in service.methods
+    }
 
 
 def http_routes() -> tuple[HttpRoute, ...]:
     """Every path with the methods it takes, whole paths first. Raises ValueError for a path template of another form
-    than `/a/b`, `/a/{name=**}` or `/a/{name=**}/b`."""
+    than `/a/b`, `/a/{name}`, `/a/{name=**}` or `/a/{name=**}/b`."""
     methods: dict[tuple[str, str, str], list[str]] = {}
     for service, api in _SERVICES:
         for verb, template in chain.from_iterable(map(_annotations, service.methods)):
             head, brace, variable = template.partition("{")
-            if brace and ("=**}" not in variable or "{" in variable):
+            if brace and not re.fullmatch(r"\w+}|\w+=\*\*}(/\w+)*", variable):
                 raise ValueError(f"the gateway knows no path template like {template}")
-            verbs = methods.setdefault(("prefix" if brace else "path", head, api), [])
+            form = "whole" if not brace else "segments" if "=**" in variable else "segment"
+            verbs = methods.setdefault((form, head, api), [])
             if verb not in verbs:
                 verbs.append(verb)
-    routes = (HttpRoute(match, path, tuple(verbs), api) for (match, path, api), verbs in methods.items())
-    return tuple(sorted(routes, key=lambda route: (route.match != "path", -len(route.path))))
+    routes = (
+        HttpRoute(path, _matcher(form, path), tuple(verbs), api, is_named=form != "whole")
+        for (form, path, api), verbs in methods.items()
+    )
+    return tuple(sorted(routes, key=lambda route: (route.is_named, -len(route.path))))
+
+
+def _matcher(form: str, path: str) -> dict[str, Any]:
+    if form == "segments":
+        return {"prefix": path}
+    name = "" if form == "whole" else "[^/]+"
+    return {"safe_regex": {"regex": f"{re.escape(path)}{name}/?"}}
 
 
 def _annotations(method: Any) -> list[tuple[str, str]]:

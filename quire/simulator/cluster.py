@@ -20,7 +20,8 @@ from typing import NamedTuple, Protocol
 
 from services.router.load import Load, LoadTracker
 from services.scheduler.core.config import CoreConfig
-from services.scheduler.core.scheduler import Counters, RefusedError
+from services.scheduler.core.counters import Counters
+from services.scheduler.core.scheduler import RefusedError
 from shared.placement import LOAD_INTERVAL_S, MAX_REFUSALS, Node, chat_key, place
 
 from .device import StepSeconds

@@ -101,9 +101,11 @@ def invalid(message: str, param: str | None = None, code: str | None = None) -> 
     return ApiError(ErrorKind.INVALID_REQUEST, message, param, code)
 
 
-def too_many(param: str, limit: int, given: int) -> ApiError:
-    message = f"Invalid '{param}': array too long. Expected at most {limit} elements, but got {given} instead."
-    return invalid(message, param, "array_above_max_length")
+def too_many(param: str, limit: int, given: int, what: str = "array") -> ApiError:
+    """`what`: array or object."""
+    noun = "elements" if what == "array" else "fields"
+    message = f"Invalid '{param}': {what} too long. Expected at most {limit} {noun}, but got {given} instead."
+    return invalid(message, param, f"{what}_above_max_length")
 
 
 def model_not_found(name: str) -> ApiError:

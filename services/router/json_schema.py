@@ -9,20 +9,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from services.router.schema_rewrites import rewrite
+from services.router.schema_rewrites.arrays import contains, unique_items
+from services.router.schema_rewrites.conditions import conditions
+from services.router.schema_rewrites.document import Document
+from services.router.schema_rewrites.evaluation import unevaluated
+from services.router.schema_rewrites.formats import formats
+from services.router.schema_rewrites.keywords import with_inner
+from services.router.schema_rewrites.multiples import check_multiples
+from services.router.schema_rewrites.objects import dependencies, pattern_properties, property_names
+from services.router.schema_rewrites.references import with_plain_references
 from shared.grammar import GrammarError
 
-# Deeper ones are some mistake; and recursion in Python, here and in the standard library, stays shallow.
-_MAX_DEPTH = 64
+# Of what comes out of rewriting, which nests deeper than what was given: recursion in Python stays shallow.
+_MAX_DEPTH = 160
 _COUNTS = frozenset(
     {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties", "minContains", "maxContains"}
 )
-_WITH_A_SCHEMA = frozenset(
-    {"additionalProperties", "items", "contains", "propertyNames", "not", "if", "then", "else"}
-    | {"unevaluatedItems", "unevaluatedProperties"}
-)
-_WITH_SCHEMAS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
-_WITH_NAMED_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 
 
 def checked_schema(source: str) -> dict[str, Any]:
@@ -32,7 +34,7 @@ def checked_schema(source: str) -> dict[str, Any]:
     except ValueError as error:
         raise GrammarError(f"it is not JSON: {error}") from None
     except RecursionError:
-        raise GrammarError(f"it is nested more than {_MAX_DEPTH} deep") from None
+        raise GrammarError("it is nested too deep") from None
     if not isinstance(schema, dict | bool):
         raise GrammarError("it is neither an object nor a boolean")
     if schema is False:
@@ -42,9 +44,15 @@ def checked_schema(source: str) -> dict[str, Any]:
     if "x-guidance" in schema:
         raise GrammarError("'x-guidance' is not supported")  # it could have the library ignore keywords
     try:
-        simplified: dict[str, Any] = _simplified(schema, 0)
+        document = with_plain_references(schema)
+        check_multiples(document.root)
+        simplified: dict[str, Any] = _simplified(document.root, document, 0)
+    except RecursionError:
+        raise GrammarError("it is nested too deep") from None
     except (AttributeError, TypeError):
         raise GrammarError("it is no schema: a keyword has a value of a wrong type") from None
+    if document.added:
+        simplified["$defs"] = simplified.get("$defs", {}) | document.added
     return simplified
 
 
@@ -52,31 +60,25 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _simplified(schema: Any, depth: int) -> Any:
+def _simplified(schema: Any, document: Document, depth: int) -> Any:
     """A schema without what says nothing, which the library would refuse all the same, and with the rest said as it
     takes it."""
+    document.spend()
     if depth > _MAX_DEPTH:
-        raise GrammarError(f"it is nested more than {_MAX_DEPTH} deep")
+        raise GrammarError("it is nested too deep")
     if not isinstance(schema, dict):
         return schema
     kept = {
         keyword: int(value) if keyword in _COUNTS and isinstance(value, float) and value.is_integer() else value
         for keyword, value in schema.items()
     }
-    if "contains" not in kept or (kept.get("minContains") == 0 and "maxContains" not in kept):
-        for keyword in ("contains", "minContains", "maxContains"):
-            kept.pop(keyword, None)
-    if "if" not in kept or not kept.keys() & {"then", "else"}:
-        for keyword in ("if", "then", "else"):
-            kept.pop(keyword, None)
-    if kept.get("uniqueItems") is False:
-        del kept["uniqueItems"]
-    rewrite(kept)
-    for keyword, value in kept.items():
-        if keyword in _WITH_A_SCHEMA:
-            kept[keyword] = _simplified(value, depth + 1)
-        elif keyword in _WITH_SCHEMAS and isinstance(value, list):
-            kept[keyword] = [_simplified(inner, depth + 1) for inner in value]
-        elif keyword in _WITH_NAMED_SCHEMAS and isinstance(value, dict):
-            kept[keyword] = {name: _simplified(inner, depth + 1) for name, inner in value.items()}
-    return kept
+    # First, as the others take away what evaluates.
+    unevaluated(kept, document)
+    dependencies(kept)
+    property_names(kept, document)
+    pattern_properties(kept)
+    contains(kept, document)
+    unique_items(kept, document)
+    formats(kept, document)
+    conditions(kept, document)
+    return with_inner(kept, lambda inner: _simplified(inner, document, depth + 1))

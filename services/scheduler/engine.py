@@ -19,8 +19,9 @@ from quire.worker.v1 import worker_pb2
 from .config import SchedulerConfig
 from .converters import TokenLogprob, WorkerHello, logprobs_from_proto, result_from_proto
 from .core.config import CoreConfig, PreemptionMode
+from .core.outcome import FinishedSequence, StepOutcome
 from .core.pacing import RunAhead, TurnRate, pairs
-from .core.scheduler import FinishedSequence, RefusedError, Scheduler, StepOutcome
+from .core.scheduler import RefusedError, Scheduler
 from .core.sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest
 from .fleet import Fleet
 from .served_model import OtherModelError
@@ -171,9 +172,8 @@ class Engine:
             self._expect(hello)
         elif self.core.config != config:
             sequences = self.core.drain()
-            counters, self.core = self.core.counters, Scheduler(config)
+            self.core = Scheduler(config, self.core.counters)
             self._expect(hello)
-            self.core.counters = counters
             self._take(sequences)
 
     def _expect(self, hello: WorkerHello) -> None:

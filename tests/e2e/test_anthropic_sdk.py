@@ -30,6 +30,7 @@ def test_a_message(client: anthropic.Anthropic, server: Server) -> None:
     assert "5" in block.text
     assert (message.stop_reason, message.stop_sequence, message.role) == ("end_turn", None, "assistant")
     assert message.usage.output_tokens > 1
+    assert message._request_id
 
 
 def test_a_streamed_message_says_the_same(client: anthropic.Anthropic, server: Server) -> None:
@@ -114,6 +115,7 @@ def test_errors_are_typed(client: anthropic.Anthropic, server: Server) -> None:
     assert wrong_method.value.body == {
         "type": "error",
         "error": {"type": "invalid_request_error", "message": "/v1/messages does not take GET."},
+        "request_id": wrong_method.value.request_id,
     }
 
 

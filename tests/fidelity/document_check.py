@@ -24,9 +24,10 @@ class DocumentCheck:
         ]
 
     def responses(self, answer: Answer) -> dict[str, Any] | None:
-        """What the operation may be answered, by status; None where the document does not have it."""
+        """What the operation may be answered, by status; None where the document does not have it. A slash after a path
+        changes nothing."""
         for pattern, template in self._paths:
-            if pattern.fullmatch(answer.path):
+            if pattern.fullmatch(answer.path.rstrip("/")):
                 operation = self._document["paths"][template].get(answer.verb.lower())
                 return None if operation is None else dict(operation["responses"])
         return None

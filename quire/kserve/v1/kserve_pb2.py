@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/kserve/v1/kserve.proto\x12\x0fquire.kserve.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x10\n\x0eGetLiveRequest\"\x11\n\x0fGetReadyRequest\"\x1a\n\x18GetServerMetadataRequest\"%\n\x14GetModelReadyRequest\x12\r\n\x05model\x18\x01 \x01(\t\"(\n\x17GetModelMetadataRequest\x12\r\n\x05model\x18\x01 \x01(\t2\x91\x04\n\rKserveService\x12Y\n\x07GetLive\x12\x1f.quire.kserve.v1.GetLiveRequest\x1a\x14.google.api.HttpBody\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/v2/health/live\x12\\\n\x08GetReady\x12 .quire.kserve.v1.GetReadyRequest\x1a\x14.google.api.HttpBody\"\x18\x82\xd3\xe4\x93\x02\x12\x12\x10/v2/health/ready\x12\x61\n\x11GetServerMetadata\x12).quire.kserve.v1.GetServerMetadataRequest\x1a\x14.google.api.HttpBody\"\x0b\x82\xd3\xe4\x93\x02\x05\x12\x03/v2\x12q\n\rGetModelReady\x12%.quire.kserve.v1.GetModelReadyRequest\x1a\x14.google.api.HttpBody\"#\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v2/models/{model=**}/ready\x12q\n\x10GetModelMetadata\x12(.quire.kserve.v1.GetModelMetadataRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v2/models/{model=**}b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/kserve/v1/kserve.proto\x12\x0fquire.kserve.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x10\n\x0eGetLiveRequest\"\x11\n\x0fGetReadyRequest\"\x1a\n\x18GetServerMetadataRequest\"%\n\x14GetModelReadyRequest\x12\r\n\x05model\x18\x01 \x01(\t\"(\n\x17GetModelMetadataRequest\x12\r\n\x05model\x18\x01 \x01(\t2\xc8\x04\n\rKserveService\x12t\n\x07GetLive\x12\x1f.quire.kserve.v1.GetLiveRequest\x1a\x14.google.api.HttpBody\"2\x82\xd3\xe4\x93\x02,\x12\x0f/v2/health/liveZ\x19\x42\x17\n\x04HEAD\x12\x0f/v2/health/live\x12x\n\x08GetReady\x12 .quire.kserve.v1.GetReadyRequest\x1a\x14.google.api.HttpBody\"4\x82\xd3\xe4\x93\x02.\x12\x10/v2/health/readyZ\x1a\x42\x18\n\x04HEAD\x12\x10/v2/health/ready\x12\x61\n\x11GetServerMetadata\x12).quire.kserve.v1.GetServerMetadataRequest\x1a\x14.google.api.HttpBody\"\x0b\x82\xd3\xe4\x93\x02\x05\x12\x03/v2\x12q\n\rGetModelReady\x12%.quire.kserve.v1.GetModelReadyRequest\x1a\x14.google.api.HttpBody\"#\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v2/models/{model=**}/ready\x12q\n\x10GetModelMetadata\x12(.quire.kserve.v1.GetModelMetadataRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v2/models/{model=**}b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,9 +34,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quire.kserve.v1.kserve_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_KSERVESERVICE'].methods_by_name['GetLive']._loaded_options = None
-  _globals['_KSERVESERVICE'].methods_by_name['GetLive']._serialized_options = b'\202\323\344\223\002\021\022\017/v2/health/live'
+  _globals['_KSERVESERVICE'].methods_by_name['GetLive']._serialized_options = b'\202\323\344\223\002,\022\017/v2/health/liveZ\031B\027\n\004HEAD\022\017/v2/health/live'
   _globals['_KSERVESERVICE'].methods_by_name['GetReady']._loaded_options = None
-  _globals['_KSERVESERVICE'].methods_by_name['GetReady']._serialized_options = b'\202\323\344\223\002\022\022\020/v2/health/ready'
+  _globals['_KSERVESERVICE'].methods_by_name['GetReady']._serialized_options = b'\202\323\344\223\002.\022\020/v2/health/readyZ\032B\030\n\004HEAD\022\020/v2/health/ready'
   _globals['_KSERVESERVICE'].methods_by_name['GetServerMetadata']._loaded_options = None
   _globals['_KSERVESERVICE'].methods_by_name['GetServerMetadata']._serialized_options = b'\202\323\344\223\002\005\022\003/v2'
   _globals['_KSERVESERVICE'].methods_by_name['GetModelReady']._loaded_options = None
@@ -54,5 +54,5 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELMETADATAREQUEST']._serialized_start=210
   _globals['_GETMODELMETADATAREQUEST']._serialized_end=250
   _globals['_KSERVESERVICE']._serialized_start=253
-  _globals['_KSERVESERVICE']._serialized_end=782
+  _globals['_KSERVESERVICE']._serialized_end=837
 # @@protoc_insertion_point(module_scope)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Tag
+from pydantic import Field, Tag
 
 from services.router.errors import ApiError, ErrorKind
 from services.router.openai.body import Body, string_or_array
@@ -15,24 +15,24 @@ from services.router.openai.union import union
 class TextBlock(Body):
     known_extras = frozenset({"cache_control", "citations"})
 
-    type: Literal["text"]
-    text: str
+    type: Literal["text"] = Field(description="A text's.")
+    text: str = Field(description="The text.")
 
 
 class ThinkingBlock(Body):
     known_extras = frozenset({"signature"})
 
-    type: Literal["thinking"]
-    thinking: str
+    type: Literal["thinking"] = Field(description="What an assistant thought.")
+    thinking: str = Field(description="The text.")
 
 
 class ToolUseBlock(Body):
     known_extras = frozenset({"cache_control", "caller"})
 
-    type: Literal["tool_use"]
-    id: str
-    name: str
-    input: dict[str, Any]
+    type: Literal["tool_use"] = Field(description="What an assistant called.")
+    id: str = Field(description="By which the result names it.")
+    name: str = Field(description="The function's.")
+    input: dict[str, Any] = Field(description="Its arguments.")
 
 
 class OtherBlock(Body):
@@ -40,7 +40,7 @@ class OtherBlock(Body):
 
     known_extras = frozenset({"data"})
 
-    type: str
+    type: str = Field(description="Refused, but for `redacted_thinking`, which is left out.")
 
 
 def _tag(*known: str) -> Any:
@@ -64,9 +64,9 @@ StringOrTexts = Annotated[
 class ToolResultBlock(Body):
     known_extras = frozenset({"cache_control", "is_error"})
 
-    type: Literal["tool_result"]
-    tool_use_id: str
-    content: StringOrTexts | None = None
+    type: Literal["tool_result"] = Field(description="A call's result.")
+    tool_use_id: str = Field(description="Which call's.")
+    content: StringOrTexts | None = Field(None, description="A text or text blocks.")
 
 
 Block = Annotated[

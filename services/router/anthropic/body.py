@@ -33,36 +33,44 @@ class AnthropicTool(Body):
         {"cache_control", "defer_loading", "allowed_callers", "input_examples", "eager_input_streaming"}
     )
 
-    name: str = Field(min_length=1, max_length=128)
-    type: str | None = None
-    description: str | None = None
-    input_schema: dict[str, Any] | None = None
-    strict: bool | None = None
+    name: str = Field(min_length=1, max_length=128, description="By which it is called.")
+    type: str | None = Field(None, description="`custom`, or left out; others are refused by name.")
+    description: str | None = Field(None, description="What it does, for the model.")
+    input_schema: dict[str, Any] | None = Field(None, description="A JSON schema of its input, and required.")
+    strict: bool | None = Field(None, description="Without effect where calls are forced: inputs match the schema.")
 
 
 class AnthropicToolChoice(Body):
-    type: Literal["auto", "any", "tool", "none"]
-    name: str | None = None
-    disable_parallel_tool_use: bool | None = None
+    type: Literal["auto", "any", "tool", "none"] = Field(
+        description="`auto`, `any` for a call in any case, `tool` for a certain one, `none`."
+    )
+    name: str | None = Field(None, description="Of `tool`: which is called.")
+    disable_parallel_tool_use: bool | None = Field(None, description="True: one call at most where calls are forced.")
 
 
 class Thinking(Body):
-    type: Literal["enabled", "disabled", "adaptive", "between_tools"]
-    budget_tokens: int | None = Field(None, ge=1024)
-    display: Literal["summarized", "omitted"] | None = None
+    type: Literal["enabled", "disabled", "adaptive", "between_tools"] = Field(
+        description="`disabled` turns thinking off where the template can, the others turn it on."
+    )
+    budget_tokens: int | None = Field(
+        None, ge=1024, description="Less than `max_tokens`, and required with `enabled`; otherwise without effect."
+    )
+    display: Literal["summarized", "omitted"] | None = Field(
+        None, description="`omitted` leaves the text of thinking out."
+    )
 
 
 class JsonFormat(Body):
-    type: Literal["json_schema"]
-    schema_: dict[str, Any] = Field(alias="schema")
+    type: Literal["json_schema"] = Field(description="There is one kind.")
+    schema_: dict[str, Any] = Field(alias="schema", description="The JSON schema that the answer matches.")
 
     def structure(self) -> Structure:
         return Structure(StructureKind.JSON_SCHEMA, json.dumps(self.schema_), "output_config.format.schema")
 
 
 class OutputConfig(Body):
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
-    format: JsonFormat | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(None, description="Told to the template.")
+    format: JsonFormat | None = Field(None, description="What the answer looks like.")
 
 
 class CountTokensBody(Body):
@@ -70,13 +78,17 @@ class CountTokensBody(Body):
 
     known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
 
-    model: str
-    messages: list[Turn] = Field(min_length=1, max_length=MAX_MESSAGES)
-    system: StringOrTexts | None = None
-    tools: list[AnthropicTool] | None = None
-    tool_choice: AnthropicToolChoice | None = None
-    thinking: Thinking | None = None
-    output_config: OutputConfig | None = None
+    model: str = Field(description="A served name or alias.")
+    messages: list[Turn] = Field(
+        min_length=1,
+        max_length=MAX_MESSAGES,
+        description="The conversation. The answer goes on with a last turn of the assistant's.",
+    )
+    system: StringOrTexts | None = Field(None, description="A text or text blocks, before the conversation.")
+    tools: list[AnthropicTool] | None = Field(None, description="Functions that the model may call.")
+    tool_choice: AnthropicToolChoice | None = Field(None, description="Whether and which it calls.")
+    thinking: Thinking | None = Field(None, description="Whether it thinks first; left out: as the template has it.")
+    output_config: OutputConfig | None = Field(None, description="How hard it tries, and what the answer looks like.")
 
     def to_chat(self) -> ChatRequest:
         """Raises ApiError."""
@@ -141,12 +153,25 @@ class CountTokensBody(Body):
 
 
 class MessagesBody(CountTokensBody):
-    max_tokens: int = Field(ge=1)
-    stream: bool | None = None
-    stop_sequences: list[str] | None = None
-    temperature: float | None = Field(None, ge=0, le=1)
-    top_p: float | None = Field(None, ge=0, le=1)
-    top_k: Annotated[int, Field(ge=0, le=2**31)] | None = None
+    max_tokens: int = Field(ge=1, description="The longest answer, in tokens.")
+    stream: bool | None = Field(None, description="Whether the answer comes as server-sent events.")
+    stop_sequences: list[str] | None = Field(
+        None, description="Up to 16 strings of at most 512 characters, any of which ends the answer."
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=1, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+    )
+    top_p: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description=(
+            "Draws from the fewest likeliest tokens whose probabilities sum to this; 0 keeps the likeliest alone."
+        ),
+    )
+    top_k: Annotated[int, Field(ge=0, le=2**31)] | None = Field(
+        None, description="Draws from so many of the likeliest tokens; 0 keeps all."
+    )
 
     @property
     def shows_thinking(self) -> bool:

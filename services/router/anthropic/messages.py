@@ -6,6 +6,8 @@ import json
 from collections.abc import Sequence, Set
 from typing import Any, Literal
 
+from pydantic import Field
+
 from services.router.anthropic.blocks import (
     Block,
     OtherBlock,
@@ -23,8 +25,8 @@ from services.router.openai.body import Body
 
 
 class Turn(Body):
-    role: Literal["user", "assistant", "system"]
-    content: StringOrBlocks
+    role: Literal["user", "assistant", "system"] = Field(description="Who says it.")
+    content: StringOrBlocks = Field(description="A text, or blocks.")
 
     def to_template(self, param: str, made: set[str]) -> list[dict[str, Any]]:
         """`param`: its name in errors. `made`: the ids of the calls of turns before, to which its own are added. Raises

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
-from services.router.openapi.operation import Reply
+from services.router.openapi.operation import Reply, may_lack
 
 
 class TextContent(Reply):
@@ -134,7 +134,7 @@ class TokenCount(Reply):
 class AnthropicErrorDetails(Reply):
     type: Literal[
         "invalid_request_error", "authentication_error", "not_found_error", "request_too_large", "rate_limit_error",
-        "api_error", "overloaded_error", "timeout_error",
+        "api_error", "overloaded_error", "timeout_error", "permission_error",
     ]  # fmt: skip
     message: str
 
@@ -142,3 +142,4 @@ class AnthropicErrorDetails(Reply):
 class AnthropicError(Reply):
     type: Literal["error"]
     error: AnthropicErrorDetails
+    request_id: str = may_lack("The gateway's, as in the header `request-id`; an event of a stream has none.")

@@ -12,7 +12,7 @@ from services.router.answers import JSON
 from services.router.calls import Calls, rpc
 from services.router.errors import unavailable
 from services.router.kserve.replies import Live, ModelMetadata, ModelReady, Ready, Reply, ServerMetadata
-from services.router.kserve.state import SERVER_NAME, ServerState, server_version
+from services.router.kserve.state import SERVER_NAME, ServerState, name_and_version, server_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class KserveServicer:
     @rpc
     async def GetModelReady(self, request: pb.GetModelReadyRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        if not await self.state.is_model_ready(request.model):
+        if not await self.state.is_model_ready(*name_and_version(request.model)):
             raise unavailable("No scheduler of this model is ready.")
         return _json(ModelReady(name=request.model, ready=True))
 
     @rpc
     async def GetModelMetadata(self, request: pb.GetModelMetadataRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        await self.state.model(request.model)
+        await self.state.model(*name_and_version(request.model))
         metadata = ModelMetadata(name=request.model, versions=[], platform=SERVER_NAME, inputs=[], outputs=[])
         return _json(metadata)
 

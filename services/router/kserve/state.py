@@ -20,6 +20,12 @@ def server_version() -> str:
         return "0"
 
 
+def name_and_version(path: str) -> tuple[str, str]:
+    """Of a path's `x` and `x/versions/1`: `x`, and no version or 1."""
+    name, between, version = path.rpartition("/versions/")
+    return (name, version) if between else (path, "")
+
+
 @dataclass(frozen=True, slots=True)
 class ServerState:
     placement: Placement

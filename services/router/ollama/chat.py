@@ -17,39 +17,44 @@ from services.router.prompts import MAX_MESSAGES
 
 
 class CalledFunction(Body):
-    name: str
-    arguments: dict[str, Any]
+    name: str = Field(description="The function's.")
+    arguments: dict[str, Any] = Field(description="What it was called with.")
 
 
 class CallParam(Body):
-    id: str | None = None
-    function: CalledFunction
+    id: str | None = Field(None, description="By which a result may name it; calls are counted where they have none.")
+    function: CalledFunction = Field(description="What was called.")
 
 
 class OllamaMessage(Body):
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str | None = None
-    thinking: str | None = None
-    images: list[Any] | None = None
-    tool_calls: list[CallParam] | None = None
-    tool_name: str | None = None
-    tool_call_id: str | None = None
+    role: Literal["system", "user", "assistant", "tool"] = Field(description="Who says it.")
+    content: str | None = Field(None, description="The text.")
+    thinking: str | None = Field(None, description="What an assistant thought before.")
+    images: list[Any] | None = Field(None, description="Refused.")
+    tool_calls: list[CallParam] | None = Field(None, description="What an assistant called.")
+    tool_name: str | None = Field(
+        None,
+        description="Which function a tool's message is the result of; without it, the first call's that has none.",
+    )
+    tool_call_id: str | None = Field(None, description="Which call, where it has an id.")
 
 
 class FunctionParam(Body):
-    name: str = Field(min_length=1)
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
+    name: str = Field(min_length=1, description="By which it is called.")
+    description: str | None = Field(None, description="What it does, for the model.")
+    parameters: dict[str, Any] | None = Field(None, description="A JSON schema of its arguments.")
 
 
 class OllamaTool(Body):
-    type: Literal["function"] = "function"
-    function: FunctionParam
+    type: Literal["function"] = Field("function", description="There is one kind.")
+    function: FunctionParam = Field(description="The function.")
 
 
 class ChatBody(OllamaBody):
-    messages: list[OllamaMessage] | None = Field(None, max_length=MAX_MESSAGES)
-    tools: list[OllamaTool] | None = None
+    messages: list[OllamaMessage] | None = Field(
+        None, max_length=MAX_MESSAGES, description="The conversation. None: the model is to be loaded."
+    )
+    tools: list[OllamaTool] | None = Field(None, description="Functions that the model may call.")
 
     def to_chat(self, model: str) -> ChatRequest:
         """`model`: its name here. Raises ApiError."""

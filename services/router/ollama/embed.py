@@ -22,20 +22,22 @@ from services.router.pooling import PoolingParams
 
 
 class EmbedBody(Body):
-    model: str = Field(min_length=1)
-    # Nothing, or an empty text: the model is to be loaded.
+    model: str = Field(min_length=1, description="A served name or alias, with or without `:latest`.")
     input: (
         Annotated[
             Annotated[str, Tag("#string")] | Annotated[list[str], Field(max_length=MAX_INPUTS), Tag("#array")],
             union(string_or_array, "a string or an array of strings"),
         ]
         | None
-    ) = None
-    truncate: bool | None = None
-    dimensions: int | None = Field(None, ge=1, lt=2**31)
-    # Nothing of how texts are embedded is among them, and models stay loaded.
-    options: dict[str, Any] | None = None
-    keep_alive: Any = None
+    ) = Field(None, description="A text or texts. None: the model is to be loaded.")
+    truncate: bool | None = Field(
+        None, description="False: texts that are longer than the model takes are refused, and not cut."
+    )
+    dimensions: int | None = Field(
+        None, ge=1, lt=2**31, description="Keeps so many values of each vector, where the model was trained for it."
+    )
+    options: dict[str, Any] | None = Field(None, description="Without effect.")
+    keep_alive: Any = Field(None, description="Without effect: models stay loaded.")
 
     @property
     def params(self) -> list[str]:

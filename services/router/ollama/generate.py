@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pydantic import Field
+
 from services.router.chat.request import ChatRequest
 from services.router.ollama.options import OllamaBody, refuse
 
@@ -11,14 +13,16 @@ MAX_TOKENS_PARAM = "options.num_predict"
 
 
 class GenerateBody(OllamaBody):
-    prompt: str | None = None
-    system: str | None = None
-    raw: bool | None = None
+    prompt: str | None = Field(None, description="The text. None: the model is to be loaded.")
+    system: str | None = Field(None, description="A system message before it.")
+    raw: bool | None = Field(
+        None, description="Whether the prompt goes to the model as it is, and not through the chat template."
+    )
     # What cannot be done: the text after a gap, a template in Go's language, tokens of earlier turns, pictures.
-    suffix: str | None = None
-    template: str | None = None
-    context: list[int] | None = None
-    images: list[Any] | None = None
+    suffix: str | None = Field(None, description="Refused.")
+    template: str | None = Field(None, description="Refused.")
+    context: list[int] | None = Field(None, description="Refused.")
+    images: list[Any] | None = Field(None, description="Refused.")
 
     def check(self) -> None:
         """Raises ApiError where it asks for what cannot be done."""

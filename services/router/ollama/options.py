@@ -29,23 +29,56 @@ _WITHOUT_EFFECT = frozenset(
 class Options(Body):
     known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
 
-    num_predict: int | None = Field(None, ge=-2)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_k: int | None = Field(None, le=2**31)
-    top_p: float | None = Field(None, ge=0, le=1)
-    min_p: float | None = Field(None, ge=0, le=1)
-    seed: int | None = Field(None, ge=-(2**63), le=_UINT64)
+    num_predict: int | None = Field(
+        None,
+        ge=-2,
+        description="The longest answer, in tokens; 0 and less, or more than the context leaves: what it leaves.",
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+    )
+    top_k: int | None = Field(
+        None, le=2**31, description="Draws from so many of the likeliest tokens; 0 and less keep all."
+    )
+    top_p: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description=(
+            "Draws from the fewest likeliest tokens whose probabilities sum to this; 0 keeps the likeliest alone."
+        ),
+    )
+    min_p: float | None = Field(
+        None, ge=0, le=1, description="Draws from tokens at least this many times as likely as the likeliest."
+    )
+    seed: int | None = Field(
+        None, ge=-(2**63), le=_UINT64, description="Equal seeds give equal tokens; one is drawn where none is given."
+    )
     stop: (
         Annotated[
             Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
             union(string_or_array, "a string or an array of strings"),
         ]
         | None
-    ) = None
-    # 0, as 1: none.
-    repeat_penalty: float | None = Field(None, ge=0, le=2)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
+    ) = Field(None, description="Strings, any of which ends the answer.")
+    repeat_penalty: float | None = Field(
+        None,
+        ge=0,
+        le=2,
+        description=(
+            "Divides positive logits, and multiplies negative ones, of every token of "
+            "the prompt and the answer; 0 and 1 change nothing."
+        ),
+    )
+    presence_penalty: float | None = Field(
+        None, ge=-2, le=2, description="Subtracted from the logit of every token that the answer has already."
+    )
+    frequency_penalty: float | None = Field(
+        None,
+        ge=-2,
+        le=2,
+        description="Subtracted from the logit of every token of the answer, once for each time it came.",
+    )
 
     def check(self) -> None:
         """Raises ApiError where it asks for what is not built."""
@@ -96,27 +129,33 @@ _NO_OPTIONS = Options.model_validate({})
 class OllamaBody(Body):
     """What chat and generate share."""
 
-    model: str = Field(min_length=1)
-    stream: bool | None = None
-    options: Options | None = None
+    model: str = Field(min_length=1, description="A served name or alias, with or without `:latest`.")
+    stream: bool | None = Field(None, description="Whether the answer comes in lines; true unless told otherwise.")
+    options: Options | None = Field(
+        None, description="How the answer is generated. Those of how a model is loaded have no effect."
+    )
     format: (
         Annotated[
             Annotated[Literal["", "json"], Tag("#string")] | Annotated[dict[str, Any], Tag("#object")],
             union(_format_tag, "'json' or a JSON schema"),
         ]
         | None
-    ) = None
+    ) = Field(None, description="`json` for any object, or a JSON schema that the answer matches.")
     think: (
         Annotated[
             Annotated[bool, Tag("#boolean")] | Annotated[Literal["low", "medium", "high", "max"], Tag("#string")],
             union(_think_tag, "a boolean, or how hard to think"),
         ]
         | None
-    ) = None
-    # Models stay loaded whatever it says, a number or a text.
-    keep_alive: Any = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+    ) = Field(None, description="Whether, or how hard, the model thinks first; left out: as the template has it.")
+    keep_alive: Any = Field(None, description="Without effect: models stay loaded.")
+    logprobs: bool | None = Field(None, description="Whether the answer has the log probabilities of its tokens.")
+    top_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="With `logprobs`, how many of the likeliest tokens are told of at each place.",
+    )
 
     @property
     def is_streamed(self) -> bool:

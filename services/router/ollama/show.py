@@ -10,6 +10,5 @@ from services.router.openai.body import Body
 class ShowBody(Body):
     known_extras = frozenset({"verbose", "options", "system", "template"})
 
-    model: str | None = Field(None, min_length=1)
-    # The same, in older clients.
-    name: str | None = Field(None, min_length=1)
+    model: str | None = Field(None, min_length=1, description="A served name or alias, with or without `:latest`.")
+    name: str | None = Field(None, min_length=1, description="An older name of `model`.")

@@ -59,8 +59,10 @@ def string_or_array(value: object) -> str | None:
 class StreamOptions(Body):
     known_extras = frozenset({"include_obfuscation"})
 
-    include_usage: bool | None = None
-    continuous_usage_stats: bool | None = None
+    include_usage: bool | None = Field(None, description="Whether an event before the last tells the usage.")
+    continuous_usage_stats: bool | None = Field(
+        None, description="Whether, with `include_usage`, every event tells the usage so far."
+    )
 
 
 class GenerationBody(Body, StructureFields):
@@ -68,54 +70,138 @@ class GenerationBody(Body, StructureFields):
 
     known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
 
-    model: str | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: int | None = Field(None, ge=1, le=128)
+    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
+    stream: bool | None = Field(
+        None, description="Whether the answer comes as server-sent events that end in `[DONE]`."
+    )
+    stream_options: StreamOptions | None = Field(
+        None, description="With `stream`: `include_usage`, and vLLM's `continuous_usage_stats`."
+    )
+    n: int | None = Field(None, ge=1, le=128, description="How many answers; the server may allow fewer (`--max-n`).")
     stop: (
         Annotated[
             Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
             union(string_or_array, "a string or an array of strings"),
         ]
         | None
-    ) = None
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, ge=0, le=1)
-    top_k: int | None = Field(None, ge=-1, le=2**31)
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0, le=2)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
-    seed: int | None = Field(None, ge=-(2**63), le=_UINT64)
-    ignore_eos: bool | None = None
-    stop_token_ids: list[int] | None = None
-    min_tokens: int | None = Field(None, ge=0, lt=2**31)
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    skip_special_tokens: bool | None = None
-    add_special_tokens: bool | None = None
-    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
-    prompt_cache_key: str | None = None
-    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
-    prompt_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    include_stop_str_in_output: bool | None = None
-    return_token_ids: bool | None = None
-    return_tokens_as_token_ids: bool | None = None
-    # -1: as many as leave room for the answer.
-    truncate_prompt_tokens: int | None = Field(None, ge=-1)
-    truncation_side: Literal["left", "right"] | None = None
-    # Checked and otherwise without effect: nothing is stored, and there is one tier.
-    user: str | None = None
-    safety_identifier: str | None = Field(None, max_length=64)
+    ) = Field(
+        None,
+        description=(
+            "One string or up to 16, of at most 512 characters, any of which ends the "
+            "answer; `stop_reason` in the choice names the one found."
+        ),
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+    )
+    top_p: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description=(
+            "Draws from the fewest likeliest tokens whose probabilities sum to this; 0 keeps the likeliest alone."
+        ),
+    )
+    top_k: int | None = Field(
+        None, ge=-1, le=2**31, description="Draws from so many of the likeliest tokens; -1 and 0 keep all."
+    )
+    min_p: float | None = Field(
+        None, ge=0, le=1, description="Draws from tokens at least this many times as likely as the likeliest."
+    )
+    presence_penalty: float | None = Field(
+        None, ge=-2, le=2, description="Subtracted from the logit of every token that the answer has already."
+    )
+    frequency_penalty: float | None = Field(
+        None,
+        ge=-2,
+        le=2,
+        description="Subtracted from the logit of every token of the answer, once for each time it came.",
+    )
+    repetition_penalty: float | None = Field(
+        None,
+        gt=0,
+        le=2,
+        description=(
+            "Divides positive logits, and multiplies negative ones, of every token "
+            "of the prompt and the answer; 1 changes nothing."
+        ),
+    )
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
+        None, description="By token id, what is added to its logit: -100 to 100, and at most 1,024 of them."
+    )
+    seed: int | None = Field(
+        None,
+        ge=-(2**63),
+        le=_UINT64,
+        description=(
+            "Equal seeds give equal tokens; one is drawn where none is given. "
+            "`system_fingerprint` changes when what answers changes."
+        ),
+    )
+    ignore_eos: bool | None = Field(None, description="Whether the answer goes on past the model's own end tokens.")
+    stop_token_ids: list[int] | None = Field(
+        None, description="Up to 256 tokens that end the answer; they have no text in it, and `stop_reason` is the id."
+    )
+    min_tokens: int | None = Field(
+        None, ge=0, lt=2**31, description="No end token and no stop string ends the answer before so many tokens."
+    )
+    allowed_token_ids: list[int] | None = Field(None, description="No other token is drawn.")
+    bad_words: list[str] | None = Field(None, description="Strings that the answer must not contain.")
+    skip_special_tokens: bool | None = Field(
+        None, description="Whether special tokens are left out of the text; true unless told otherwise."
+    )
+    add_special_tokens: bool | None = Field(
+        None,
+        description=(
+            "Whether special tokens are added to the prompt. Completions: true unless "
+            "told otherwise; chats: false, as templates write them."
+        ),
+    )
+    cache_salt: str | None = Field(
+        None, min_length=1, max_length=1024, description="Prompts share cached beginnings only where it is equal."
+    )
+    prompt_cache_key: str | None = Field(
+        None, description="Requests with one key go to one scheduler, which has cached what they begin with."
+    )
+    priority: int | None = Field(
+        None, ge=-(2**31), lt=2**31, description="Less is sooner, where the server schedules by priority."
+    )
+    prompt_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description=(
+            "Tells of each token of the prompt its log probability and those of so many of the likeliest, in "
+            "vLLM's form. Not with `stream`. Such a prompt is computed anew, whatever is cached of it."
+        ),
+    )
+    include_stop_str_in_output: bool | None = Field(None, description="Whether the text has what stopped it, too.")
+    return_token_ids: bool | None = Field(
+        None, description="Whether the answer has `token_ids` of each choice and `prompt_token_ids`."
+    )
+    return_tokens_as_token_ids: bool | None = Field(
+        None, description="Whether log probabilities name tokens `token_id:N`."
+    )
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, description="Keeps so many of the prompt's tokens; -1: as many as leave room for the answer."
+    )
+    truncation_side: Literal["left", "right"] | None = Field(
+        None, description="Which end of the prompt is cut: `left`, the beginning, unless told otherwise."
+    )
+    user: str | None = Field(None, description="Checked, and without effect.")
+    safety_identifier: str | None = Field(None, max_length=64, description="Checked, and without effect.")
     metadata: (
         Annotated[
             dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
         ]
         | None
-    ) = None
-    store: bool | None = None
-    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
+    ) = Field(
+        None, description="Up to 16 pairs, of 64 and 512 characters. Checked, and without effect: nothing is stored."
+    )
+    store: bool | None = Field(None, description="Checked, and without effect: nothing is stored.")
+    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = Field(
+        None, description="Checked, and without effect: there is one tier."
+    )
 
     def check(self, max_n: int) -> None:
         """What the schema cannot say. Raises ApiError."""
@@ -123,7 +209,7 @@ class GenerationBody(Body, StructureFields):
         for name, value in extra.items():
             allowed = _NOT_BUILT.get(name)
             if allowed is not None and value is not None and value not in allowed:
-                message = f"'{name}' is not supported by this server yet. Remove it from your request."
+                message = f"'{name}' is not supported by this server. Remove it from your request."
                 raise ApiError(ErrorKind.UNSUPPORTED, message, name)
         if self.stream_options is not None and not self.stream:
             message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."

@@ -24,25 +24,27 @@ MAX_CALLS = 128
 class TextPart(Body):
     known_extras = frozenset({"prompt_cache_breakpoint", "cache_control", "annotations", "logprobs"})
 
-    type: Literal["text", "input_text", "output_text"]
-    text: str
+    type: Literal["text", "input_text", "output_text"] = Field(description="A text's, whichever.")
+    text: str = Field(description="The text.")
 
 
 class RefusalPart(Body):
     """What an assistant refused with, in a conversation that goes on."""
 
-    type: Literal["refusal"]
-    refusal: str
+    type: Literal["refusal"] = Field(description="A refusal's.")
+    refusal: str = Field(description="The text.")
 
 
 class ThinkingPart(Body):
     """What an assistant thought, as Mistral's API and LiteLLM have it beside its text."""
 
-    type: Literal["thinking"]
+    known_extras = frozenset({"signature", "closed"})
+
+    type: Literal["thinking"] = Field(description="What an assistant thought.")
     thinking: Annotated[
         Annotated[str, Tag("#string")] | Annotated[list[TextPart], Tag("#array")],
         union(string_or_array, "a string or an array of text parts"),
-    ]
+    ] = Field(description="A text, or parts of text.")
 
     @property
     def text(self) -> str:
@@ -53,7 +55,9 @@ class ThinkingPart(Body):
 class OtherPart(Body):
     """Parts that no text model takes; refused by name."""
 
-    type: Literal["image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "image_embeds"]
+    type: Literal[
+        "image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "image_embeds"
+    ] = Field(description="Refused.")
 
 
 def _part_kind(value: object) -> str | None:
@@ -80,21 +84,21 @@ class ChatMessage(Body):
     # Of an answer that comes back in, and null there.
     known_extras = frozenset({"annotations", "audio", "function_call"})
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Who says it.")
     content: (
         Annotated[
             Annotated[str, Tag("#string")] | Annotated[list[Part], Tag("#array")],
             union(string_or_array, "a string or an array of text parts"),
         ]
         | None
-    ) = None
-    refusal: str | None = None
-    name: str | None = None
-    tool_call_id: str | None = None
-    tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_CALLS)
+    ) = Field(None, description="A text, or parts of text.")
+    refusal: str | None = Field(None, description="What an assistant refused with, which counts as its text.")
+    name: str | None = Field(None, description="Who says it, by name, for templates that tell.")
+    tool_call_id: str | None = Field(None, description="Which call a tool's message is the result of.")
+    tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_CALLS, description="What an assistant called.")
     # What the model reasoned before: the name that most servers took over from DeepSeek, and vLLM's newer one.
-    reasoning_content: str | None = None
-    reasoning: str | None = None
+    reasoning_content: str | None = Field(None, description="What an assistant reasoned before.")
+    reasoning: str | None = Field(None, description="vLLM's newer name of `reasoning_content`.")
 
     def to_template(self) -> dict[str, Any]:
         """As chat templates expect it: a refusal is text like any other, absent fields are absent."""
@@ -127,13 +131,31 @@ def _text_of(part: Any) -> str:
 
 
 class ChatCompletionRequest(GenerationBody, PromptFields):
-    messages: list[ChatMessage] = Field(min_length=1, max_length=MAX_MESSAGES)
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    include_reasoning: bool | None = None
-    echo: bool | None = None
+    messages: list[ChatMessage] = Field(
+        min_length=1,
+        max_length=MAX_MESSAGES,
+        description=(
+            "Content is a string or parts of text (`refusal` in an assistant's); other parts are refused by name."
+        ),
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, description="The longest answer, in tokens; what the context leaves unless told otherwise."
+    )
+    max_completion_tokens: int | None = Field(
+        None, ge=1, description="OpenAI's newer name of `max_tokens`, and goes before it."
+    )
+    logprobs: bool | None = Field(
+        None,
+        description="Whether the answer has the log probabilities of its tokens, under the model's raw distribution.",
+    )
+    top_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="With `logprobs`, how many of the likeliest tokens are told of at each place.",
+    )
+    include_reasoning: bool | None = Field(None, description="False: the reasoning is left out of the answer.")
+    echo: bool | None = Field(None, description="Refused, unless false.")
 
     def check(self, max_n: int) -> None:
         super().check(max_n)

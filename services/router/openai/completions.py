@@ -44,11 +44,40 @@ class CompletionRequest(GenerationBody):
         | Annotated[list[int], Tag("#tokens")]
         | Annotated[list[list[int]], Tag("#token_lists")],
         union(_prompt_kind, "a string, an array of strings, token ids or arrays of token ids"),
-    ]
-    max_tokens: int | None = Field(None, ge=0)
-    logprobs: int | None = Field(None, ge=0, le=5)
-    echo: bool | None = None
-    best_of: int | None = Field(None, ge=1, le=MAX_BEST_OF)
+    ] = Field(description="A string, strings, token ids or lists of token ids.")
+    max_tokens: int | None = Field(
+        None,
+        ge=0,
+        description=(
+            "The longest answer, in tokens; 16 unless told otherwise. 0 generates "
+            "nothing, for the prompt's log probabilities alone."
+        ),
+    )
+    logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=5,
+        description=(
+            "Tells the log probability of each token, under the model's raw "
+            "distribution, and those of so many of the likeliest."
+        ),
+    )
+    echo: bool | None = Field(
+        None,
+        description=(
+            "Whether the text begins with the prompt; with `logprobs` its tokens come first, the very first "
+            "with null, as OpenAI's servers and vLLM have it (their schema does not)."
+        ),
+    )
+    best_of: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_BEST_OF,
+        description=(
+            "So many are generated, those with the highest log probability per token are "
+            "returned, and the usage counts all. At least `n`; not with `stream`."
+        ),
+    )
 
     def check(self, max_n: int) -> None:
         super().check(max_n)

@@ -46,11 +46,16 @@ class EmbeddingBody(PoolingBody):
         | Annotated[_Tokens, Tag("#tokens")]
         | Annotated[list[_Tokens], Field(max_length=MAX_INPUTS), Tag("#token_lists")],
         union(_input_kind, "a string, an array of strings, token ids or arrays of token ids"),
-    ]
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: int | None = Field(None, ge=1, lt=2**31)
-    # vLLM's: whether vectors are scaled to length 1.
-    normalize: bool | None = None
+    ] = Field(description="What is embedded: a string, strings, token ids or lists of token ids.")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="How vectors are written: `float`, unless told otherwise, or `base64`."
+    )
+    dimensions: int | None = Field(
+        None, ge=1, lt=2**31, description="Keeps so many values of each vector, where the model was trained for it."
+    )
+    normalize: bool | None = Field(
+        None, description="Whether vectors are scaled to length 1. Left out: as the model has it."
+    )
 
     async def encode(self, model: ServedModel) -> list[list[int]]:
         """The inputs' token ids. Raises ApiError."""

@@ -20,11 +20,24 @@ TextOrTexts = Annotated[
 class PoolingBody(Body):
     known_extras = frozenset({"user", "metadata"})
 
-    model: str | None = None
-    truncate_prompt_tokens: int | None = Field(None, ge=-1, lt=2**31)
-    add_special_tokens: bool | None = None
-    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
-    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
+    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
+    truncate_prompt_tokens: int | None = Field(
+        None,
+        ge=-1,
+        lt=2**31,
+        description=(
+            "Cuts longer inputs to so many tokens; -1: to as many as the model takes. Left out: they are refused."
+        ),
+    )
+    add_special_tokens: bool | None = Field(
+        None, description="Whether special tokens are added to each input; true unless told otherwise."
+    )
+    cache_salt: str | None = Field(
+        None, min_length=1, max_length=1024, description="Prompts share cached beginnings only where it is equal."
+    )
+    priority: int | None = Field(
+        None, ge=-(2**31), lt=2**31, description="Less is sooner, where the server schedules by priority."
+    )
 
     @property
     def input_options(self) -> InputOptions:

@@ -17,15 +17,33 @@ from services.router.prompts import MAX_DOCUMENTS
 class PromptFields(BaseModel):
     """Mixed into the body."""
 
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = None
-    chat_template: str | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    documents: list[dict[str, Any]] | None = Field(None, max_length=MAX_DOCUMENTS)
-    tools: list[ToolDefinition] | None = Field(None, max_length=MAX_TOOLS)
-    tool_choice: ToolChoiceField | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning_effort: ReasoningEffort | None = None
+    add_generation_prompt: bool | None = Field(
+        None, description="Whether the prompt ends with what begins an answer; true unless told otherwise."
+    )
+    continue_final_message: bool | None = Field(None, description="Whether the answer goes on with the last message.")
+    chat_template: str | None = Field(
+        None,
+        description=(
+            "Instead of the model's: at most 65,536 characters, rendered in a process "
+            "of its own with 2 s of processor time and 2 GiB."
+        ),
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="What the template is told besides; it may not replace its own arguments."
+    )
+    documents: list[dict[str, Any]] | None = Field(
+        None, max_length=MAX_DOCUMENTS, description="Objects for the template, at most 1,024."
+    )
+    tools: list[ToolDefinition] | None = Field(
+        None, max_length=MAX_TOOLS, description="Functions that the model may call, at most 128."
+    )
+    tool_choice: ToolChoiceField | None = Field(
+        None, description="`none`, `auto`, `required`, a function, or `allowed_tools`."
+    )
+    parallel_tool_calls: bool | None = Field(None, description="False: one call at most where calls are forced.")
+    reasoning_effort: ReasoningEffort | None = Field(
+        None, description="Told to the template; `none` turns thinking off where it can."
+    )
 
     def check_prompt(self) -> None:
         """Raises ApiError."""

@@ -15,18 +15,17 @@ from services.router.structure import Structure, StructureKind
 class JsonSchemaFormat(Body):
     known_extras = frozenset({"description"})
 
-    name: str | None = None
+    name: str | None = Field(None, description="Its name, without effect.")
     # An object in OpenAI's document; a boolean is a schema, too.
-    schema_: Any = Field(None, alias="schema")
-    # Outputs match whatever it says.
-    strict: bool | None = None
+    schema_: Any = Field(None, alias="schema", description="The schema; any object where there is none.")
+    strict: bool | None = Field(None, description="Without effect: answers match the schema whatever it says.")
 
 
 class TypedValue(Body):
     """TGI's `grammar`."""
 
-    type: Literal["json", "json_object", "json_schema", "regex"]
-    value: Any
+    type: Literal["json", "json_object", "json_schema", "regex"] = Field(description="What `value` is.")
+    value: Any = Field(description="A JSON schema, or a regular expression.")
 
     def structure(self) -> Structure:
         """Raises ApiError."""
@@ -34,12 +33,12 @@ class TypedValue(Body):
 
 
 class ResponseFormat(Body):
-    type: Literal["text", "json_object", "json_schema", "json", "regex"]
-    json_schema: JsonSchemaFormat | None = None
-    # A schema, where llama.cpp, Together and Fireworks have it.
-    schema_: Any = Field(None, alias="schema")
-    # A schema or a regular expression, where TGI has it.
-    value: Any = None
+    type: Literal["text", "json_object", "json_schema", "json", "regex"] = Field(
+        description="OpenAI's `text`, `json_object` and `json_schema`; TGI's `json` and `regex`."
+    )
+    json_schema: JsonSchemaFormat | None = Field(None, description="The schema, as OpenAI has it.")
+    schema_: Any = Field(None, alias="schema", description="The schema, as llama.cpp, Together and Fireworks have it.")
+    value: Any = Field(None, description="The schema or the regular expression, as TGI has it.")
 
     def structure(self) -> Structure | None:
         """Raises ApiError."""

@@ -26,11 +26,10 @@ from services.router.tracing import Tracing
 
 
 class ScoreBody(PoolingBody):
-    text_1: TextOrTexts | None = None
-    text_2: TextOrTexts | None = None
-    # vLLM's newer names of the same.
-    queries: TextOrTexts | None = None
-    documents: TextOrTexts | None = None
+    text_1: TextOrTexts | None = Field(None, description="One text, or as many as `text_2`.")
+    text_2: TextOrTexts | None = Field(None, description="What it is compared with.")
+    queries: TextOrTexts | None = Field(None, description="vLLM's newer name of `text_1`.")
+    documents: TextOrTexts | None = Field(None, description="vLLM's newer name of `text_2`.")
 
     @property
     def params(self) -> tuple[str, str]:
@@ -50,11 +49,10 @@ class ScoreBody(PoolingBody):
 
 
 class RerankBody(PoolingBody):
-    query: Text
-    documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)]
-    # 0: all.
-    top_n: int | None = Field(None, ge=0, lt=2**31)
-    return_documents: bool | None = None
+    query: Text = Field(description="What documents are compared with.")
+    documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)] = Field(description="At most 2,048.")
+    top_n: int | None = Field(None, ge=0, lt=2**31, description="How many of the best are told; 0: all.")
+    return_documents: bool | None = Field(None, description="False: the results have no texts.")
 
 
 @dataclass(frozen=True, slots=True)

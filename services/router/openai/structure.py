@@ -43,12 +43,12 @@ class StructuredOutputs(Body):
         | {"_backend", "_backend_was_auto"}
     )
 
-    json_: Schema | None = Field(None, alias="json")
-    regex: str | None = None
-    choice: Choices | None = None
-    grammar: str | None = None
-    json_object: bool | None = None
-    structural_tag: Any = None
+    json_: Schema | None = Field(None, alias="json", description="A JSON schema, as an object or as JSON.")
+    regex: str | None = Field(None, description="A regular expression for the whole answer.")
+    choice: Choices | None = Field(None, description="The answer is one of these strings.")
+    grammar: str | None = Field(None, description="A grammar in Lark's notation or in GBNF.")
+    json_object: bool | None = Field(None, description="Whether the answer is a JSON object.")
+    structural_tag: Any = Field(None, description="Not supported.")
 
     def structures(self) -> list[Structure]:
         """Raises ApiError."""
@@ -62,24 +62,31 @@ class StructuredOutputs(Body):
 class StructureFields(BaseModel):
     """Mixed into the body: only one of these may be given."""
 
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputs | None = None
-    guided_json: Schema | None = None
-    guided_regex: str | None = None
-    guided_choice: Choices | None = None
-    guided_grammar: str | None = None
-    guided_json_object: bool | None = None
+    response_format: ResponseFormat | None = Field(
+        None,
+        description=(
+            "What the answer looks like: `text`, `json_object`, `json_schema`; and the forms of llama.cpp and TGI."
+        ),
+    )
+    structured_outputs: StructuredOutputs | None = Field(None, description="vLLM's newer form of the `guided_` fields.")
+    guided_json: Schema | None = Field(
+        None, description="A JSON schema that the answer matches, as an object or as JSON."
+    )
+    guided_regex: str | None = Field(None, description="A regular expression for the whole answer.")
+    guided_choice: Choices | None = Field(None, description="The answer is one of these strings.")
+    guided_grammar: str | None = Field(None, description="A grammar in Lark's notation or in GBNF.")
+    guided_json_object: bool | None = Field(None, description="Whether the answer is a JSON object.")
     # The same by other servers' names. Their clients send empty texts for nothing.
-    json_schema: Schema | None = None
-    regex: str | None = None
-    ebnf: str | None = None
+    json_schema: Schema | None = Field(None, description="llama.cpp's and SGLang's name of `guided_json`.")
+    regex: str | None = Field(None, description="SGLang's name of `guided_regex`.")
+    ebnf: str | None = Field(None, description="SGLang's name of `guided_grammar`.")
     grammar: (
         Annotated[
             Annotated[str, Tag("#text")] | Annotated[TypedValue, Tag("#typed")],
             union(_grammar_kind, "a grammar, or an object with a type and a value"),
         ]
         | None
-    ) = None
+    ) = Field(None, description="llama.cpp's name of `guided_grammar`; also TGI's object of `type` and `value`.")
 
     def structure(self) -> Structure | None:
         """Raises ApiError."""

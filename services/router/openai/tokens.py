@@ -17,11 +17,18 @@ from services.router.sampling import SamplingParams, StopConditions
 
 
 class TokenizeRequest(Body, PromptFields):
-    model: str | None = None
-    prompt: str | None = None
-    messages: list[ChatMessage] | None = Field(None, min_length=1, max_length=MAX_MESSAGES)
-    add_special_tokens: bool | None = None
-    return_token_strs: bool | None = None
+    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
+    prompt: str | None = Field(None, description="A text.")
+    messages: list[ChatMessage] | None = Field(
+        None, min_length=1, max_length=MAX_MESSAGES, description="A conversation, which goes through the chat template."
+    )
+    add_special_tokens: bool | None = Field(
+        None,
+        description=(
+            "Whether special tokens are added: for a text unless told otherwise, for a conversation only on request."
+        ),
+    )
+    return_token_strs: bool | None = Field(None, description="Whether the answer has the tokens' texts, too.")
 
     def check(self) -> None:
         """What the schema cannot say. Raises ApiError."""
@@ -53,5 +60,5 @@ class TokenizeRequest(Body, PromptFields):
 
 
 class DetokenizeRequest(Body):
-    model: str | None = None
-    tokens: list[int]
+    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
+    tokens: list[int] = Field(description="Token ids.")

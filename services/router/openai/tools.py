@@ -19,17 +19,17 @@ class FunctionCall(Body):
     """Of an earlier turn, perhaps another server's: the name is any, and the arguments are what a model wrote, which
     may have been cut."""
 
-    name: str
-    arguments: str
+    name: str = Field(description="The function's.")
+    arguments: str = Field(description="As the model wrote them, perhaps cut.")
 
 
 class ToolCall(Body):
     # Of calls that were put together from a stream.
     known_extras = frozenset({"index"})
 
-    id: str
-    type: Literal["function"]
-    function: FunctionCall
+    id: str = Field(description="By which the result names it.")
+    type: Literal["function"] = Field(description="There is one kind.")
+    function: FunctionCall = Field(description="What was called.")
 
     def to_template(self) -> dict[str, Any]:
         function = {"name": self.function.name, "arguments": self.function.arguments or "{}"}
@@ -37,17 +37,17 @@ class ToolCall(Body):
 
 
 class FunctionDefinition(Body):
-    name: FunctionName
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    name: FunctionName = Field(description="By which it is called.")
+    description: str | None = Field(None, description="What it does, for the model.")
+    parameters: dict[str, Any] | None = Field(None, description="A JSON schema of its arguments.")
+    strict: bool | None = Field(None, description="Without effect where calls are forced: arguments match the schema.")
 
 
 class ToolDefinition(Body):
     known_extras = frozenset({"cache_control"})
 
-    type: Literal["function"]
-    function: FunctionDefinition
+    type: Literal["function"] = Field(description="There is one kind.")
+    function: FunctionDefinition = Field(description="The function.")
 
     def to_tool(self) -> Tool:
         function = self.function
@@ -55,22 +55,22 @@ class ToolDefinition(Body):
 
 
 class NamedFunction(Body):
-    name: str
+    name: str = Field(description="Of one of `tools`.")
 
 
 class NamedTool(Body):
-    type: Literal["function"]
-    function: NamedFunction
+    type: Literal["function"] = Field(description="There is one kind.")
+    function: NamedFunction = Field(description="Which function is called.")
 
 
 class AllowedTools(Body):
-    mode: Literal["auto", "required"]
-    tools: list[NamedTool] = Field(min_length=1, max_length=MAX_TOOLS)
+    mode: Literal["auto", "required"] = Field(description="Whether one of them has to be called.")
+    tools: list[NamedTool] = Field(min_length=1, max_length=MAX_TOOLS, description="Which of `tools` may be called.")
 
 
 class AllowedToolsChoice(Body):
-    type: Literal["allowed_tools"]
-    allowed_tools: AllowedTools
+    type: Literal["allowed_tools"] = Field(description="Some of the tools.")
+    allowed_tools: AllowedTools = Field(description="Which, and how.")
 
 
 def _choice_kind(value: object) -> str | None:

@@ -98,7 +98,7 @@ def _describe(error: ErrorDetails) -> ApiError:
         message = f"Invalid value for '{param}': {_echo(value)}. Supported values are: {context['expected']}."
         return invalid(message, param, "invalid_value")
     if kind == "too_long":
-        return too_many(param, context["max_length"], len(value))
+        return too_many(param, context["max_length"], len(value), "object" if isinstance(value, dict) else "array")
     if kind in ("too_short", "string_too_short") and len(value) == 0:
         what = "string" if isinstance(value, str) else "array"
         return invalid(f"Invalid '{param}': it must not be empty.", param, f"empty_{what}")

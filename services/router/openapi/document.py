@@ -24,6 +24,7 @@ _NO_KEY = "The key is missing or wrong."
 _NO_MODEL = "There is no such model."
 _NOTHING = "There is none."
 _TOO_LARGE = "The body is larger than the gateway takes."
+_NO_JSON = "The body is compressed, or of another type than JSON."
 _OVERLOADED = "There is too much to do."
 _RETRY_AFTER = {
     "Retry-After": {"description": "Seconds after which to try again.", "schema": {"type": "integer", "minimum": 1}}
@@ -31,7 +32,8 @@ _RETRY_AFTER = {
 
 _ABOUT = """\
 One gateway serves these paths and, on the same port, gRPC. Errors have OpenAI's shape, but for the paths of Anthropic's
-and Ollama's APIs, where they have theirs.
+and Ollama's APIs, where they have theirs. A slash after a path changes nothing, and probes (`/health`,
+`/v2/health/`) may ask by HEAD.
 
 Answers that stream are server-sent events, and Ollama's are lines: the schema is that of the JSON after each `data: `,
 or of each line. Where an answer breaks off, the last of them is an error. Otherwise the last event of chats and
@@ -126,6 +128,7 @@ class _Describer:
             texts["404"] = _NOTHING
         if operation.verb == "POST":
             texts["413"] = _TOO_LARGE
+            texts["415"] = _NO_JSON
         if operation.may_overload:
             texts["429"] = _OVERLOADED
         content = {_JSON: {"schema": self._references[operation.error]}}

@@ -38,11 +38,11 @@ _WITHOUT_EFFECT = frozenset(
 
 
 class Format(Body):
-    type: Literal["text", "json_object", "json_schema"]
-    name: str | None = None
-    description: str | None = None
-    schema_: dict[str, Any] | None = Field(None, alias="schema")
-    strict: bool | None = None
+    type: Literal["text", "json_object", "json_schema"] = Field(description="What the answer looks like.")
+    name: str | None = Field(None, description="The schema's name, without effect.")
+    description: str | None = Field(None, description="What the schema is for, without effect.")
+    schema_: dict[str, Any] | None = Field(None, alias="schema", description="Of `json_schema`, and required there.")
+    strict: bool | None = Field(None, description="Without effect: answers match the schema whatever it says.")
 
     def echo(self) -> dict[str, Any]:
         """As the response repeats it."""
@@ -53,53 +53,108 @@ class Format(Body):
 
 
 class Text(Body):
-    format: Format | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    format: Format | None = Field(None, description="What the text looks like.")
+    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="Without effect.")
 
 
 class Reasoning(Body):
     # The older name of `summary`.
     known_extras = frozenset({"generate_summary"})
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
-    summary: Literal["auto", "concise", "detailed"] | None = None
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
+        None, description="Told to the template; `none` turns thinking off where it can."
+    )
+    summary: Literal["auto", "concise", "detailed"] | None = Field(
+        None, description="Without effect: reasoning is told as it is."
+    )
 
 
 class ResponseBody(Body):
     known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT, _NEEDS_A_STORE)
 
-    model: str | None = None
+    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
     input: Annotated[
         Annotated[str, Tag("#string")]
         | Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES), Tag("#array")],
         union(string_or_array, "a string or an array of items"),
-    ]
-    instructions: str | None = None
-    max_output_tokens: int | None = Field(None, ge=1)
-    temperature: float | None = Field(None, ge=0, le=2)
-    top_p: float | None = Field(None, ge=0, le=1)
-    top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
-    stream: bool | None = None
-    tools: list[ResponseTool] | None = None
-    tool_choice: StringOrToolChoice | None = None
-    parallel_tool_calls: bool | None = None
-    text: Text | None = None
-    reasoning: Reasoning | None = None
-    metadata: dict[str, str] | None = Field(None, max_length=_MAX_METADATA)
-    include: list[str] | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    user: str | None = None
-    safety_identifier: str | None = Field(None, max_length=64)
-    prompt_cache_key: str | None = None
+    ] = Field(description="A text, or items: messages, calls, their results, reasoning.")
+    instructions: str | None = Field(None, description="A system message before the input.")
+    max_output_tokens: int | None = Field(
+        None, ge=1, description="The longest answer, in tokens; what the context leaves unless told otherwise."
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+    )
+    top_p: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description=(
+            "Draws from the fewest likeliest tokens whose probabilities sum to this; 0 keeps the likeliest alone."
+        ),
+    )
+    top_logprobs: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_LOGPROBS,
+        description="Tells the log probability of each token, and those of so many of the likeliest.",
+    )
+    stream: bool | None = Field(None, description="Whether the answer comes as server-sent events.")
+    tools: list[ResponseTool] | None = Field(None, description="Functions that the model may call.")
+    tool_choice: StringOrToolChoice | None = Field(
+        None, description="`none`, `auto`, `required`, a function, or `allowed_tools`."
+    )
+    parallel_tool_calls: bool | None = Field(None, description="False: one call at most where calls are forced.")
+    text: Text | None = Field(None, description="What the answer's text looks like.")
+    reasoning: Reasoning | None = Field(None, description="How much the model reasons.")
+    metadata: dict[str, str] | None = Field(
+        None, max_length=_MAX_METADATA, description="Up to 16 pairs, which the answer repeats."
+    )
+    include: list[str] | None = Field(
+        None, description="`message.output_text.logprobs` tells log probabilities; anything else has no effect."
+    )
+    truncation: Literal["auto", "disabled"] | None = Field(
+        None, description="Without effect: what does not fit is an error."
+    )
+    user: str | None = Field(None, description="Repeated in the answer.")
+    safety_identifier: str | None = Field(None, max_length=64, description="Repeated in the answer.")
+    prompt_cache_key: str | None = Field(
+        None, description="Requests with one key go to one scheduler, which has cached what they begin with."
+    )
     # vLLM's.
-    top_k: int | None = Field(None, ge=-1, le=2**31)
-    min_p: float | None = Field(None, ge=0, le=1)
-    presence_penalty: float | None = Field(None, ge=-2, le=2)
-    frequency_penalty: float | None = Field(None, ge=-2, le=2)
-    repetition_penalty: float | None = Field(None, gt=0, le=2)
-    seed: int | None = Field(None, ge=-(2**63), le=_UINT64)
-    priority: int | None = Field(None, ge=-(2**31), lt=2**31)
-    cache_salt: str | None = Field(None, min_length=1, max_length=1024)
+    top_k: int | None = Field(
+        None, ge=-1, le=2**31, description="Draws from so many of the likeliest tokens; -1 and 0 keep all."
+    )
+    min_p: float | None = Field(
+        None, ge=0, le=1, description="Draws from tokens at least this many times as likely as the likeliest."
+    )
+    presence_penalty: float | None = Field(
+        None, ge=-2, le=2, description="Subtracted from the logit of every token that the answer has already."
+    )
+    frequency_penalty: float | None = Field(
+        None,
+        ge=-2,
+        le=2,
+        description="Subtracted from the logit of every token of the answer, once for each time it came.",
+    )
+    repetition_penalty: float | None = Field(
+        None,
+        gt=0,
+        le=2,
+        description=(
+            "Divides positive logits, and multiplies negative ones, of every token "
+            "of the prompt and the answer; 1 changes nothing."
+        ),
+    )
+    seed: int | None = Field(
+        None, ge=-(2**63), le=_UINT64, description="Equal seeds give equal tokens; one is drawn where none is given."
+    )
+    priority: int | None = Field(
+        None, ge=-(2**31), lt=2**31, description="Less is sooner, where the server schedules by priority."
+    )
+    cache_salt: str | None = Field(
+        None, min_length=1, max_length=1024, description="Prompts share cached beginnings only where it is equal."
+    )
 
     @property
     def logprobs(self) -> int | None:

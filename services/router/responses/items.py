@@ -22,9 +22,9 @@ class Part(Body):
 
     known_extras = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
 
-    type: str
-    text: str | None = None
-    refusal: str | None = None
+    type: str = Field(description="Which kind it is: a text's, or a refusal's.")
+    text: str | None = Field(None, description="Of a text's part.")
+    refusal: str | None = Field(None, description="Of a refusal's part.")
 
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -37,26 +37,26 @@ StringOrParts = Annotated[
 class MessageItem(Body):
     known_extras = _OF_ITEMS | {"phase"}
 
-    type: Literal["message"] = "message"
-    role: Literal["user", "assistant", "system", "developer"]
-    content: StringOrParts
+    type: Literal["message"] = Field("message", description="May be left out.")
+    role: Literal["user", "assistant", "system", "developer"] = Field(description="Who says it.")
+    content: StringOrParts = Field(description="A text, or parts of text.")
 
 
 class FunctionCallItem(Body):
     known_extras = _OF_ITEMS | {"caller", "namespace"}
 
-    type: Literal["function_call"]
-    call_id: str
-    name: str
-    arguments: str
+    type: Literal["function_call"] = Field(description="A call.")
+    call_id: str = Field(description="By which its result names it.")
+    name: str = Field(description="The function's.")
+    arguments: str = Field(description="JSON, as the model wrote it.")
 
 
 class FunctionCallOutputItem(Body):
     known_extras = _OF_ITEMS | {"caller", "namespace", "name"}
 
-    type: Literal["function_call_output"]
-    call_id: str
-    output: StringOrParts
+    type: Literal["function_call_output"] = Field(description="A call's result.")
+    call_id: str = Field(description="Which call's.")
+    output: StringOrParts = Field(description="A text, or parts of text.")
 
 
 class ReasoningItem(Body):
@@ -64,13 +64,13 @@ class ReasoningItem(Body):
 
     known_extras = _OF_ITEMS | {"encrypted_content"}
 
-    type: Literal["reasoning"]
-    summary: list[Part] = Field(default_factory=list)
-    content: list[Part] | None = None
+    type: Literal["reasoning"] = Field(description="What an assistant reasoned.")
+    summary: list[Part] = Field(default_factory=list, description="Read where there is no content.")
+    content: list[Part] | None = Field(None, description="The reasoning's text.")
 
 
 class OtherItem(Body):
-    type: str
+    type: str = Field(description="Refused.")
 
 
 _KINDS = ("message", "function_call", "function_call_output", "reasoning")

@@ -17,11 +17,11 @@ _MODES = {"none": ToolMode.NONE, "auto": ToolMode.AUTO, "required": ToolMode.REQ
 class ResponseTool(Body):
     known_extras = frozenset({"defer_loading", "allowed_callers"})
 
-    type: str
-    name: str | None = None
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
+    type: str = Field(description="`function`; others are refused by name.")
+    name: str | None = Field(None, description="By which it is called, and required.")
+    description: str | None = Field(None, description="What it does, for the model.")
+    parameters: dict[str, Any] | None = Field(None, description="A JSON schema of its arguments.")
+    strict: bool | None = Field(None, description="Without effect where calls are forced: arguments match the schema.")
 
     def to_tool(self, param: str) -> Tool:
         """Raises ApiError."""
@@ -44,17 +44,17 @@ class ResponseTool(Body):
 
 
 class AllowedTool(Body):
-    type: str
-    name: str | None = None
+    type: str = Field(description="`function`.")
+    name: str | None = Field(None, description="Of one of `tools`.")
 
 
 class ResponseToolChoice(Body):
-    type: str
-    # A function's.
-    name: str | None = None
-    # Of allowed_tools.
-    mode: Literal["auto", "required"] | None = None
-    tools: list[AllowedTool] | None = Field(None, min_length=1)
+    type: str = Field(description="`function`, or `allowed_tools`.")
+    name: str | None = Field(None, description="Of `function`: which is called.")
+    mode: Literal["auto", "required"] | None = Field(
+        None, description="Of `allowed_tools`: whether one of them has to be called."
+    )
+    tools: list[AllowedTool] | None = Field(None, min_length=1, description="Of `allowed_tools`: which may be called.")
 
     def echo(self) -> dict[str, Any]:
         """As the response repeats it. Of a choice that `choose` takes."""

@@ -1,13 +1,11 @@
-"""How long steps take and how fast the queue moves, learned from what was, and what follows from it: how much of a
-prompt fits beside decodes, how many plans to keep in flight, when to come again.
+"""How long steps take and how fast the queue moves, learned from what was, and what follows from it: how long a chunk
+of a prompt may be, how many plans to keep in flight, when to come again.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-
-from .config import CoreConfig
 
 # Steps after which an observation counts half.
 _HALF_LIFE_STEPS = 200
@@ -75,33 +73,6 @@ class StepTimes:
     def _dot(self, x: tuple[float, float, float]) -> float:
         weights = self._weights
         return weights[0] * x[0] + weights[1] * x[1] + weights[2] * x[2]
-
-
-class StepBudget:
-    """What is left of a step for prompts: tokens, and time, as none of those that decode beside them is to wait longer
-    than the target for its next token, or than twice as long as it would without prompts.
-    """
-
-    def __init__(self, config: CoreConfig, step_times: StepTimes, num_decodes: int, num_pairs: float) -> None:
-        self.tokens = config.max_num_batched_tokens - num_decodes
-        self._step_times = step_times
-        self._seconds = math.inf
-        if config.target_tbt_s is not None and num_decodes and step_times.is_known:
-            decodes = step_times.seconds(num_decodes, num_pairs)
-            self._seconds = max(config.target_tbt_s - decodes, decodes)
-
-    def max_chunk(self, position: int) -> int:
-        """Tokens from `position` on. One at least while there is any time, so that no prompt is held up for good."""
-        if self._seconds == math.inf:
-            return self.tokens
-        if self._seconds <= 0:
-            return 0
-        return min(self.tokens, max(1, self._step_times.max_chunk(position, self._seconds)))
-
-    def take(self, position: int, num_tokens: int) -> None:
-        self.tokens -= num_tokens
-        if self._seconds != math.inf:
-            self._seconds -= self._step_times.chunk_seconds(position, num_tokens)
 
 
 class RunAhead:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from functools import partial
 
 from .kv_memory import Moves
 from .sequence import Failure, Sequence
@@ -30,15 +31,15 @@ class NewSequence:
 
 @dataclass(slots=True)
 class Rows:
-    """The batch: a column per field, a row per sequence."""
+    """What is computed: a column per field, a row per sequence."""
 
-    wire_ids: array[int] = field(default_factory=lambda: array(U32))
-    slots: array[int] = field(default_factory=lambda: array(U32))
-    num_scheduled_tokens: array[int] = field(default_factory=lambda: array(U32))
-    num_computed_tokens: array[int] = field(default_factory=lambda: array(U32))
+    wire_ids: array[int] = field(default_factory=partial(array, U32))
+    slots: array[int] = field(default_factory=partial(array, U32))
+    num_scheduled_tokens: array[int] = field(default_factory=partial(array, U32))
+    num_computed_tokens: array[int] = field(default_factory=partial(array, U32))
     # Row r appends new_block_ids[new_block_offsets[r]:new_block_offsets[r + 1]] to its block table.
-    new_block_offsets: array[int] = field(default_factory=lambda: array(U32, [0]))
-    new_block_ids: array[int] = field(default_factory=lambda: array(U32))
+    new_block_offsets: array[int] = field(default_factory=partial(array, U32, [0]))
+    new_block_ids: array[int] = field(default_factory=partial(array, U32))
 
     def __len__(self) -> int:
         return len(self.wire_ids)

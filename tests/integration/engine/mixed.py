@@ -18,7 +18,8 @@ from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import PromptLogprobColumns, plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig
-from services.scheduler.core.scheduler import Scheduler, StepOutcome
+from services.scheduler.core.outcome import StepOutcome
+from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import Pooling, SequenceRequest
 from services.worker.converters import plan_from_proto, result_to_proto
 from services.worker.model_runner import LaunchedStep, ModelRunner

@@ -58,7 +58,9 @@ def message_of(plan: TextPlan, token_ids: list[int]) -> Message:
 
 def tends_to(*token_ids: int | None, bias: float = 6.0) -> dict[str, Any]:
     """Random weights draw each of their tokens as rarely as any."""
-    return {"logit_bias": [sampling_pb2.LogitBias(token_id=token_id, bias=bias) for token_id in token_ids]}
+    known = [token_id for token_id in token_ids if token_id is not None]
+    assert len(known) == len(token_ids)
+    return {"logit_bias": [sampling_pb2.LogitBias(token_id=token_id, bias=bias) for token_id in known]}
 
 
 @pytest.mark.usefixtures("one_thread")

@@ -199,6 +199,38 @@ async def test_an_error_without_a_body_of_its_own_is_shaped(gateway: Gateway, ro
     }
 
 
+async def test_a_status_alone_has_the_code_that_the_router_would_give(gateway: Gateway, router: FakeRouter) -> None:
+    for code, expected in (
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, (429, "rate_limit_error", "rate_limit_exceeded")),
+        (grpc.StatusCode.UNAVAILABLE, (503, "server_error", "unavailable")),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, (504, "server_error", "timeout")),
+        (grpc.StatusCode.INVALID_ARGUMENT, (400, "invalid_request_error", None)),
+    ):
+        router.script = aborting(code, "no")
+        reply = await call(gateway.address, "POST", CHAT, b"{}")
+        assert (reply.status, reply.error["type"], reply.error["code"]) == expected
+
+
+async def test_a_time_limit_of_the_clients_own_ends_as_the_servers(gateway: Gateway, router: FakeRouter) -> None:
+    async def silent(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        await asyncio.Event().wait()
+        yield body("")
+
+    router.script = silent
+    reply = await call(gateway.address, "POST", CHAT, b"{}", {"grpc-timeout": "50m"})
+
+    assert (reply.status, reply.error["type"], reply.error["code"]) == (504, "server_error", "timeout")
+
+
+async def test_an_upgrade_is_refused_by_name_and_http2s_is_ignored(gateway: Gateway, router: FakeRouter) -> None:
+    """Java's client offers HTTP/2 with its first request."""
+    reply = await call(gateway.address, "GET", "/health", headers={"connection": "upgrade", "upgrade": "websocket"})
+    assert (reply.status, reply.error["code"]) == (403, "upgrade_not_supported")
+
+    offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAAA"}
+    assert (await call(gateway.address, "POST", CHAT, b"{}", offer)).status == 200
+
+
 async def test_an_unknown_path_is_404(gateway: Gateway, router: FakeRouter) -> None:
     reply = await call(gateway.address, "POST", "/v1/nothing", b"{}")
 
@@ -214,7 +246,11 @@ async def test_the_grpc_path_of_a_method_is_no_http_path(gateway: Gateway, route
 
 
 async def test_a_wrong_method_is_405_and_tells_the_right_one(gateway: Gateway, router: FakeRouter) -> None:
-    for method, path, allowed in (("GET", CHAT, "POST"), ("DELETE", "/v1/models/m", "GET"), ("POST", "/health", "GET")):
+    for method, path, allowed in (
+        ("GET", CHAT, "POST"),
+        ("DELETE", "/v1/models/m", "GET"),
+        ("POST", "/health", "GET, HEAD"),
+    ):
         reply = await call(gateway.address, method, path)
         assert (reply.status, reply.headers["allow"]) == (405, allowed)
         assert reply.error["code"] == "method_not_supported"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from services.router.anthropic.replies import AnthropicError
 from tests.integration.gateway.client import Reply, call
 from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter
@@ -113,8 +114,17 @@ async def test_pages_of_others_may_do_nothing_that_has_an_effect(stack: tuple[Ga
 
 
 async def test_the_refusal_has_the_shape_of_the_paths_api(stack: tuple[Gateway, FakeRouter]) -> None:
-    reply = await call(stack[0].address, "POST", "/api/chat", b"{}", {"origin": SITE})
-    assert (reply.status, list(json.loads(reply.body))) == (403, ["error"])
+    refusals = {
+        path: await call(stack[0].address, "POST", path, b"{}", {"origin": SITE})
+        for path in ("/api/chat", "/v1/messages", "/v1/messages/count_tokens", "/v1/responses")
+    }
+    assert {reply.status for reply in refusals.values()} == {403}
+    assert SITE in json.loads(refusals["/api/chat"].body)["error"]
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        content = AnthropicError.model_validate_json(refusals[path].body)
+        assert content.error.type == "permission_error"
+        assert content.request_id == refusals[path].headers["request-id"]
+    assert refusals["/v1/responses"].error["code"] == "origin_not_allowed"
 
 
 async def test_who_is_no_page_is_not_asked(stack: tuple[Gateway, FakeRouter]) -> None:

@@ -75,6 +75,18 @@ async def test_metadata_names_server_and_model(start_router: StartRouter) -> Non
     assert content(described) == {"name": MODEL, "versions": [], "platform": "quire", "inputs": [], "outputs": []}
 
 
+async def test_models_have_no_versions(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    for call in (
+        typed(api).ModelMetadata(open_inference_pb2.ModelMetadataRequest(name=MODEL, version="1")),
+        over_http(api).GetModelMetadata(kserve_pb2.GetModelMetadataRequest(model=f"{MODEL}/versions/1")),
+        over_http(api).GetModelReady(kserve_pb2.GetModelReadyRequest(model=f"{MODEL}/versions/1")),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match="Models have no versions here") as caught:
+            await call
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
 async def test_without_a_scheduler_the_server_lives_and_is_not_ready(start_router: StartRouter) -> None:
     scheduler = fake_scheduler()
     api = await start_router(scheduler)

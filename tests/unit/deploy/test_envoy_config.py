@@ -58,17 +58,16 @@ def test_a_value_cannot_become_yaml() -> None:
 
 
 def test_every_path_of_the_proto_has_its_methods() -> None:
-    routes = {route.path: (route.match, route.methods) for route in http_routes()}
+    routes = {route.path: (route.matcher, route.methods) for route in http_routes()}
     apis = {route.path: route.api for route in http_routes()}
 
-    assert routes["/v1/chat/completions"] == ("path", ("POST",))
-    assert routes["/v1/models"] == ("path", ("GET",))
-    assert routes["/v1/models/"] == ("prefix", ("GET",))
-    assert routes["/health"] == ("path", ("GET",))
-    assert routes["/v1/responses/"] == ("prefix", ("GET",))
-    assert routes["/v1/messages"] == ("path", ("POST",))
-    assert routes["/api/tags"] == ("path", ("GET",))
-    assert routes["/"] == ("path", ("GET", "HEAD"))
+    assert routes["/v1/chat/completions"] == ({"safe_regex": {"regex": "/v1/chat/completions/?"}}, ("POST",))
+    assert routes["/v1/models"] == ({"safe_regex": {"regex": "/v1/models/?"}}, ("GET",))
+    assert routes["/v1/models/"] == ({"prefix": "/v1/models/"}, ("GET",))
+    assert routes["/health"] == ({"safe_regex": {"regex": "/health/?"}}, ("GET", "HEAD"))
+    assert routes["/v1/responses/"] == ({"safe_regex": {"regex": "/v1/responses/[^/]+/?"}}, ("GET",))
+    assert routes["/"] == ({"safe_regex": {"regex": "//?"}}, ("GET", "HEAD"))
+    assert routes["/openapi.json"] == ({"safe_regex": {"regex": r"/openapi\.json/?"}}, ("GET",))
     assert (apis["/v1/responses"], apis["/v1/messages"], apis["/api/tags"]) == ("openai", "anthropic", "ollama")
 
 
@@ -96,11 +95,9 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
         ({"allowed_origins": ["chat.example"]}, "--allowed-origins chat.example: use scheme://"),
         ({"allowed_origins": ["https://*.example"]}, "use scheme://"),
         ({"allowed_origins": ["*"], "allow_credentials": True}, "every page its visitors' rights"),
-        (
-            {"allowed_methods": ["GET|POST"], "allowed_headers": ["a b"]},
-            "--allowed-headers a b: this is no header's name",
-        ),
-        ({"allowed_methods": ["GET,POST"]}, "--allowed-methods GET,POST: this is no method's name"),
+        ({"allowed_headers": ["a b"]}, "--allowed-headers a b: this is no header's name"),
+        ({"allowed_methods": ["GET,POST"]}, "--allowed-methods GET,POST: use a name in capitals"),
+        ({"allowed_methods": ["post"]}, "--allowed-methods post: use a name in capitals"),
         ({"port": "70000"}, "--port is 70000: use at most 65535"),
     ],
 )

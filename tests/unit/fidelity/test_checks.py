@@ -40,6 +40,8 @@ def whole(path: str, status: int, value: Any, verb: str = "GET", content_type: s
         whole("/health", 200, {"status": "ok"}),
         whole("/v1/models/org/name", 404, ERROR),
         whole("/v2/models/a/b/ready", 200, {"name": "a/b", "ready": True}),
+        whole("/v1/models/", 200, {"object": "list", "data": []}),
+        Answer("HEAD", "/health", 200, "application/json", b""),
         whole("/nowhere", 404, ERROR),
     ],
 )
@@ -56,6 +58,7 @@ def test_what_is_right_passes(answer: Answer) -> None:
         (whole("/health", 418, {}), "knows no 418"),
         (whole("/health", 503, {"error": {"message": "m"}}), "type"),
         (whole("/health", 200, {}, content_type="text/plain"), "knows no text/plain"),
+        (whole("/health/", 200, {"status": "fine"}), "/status"),
         (whole("/nowhere", 200, {}), "is not in the document"),
         # The last of the paths that fits has no /ready.
         (whole("/v2/models/a/ready", 200, {"name": "a", "platform": "quire"}), "ready"),

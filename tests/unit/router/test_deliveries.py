@@ -37,11 +37,19 @@ async def test_after_short_rounds_the_next_comes_at_once() -> None:
         await asyncio.sleep(0)
 
 
+async def test_few_messages_are_not_what_took_a_round_long() -> None:
+    deliveries = Deliveries(clock=count(0, 3600).__next__)
+    for _ in range(3):
+        (waiter,) = waiters(deliveries, 1)
+        await asyncio.sleep(0)
+        assert waiter.done()
+        await asyncio.sleep(0)
+
+
 async def test_after_a_long_round_the_next_comes_after_a_rest_that_is_shorter() -> None:
     # Each round took an hour.
     deliveries = Deliveries(clock=count(0, 3600).__next__)
-    (first,) = waiters(deliveries, 1)
-    await first
+    await asyncio.gather(*waiters(deliveries, 200))
     (second,) = waiters(deliveries, 1)
     for _ in range(3):
         await asyncio.sleep(0)

@@ -60,6 +60,20 @@ def test_a_new_field_is_in_the_document() -> None:
     assert answered == {"schema": {"$ref": "#/components/schemas/Answer"}}
 
 
+def test_every_field_of_a_request_says_what_it_means() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    names = {operation.body.__name__ for operation in WITH_BODY if operation.body is not None}
+    while more := set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps([schemas[n] for n in names]))) - names:
+        names |= more
+    silent = [
+        f"{name}.{field}"
+        for name in names
+        for field, schema in schemas[name].get("properties", {}).items()
+        if not re.fullmatch(r"[A-Z`\w].*\.", schema.get("description", ""))
+    ]
+    assert silent == []
+
+
 def test_an_api_may_have_streams_and_errors_of_its_own() -> None:
     class Line(Reply):
         text: str
@@ -96,8 +110,8 @@ def test_errors_are_those_that_can_happen() -> None:
     def statuses(path: str, verb: str) -> set[str]:
         return set(DOCUMENT["paths"][path][verb]["responses"])
 
-    assert {"200", "400", "401", "404", "413", "429", "503"} <= statuses("/v1/chat/completions", "post")
-    assert not {"401", "404", "413", "429"} & statuses("/health", "get")
+    assert {"200", "400", "401", "403", "404", "413", "415", "429", "503"} <= statuses("/v1/chat/completions", "post")
+    assert not {"401", "404", "413", "415", "429"} & statuses("/health", "get")
     retry = DOCUMENT["paths"]["/v1/completions"]["post"]["responses"]["429"]["headers"]
     assert set(retry) == {"Retry-After"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -77,10 +78,13 @@ VLLM = {
 
 
 def table() -> dict[str, dict[str, str]]:
-    """By parameter: what becomes of it in chats and in completions."""
+    """By parameter: what becomes of it in chats and in completions, and what to know."""
     lines = (ROOT / "docs" / "openai-parameters.md").read_text().splitlines()
     cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("| `")]
-    rows = {name.strip("`"): {"chat": chat, "completions": completions} for _, name, chat, completions, *_ in cells}
+    rows = {
+        name.strip("`"): {"chat": chat, "completions": completions, "note": note}
+        for _, name, chat, completions, note, _ in cells
+    }
     assert list(rows) == sorted(rows), "the table is sorted, and no parameter is there twice"
     assert len(rows) == len(cells)
     return rows
@@ -110,6 +114,31 @@ def _is_refused(request: GenerationBody, name: str) -> bool:
 @pytest.mark.parametrize("kind", REQUESTS)
 def test_the_table_says_what_the_code_does(kind: str) -> None:
     assert {name: row[kind] for name, row in table().items()} == {name: handled(kind, name) for name in table()}
+
+
+def note_of(name: str) -> str:
+    """As the fields' descriptions have it."""
+    notes = {kind: _described(schema, name) for kind, (schema, _) in REQUESTS.items() if name in schema.model_fields}
+    if len(set(notes.values())) == 1:
+        return next(iter(notes.values()))
+    return " ".join(
+        f"{kind.capitalize().removesuffix('s')}s: {note[0].lower()}{note[1:]}" for kind, note in notes.items()
+    )
+
+
+def _described(schema: type[GenerationBody], name: str) -> str:
+    """What it means, and its range where it has one."""
+    field = schema.model_json_schema()["properties"][name]
+    bounds = next((choice for choice in field.get("anyOf", ()) if "maximum" in choice), {"maximum": 2**31})
+    lowest = f"Over {bounds['exclusiveMinimum']}" if "exclusiveMinimum" in bounds else bounds.get("minimum")
+    has_range = lowest is not None and bounds["maximum"] < 2**31
+    return str(field["description"]) + (f" {lowest} to {bounds['maximum']}." if has_range else "")
+
+
+@pytest.mark.parametrize("name", sorted({name for schema, _ in REQUESTS.values() for name in schema.model_fields}))
+def test_the_table_says_what_the_document_does(name: str) -> None:
+    """But for where to read on."""
+    assert re.sub(r" See \[[^]]*\]\([^)]*\)\.$", "", table()[name]["note"]) == note_of(name)
 
 
 @pytest.mark.parametrize("kind", REQUESTS)

@@ -120,6 +120,12 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
         ({"tools": [tool("a b")]}, "tools[0].function.name", "invalid_value", "pattern"),
         ({"tools": [tool("a" * 65)]}, "tools[0].function.name", "invalid_value", "64"),
         ({"tools": [tool(f"f{i}") for i in range(129)]}, "tools", "array_above_max_length", "at most 128"),
+        (
+            {"metadata": {str(i): "" for i in range(17)}},
+            "metadata",
+            "object_above_max_length",
+            "object too long. Expected at most 16 fields, but got 17",
+        ),
         ({"tool_choice": "any"}, "tool_choice", "invalid_value", "'any'"),
         ({"tool_choice": 7}, "tool_choice", "invalid_type", "a string or an object"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing_required_parameter", "Missing"),

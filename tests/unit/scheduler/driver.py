@@ -6,8 +6,9 @@ from array import array
 from typing import Any
 
 from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.outcome import StepOutcome
 from services.scheduler.core.plan import StepPlan, StepResult
-from services.scheduler.core.scheduler import Scheduler, StepOutcome
+from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import SequenceRequest
 
 TOKEN = 50

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections import deque
+from dataclasses import replace
 
 import pytest
 
@@ -217,6 +218,27 @@ def test_a_drained_sequence_is_adopted_however_long_the_queue() -> None:
         new.adopt(sequence)
     assert rows(new.schedule()) == [(1, 0, 3), (2, 0, 4)]
     assert new.counters.prompt_tokens == 3, "it was counted where it came in"
+
+
+def test_a_scheduler_counts_on_where_the_one_before_it_stopped() -> None:
+    old = scheduler(num_blocks=16)
+    for key in "abcd":
+        old.submit(request(key, prompt_len=4, max_tokens=32))
+    while not old.counters.preemptions:
+        plan = old.schedule()
+        assert plan is not None
+        answer(old, plan, *plan.sampling_wire_ids)
+    before = replace(old.counters)
+    new = Scheduler(old.config, old.counters)
+    for sequence in old.drain():
+        new.adopt(sequence)
+    while new.counters.preemptions == before.preemptions:
+        plan = new.schedule()
+        assert plan is not None
+        answer(new, plan, *plan.sampling_wire_ids)
+    assert new.counters.prompt_tokens == 16, "they were counted where they came in"
+    assert new.counters.starts > before.starts
+    assert new.counters.generation_tokens > before.generation_tokens
 
 
 @pytest.mark.parametrize("wire_ids", [(), (1,), (1, 2, 3), (1, 1)])

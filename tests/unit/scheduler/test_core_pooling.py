@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from services.scheduler.core.outcome import FinishedSequence
 from services.scheduler.core.plan import StepPlan, StepResult
-from services.scheduler.core.scheduler import FinishedSequence, RefusedError, Scheduler
+from services.scheduler.core.scheduler import RefusedError, Scheduler
 from services.scheduler.core.sequence import FinishReason, Pooling
 from tests.unit.scheduler.driver import request, rows, scheduler
 

@@ -1,0 +1,162 @@
+"""Arrays of which it is known how long they can be, or what their items can be: `contains` and `uniqueItems`.
+
+Where they can be of any length, no keyword that the library has says that some item or no two are such.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from math import comb
+from typing import Any
+
+from services.router.schema_rewrites.disjointness import disjoint, finite_values
+from services.router.schema_rewrites.document import TYPES, Document, Schema, any_of, demand, key
+from services.router.schema_rewrites.keywords import ASSERTIONS
+from services.router.schema_rewrites.negation import negated
+from services.router.schema_rewrites.values import type_of
+
+_NO_ARRAY = {"type": [name for name in TYPES if name != "array"]}
+# Sets of places at which an array has what it is to contain.
+_MAX_SETS = 64
+# Arrays of different items, written out.
+_MAX_ARRAYS = 400
+
+
+def contains(schema: Schema, document: Document) -> None:
+    """C 10.3.1.3, V 6.4.4 and 6.4.5"""
+    if "contains" not in schema:
+        for keyword in ("minContains", "maxContains"):
+            schema.pop(keyword, None)
+        return
+    if isinstance(schema.get("items"), list):
+        return
+    contained, least, most = schema["contains"], schema.get("minContains", 1), schema.get("maxContains")
+    if not _is_count(least) or not (most is None or _is_count(most)):
+        return
+    said = _counted(contained, least, most, schema, document)
+    if said is not None:
+        for keyword in ("contains", "minContains", "maxContains"):
+            schema.pop(keyword, None)
+        demand(schema, said)
+
+
+def _counted(contained: Any, least: int, most: int | None, schema: Schema, document: Document) -> Any:
+    """Arrays of which at least and at most so many items match; None where it cannot be said."""
+    if most is not None and most < least:
+        return _NO_ARRAY
+    if contained is True or contained == {}:
+        return {"minItems": least} | ({} if most is None else {"maxItems": most})
+    if least == 0 and most is None:
+        return True
+    if contained is False:
+        return _NO_ARRAY if least else True
+    if most == 0:
+        none_such = negated(contained, document)
+        return None if none_such is None else {"items": none_such}
+    longest = _longest(schema)
+    if longest is not None:
+        return _at_places(contained, least, most, longest, document)
+    num_first = len(schema.get("prefixItems", ()))
+    if most is None and key(schema.get("items", True)) == key(contained):
+        # All but the first are such: enough are in an array that is long enough.
+        shorter = _at_places(contained, least, most, num_first + least - 1, document)
+        return None if shorter is None else any_of([{"minItems": num_first + least}, shorter])
+    return None
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and value >= 0
+
+
+def _longest(schema: Schema) -> int | None:
+    """How many items there can be; None where there is no limit."""
+    limits = [schema["maxItems"]] if _is_count(schema.get("maxItems")) else []
+    if schema.get("items") is False:
+        limits.append(len(schema.get("prefixItems", ())))
+    return min(limits, default=None)
+
+
+def _at_places(contained: Any, least: int, most: int | None, longest: int, document: Document) -> Any:
+    """In arrays of at most `longest` items; None where there are too many ways."""
+    sizes = [least] if most is None else range(least, min(most, longest) + 1)
+    if sum(comb(longest, size) for size in sizes) > _MAX_SETS:
+        return None
+    other = True if most is None else negated(contained, document)
+    if other is None:
+        return None
+    options = []
+    for size in sizes:
+        for places in combinations(range(longest), size):
+            length = max(places, default=-1) + 1
+            shown = range(length if most is None else longest)
+            options.append(
+                {"prefixItems": [contained if place in places else other for place in shown], "minItems": length}
+            )
+    return any_of(options or [_NO_ARRAY])
+
+
+def unique_items(schema: Schema, document: Document) -> None:
+    """V 6.4.3"""
+    if schema.get("uniqueItems") is False:
+        del schema["uniqueItems"]
+    if schema.get("uniqueItems") is not True or isinstance(schema.get("items"), list):
+        return
+    longest, first, others = _longest(schema), schema.get("prefixItems", []), schema.get("items", True)
+    if longest is not None and longest <= len(first):
+        different = all(disjoint(one, other, document) for one, other in combinations(first[:longest], 2))
+    else:
+        different = longest is not None and longest <= 1
+    if different:
+        del schema["uniqueItems"]
+        return
+    limit = len(first) + _MAX_ARRAYS if longest is None else min(longest, len(first) + _MAX_ARRAYS)
+    items = [*first[:limit], *[others] * (limit - len(first))]
+    values = [finite_values(inner, document) for inner in items[: len(first) + 1]]
+    if None in values:
+        return
+    values += values[-1:] * (len(items) - len(values))
+    arrays = _of_different([{key(value): value for value in few or ()} for few in values])
+    if arrays is None:
+        return
+    document.spend(sum(map(len, arrays)))
+    del schema["uniqueItems"]
+    if all(_is_listed(inner, document) for inner in items[: len(first) + 1]):
+        # All that these say of arrays is in the list, and the library would look it up for each.
+        least, most = schema.pop("minItems", 0), schema.pop("maxItems", limit)
+        arrays = [array for array in arrays if least <= len(array) <= most]
+        schema.pop("prefixItems", None)
+        schema.pop("items", None)
+    demand(schema, any_of([{"enum": arrays} if arrays else False, _NO_ARRAY]))
+
+
+def _is_listed(schema: Any, document: Document) -> bool:
+    """Whether it accepts all of its finite values."""
+    if isinstance(schema, dict) and "$ref" in schema and len(schema) == 1:
+        schema = document.resolve(schema["$ref"])
+    if not isinstance(schema, dict):
+        return False
+    match {keyword: value for keyword, value in schema.items() if keyword in ASSERTIONS}:
+        case {"const": _, **rest} | {"enum": _, **rest} if not rest:
+            return True
+        case {"enum": list(values), "type": str(name), **rest} if not rest:
+            return all(type_of(value) == name for value in values)
+        case {"type": "boolean" | "null", **rest} if not rest:
+            return True
+    return False
+
+
+def _of_different(values: list[dict[str, Any]]) -> list[list[Any]] | None:
+    """All arrays with one of its values (by their keys) at each place, and no two equal; None where they are many."""
+    beginnings: list[tuple[str, ...]] = [()]
+    found = [*beginnings]
+    for length, of_place in enumerate(values):
+        # At least so many more.
+        if len(found) + len(beginnings) * (len(of_place) - length) > _MAX_ARRAYS:
+            return None
+        beginnings = [(*before, value) for before in beginnings for value in of_place if value not in before]
+        found += beginnings
+        if len(found) > _MAX_ARRAYS:
+            return None
+        if not beginnings:
+            break
+    return [[values[place][value] for place, value in enumerate(array)] for array in found]

@@ -1,0 +1,183 @@
+"""`unevaluatedProperties` (C 11.3) and `unevaluatedItems` (C 11.2): for members and items that no keyword applied to.
+
+Which keywords did depends on the instance, where there is a choice. So there is an option for each set of schemas that
+may apply together, in which it is known; an option need not say that the others do not apply, as they could only
+evaluate more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, combinations
+from typing import Any
+
+from services.router.schema_rewrites.conditions import allowed_types, where_alone
+from services.router.schema_rewrites.disjointness import disjoint
+from services.router.schema_rewrites.document import Document, Schema, all_of, any_of, demand
+from services.router.schema_rewrites.negation import negated
+
+_LAST = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
+_MAX_OPTIONS = 64
+_MAX_CHOICES = 6
+_MAX_DEPTH = 16
+# Applied to the same value, so that what they evaluate counts.
+_IN_PLACE = ("allOf", "anyOf", "oneOf", "$ref", "if", "then", "else", "dependentSchemas", "dependencies")
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """Schemas that apply together, and what they evaluate."""
+
+    schemas: tuple[Any, ...] = ()
+    # Members by name and by pattern.
+    names: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    # Items: the first so many, and those that match one of these.
+    num_items: int = 0
+    contained: tuple[Any, ...] = ()
+    # All members, or items.
+    everything: bool = False
+
+    def __and__(self, other: _Option) -> _Option:
+        return _Option(
+            self.schemas + other.schemas,
+            self.names + other.names,
+            self.patterns + other.patterns,
+            max(self.num_items, other.num_items),
+            self.contained + other.contained,
+            self.everything or other.everything,
+        )
+
+    def rest(self, keyword: str, schema: Any) -> Any:
+        """Has this schema apply to what is not evaluated."""
+        if self.everything:
+            return True
+        if keyword == "unevaluatedItems":
+            prefix = {"prefixItems": [True] * self.num_items} if self.num_items else {}
+            return prefix | {"items": any_of([schema, *self.contained])}
+        said: Schema = {}
+        if self.names:
+            said["properties"] = dict.fromkeys(self.names, True)
+        if self.patterns:
+            said["patternProperties"] = dict.fromkeys(self.patterns, True)
+        return said | {"additionalProperties": schema}
+
+
+class _UnknownError(Exception):
+    """What is evaluated cannot be told."""
+
+
+def unevaluated(schema: Schema, document: Document) -> None:
+    for keyword in ("unevaluatedProperties", "unevaluatedItems"):
+        rest = schema.get(keyword)
+        if rest is None:
+            continue
+        beside = {name: value for name, value in schema.items() if name != keyword}
+        if rest is True or rest == {}:
+            options = [_Option(everything=True)]
+        else:
+            try:
+                options = _Evaluation(keyword, document).options(beside, 0)
+            except _UnknownError:
+                continue
+        del schema[keyword]
+        if all(option.everything for option in options):
+            continue
+        own = _own(schema)
+        said = [
+            (*(applied for applied in option.schemas if applied != own), option.rest(keyword, rest))
+            for option in options
+        ]
+        for name in schema.keys() - own.keys():
+            del schema[name]
+        if len(said) == 1 and len(said[0]) == 1:
+            # By what the schema itself evaluates, which goes without saying.
+            schema |= {name: value for name, value in said[0][0].items() if name == _LAST[keyword]}
+        else:
+            demand(schema, any_of(map(all_of, said)))
+
+
+def _own(schema: Schema) -> Schema:
+    return {name: value for name, value in schema.items() if name not in _IN_PLACE}
+
+
+class _Evaluation:
+    def __init__(self, keyword: str, document: Document) -> None:
+        self._keyword = keyword
+        self._document = document
+        # Either has evaluated all that was left.
+        self._last = {keyword, _LAST[keyword]}
+
+    def options(self, schema: Any, depth: int) -> list[_Option]:
+        """One of which applies where the schema does. Raises _UnknownError."""
+        self._document.spend()
+        if depth > _MAX_DEPTH or (isinstance(schema, dict) and isinstance(schema.get("items"), list)):
+            raise _UnknownError
+        if isinstance(schema, bool):
+            return [_Option()] if schema else []
+        if schema.keys() & self._last:
+            return [_Option((schema,), everything=True)]
+        found = [self._by_itself(_own(schema))]
+        for choices in self._choices(schema, depth + 1):
+            if len(found) * len(choices) > _MAX_OPTIONS:
+                raise _UnknownError
+            found = [option & choice for option in found for choice in choices]
+        return found
+
+    def _by_itself(self, schema: Schema) -> _Option:
+        contained = (schema["contains"],) if "contains" in schema else ()
+        return _Option(
+            (schema,) if schema else (),
+            tuple(schema.get("properties", ())),
+            tuple(schema.get("patternProperties", ())),
+            len(schema.get("prefixItems", ())),
+            contained,
+        )
+
+    def _choices(self, schema: Schema, depth: int) -> Iterable[list[_Option]]:
+        """For each schema applied in place, what it may come to."""
+        for inner in schema.get("allOf", ()):
+            yield self.options(inner, depth)
+        if "$ref" in schema:
+            target = self._document.resolve(schema["$ref"])
+            if target is None:
+                raise _UnknownError
+            yield self.options(target, depth)
+        if "anyOf" in schema:
+            yield list(self._any_of(schema["anyOf"], depth))
+        if "oneOf" in schema:
+            others = where_alone(schema["oneOf"], _own(schema), allowed_types(schema), self._document)
+            if others is None:
+                raise _UnknownError
+            yield [
+                _Option(tuple(refused)) & option
+                for one, refused in zip(schema["oneOf"], others, strict=True)
+                for option in self.options(one, depth)
+            ]
+        if "if" in schema:
+            yield self._if(schema, depth)
+        for keyword in ("dependentSchemas", "dependencies"):
+            for name, asked in schema.get(keyword, {}).items():
+                there = [{"required": [name, *asked]}] if isinstance(asked, list) else [{"required": [name]}, asked]
+                yield [_Option(({"properties": {name: False}},)), *self.options({"allOf": there}, depth)]
+
+    def _any_of(self, schemas: Sequence[Any], depth: int) -> Iterable[_Option]:
+        """For each set of schemas that may apply together."""
+        if len(schemas) > _MAX_CHOICES:
+            raise _UnknownError
+        sets = chain.from_iterable(combinations(schemas, size) for size in range(1, len(schemas) + 1))
+        for together in sets:
+            if not any(disjoint(one, other, self._document) for one, other in combinations(together, 2)):
+                yield from self.options({"allOf": list(together)}, depth)
+
+    def _if(self, schema: Schema, depth: int) -> list[_Option]:
+        condition = schema["if"]
+        if not schema.keys() & {"then", "else"}:
+            return [*self.options(condition, depth), _Option()]
+        unless = negated(condition, self._document, allowed_types(schema))
+        if unless is None:
+            raise _UnknownError
+        met = self.options({"allOf": [condition, schema.get("then", True)]}, depth)
+        otherwise = self.options(schema.get("else", True), depth)
+        return met + [_Option((unless,)) & option for option in otherwise if unless is not False]

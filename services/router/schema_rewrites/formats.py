@@ -1,0 +1,143 @@
+"""Formats that the library does not know (V 7.3), or is too lenient with, as patterns.
+
+Some accept less than the format does: what depends on more than a regular expression can say (the length of an encoded
+host name, the order within a range of a regular expression) is left out where it could go wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from services.router.schema_rewrites.document import Document, Schema, demand
+from services.router.schema_rewrites.regex_format import regular_expression
+
+_HEX = "[0-9A-Fa-f]"
+_ENCODED = f"%{_HEX}{{2}}"
+# RFC 3987 2.2, without the marks of direction that 4.1 forbids, and without private use.
+_UCS = (
+    "\\x{A0}-\\x{1FFF}\\x{2030}-\\x{2060}\\x{2070}-\\x{D7FF}\\x{F900}-\\x{FDCF}\\x{FDF0}-\\x{FFEF}"
+    "\\x{10000}-\\x{1FFFD}\\x{20000}-\\x{2FFFD}"
+)
+_JSON_POINTER = "(?:/(?:[^/~]|~[01])*)*"
+
+
+def formats(schema: Schema, document: Document) -> None:
+    name = schema.get("format")
+    pattern = _PATTERNS.get(name) if isinstance(name, str) else None
+    if pattern is not None:
+        del schema["format"]
+        # Many members may have a format, and some patterns are long.
+        demand(schema, {"$ref": document.define(f"format-{name}", {"pattern": f"^(?:{pattern()})$"})})
+
+
+def _date() -> str:
+    """RFC 3339 5.6 and 5.7: the library has a 29th of February in every year. Without the year 0."""
+    year = "(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+    leap = "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)"
+    days = (
+        "(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])",
+        "(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)",
+        "02-(?:0[1-9]|1[0-9]|2[0-8])",
+    )
+    return f"{year}-(?:{'|'.join(days)})|{leap}-02-29"
+
+
+def _time() -> str:
+    """RFC 3339 5.6 and 5.7: the library has a leap second in every minute; here, it is written in UTC."""
+    fraction = "(?:\\.[0-9]+)?"
+    usual = f"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{fraction}(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
+    return f"{usual}|23:59:60{fraction}(?:[zZ]|[+-]00:00)"
+
+
+def _date_time() -> str:
+    return f"(?:{_date()})[tT](?:{_time()})"
+
+
+def _json_pointer() -> str:
+    """RFC 6901 3"""
+    return _JSON_POINTER
+
+
+def _relative_json_pointer() -> str:
+    """draft-bhutton-relative-json-pointer-00 3, without the manipulation of indices, which earlier drafts lack."""
+    return f"(?:0|[1-9][0-9]*)(?:#|{_JSON_POINTER})"
+
+
+def _resource_identifier(others: str, *, relative: bool) -> str:
+    """RFC 3986 appendix A; with these characters beside ASCII's, RFC 3987 2.2."""
+    unreserved = f"A-Za-z0-9._~!$&'()*+,;={others}\\-"
+    segment = f"(?:[{unreserved}:@]|{_ENCODED})"
+    h16 = f"{_HEX}{{1,4}}"
+    shortened = "|".join(f"(?:{h16}:){{1,{left}}}(?::{h16}){{1,{7 - left}}}" for left in range(1, 7))
+    address = f"(?:{h16}:){{7}}{h16}|(?:{h16}:){{1,7}}:|:(?::{h16}){{1,7}}|::|{shortened}"
+    host = f"(?:\\[(?:{address})\\]|(?:[{unreserved}]|{_ENCODED})*)"
+    authority = f"(?:(?:[{unreserved}:]|{_ENCODED})*@)?{host}(?::[0-9]*)?"
+    further = f"(?:/{segment}*)*"
+    from_the_top = f"//{authority}{further}|/(?:{segment}+{further})?"
+    absolute = f"[A-Za-z][A-Za-z0-9+.-]*:(?:{from_the_top}|{segment}+{further})?"
+    # Its first segment must not look like a scheme.
+    from_here = f"(?:{from_the_top}|(?:[{unreserved}@]|{_ENCODED})+{further})?"
+    tail = f"(?:[{unreserved}:@/?]|{_ENCODED})*"
+    start = f"(?:{absolute}|{from_here})" if relative else absolute
+    return f"{start}(?:\\?{tail})?(?:#{tail})?"
+
+
+def _uri_template() -> str:
+    """RFC 6570 2, without the operators that it reserves."""
+    name = f"(?:[A-Za-z0-9_]|{_ENCODED})(?:\\.?(?:[A-Za-z0-9_]|{_ENCODED}))*"
+    variable = f"{name}(?:\\*|:[1-9][0-9]{{0,3}})?"
+    literal = f"[!#$&(-;=?-\\[\\]_a-z~{_UCS}]"
+    return f"(?:{literal}|{_ENCODED}|\\{{[+#./;?&]?{variable}(?:,{variable})*\\}})*"
+
+
+# Letters that RFC 5892 permits wherever they stand, of scripts that are written from left to right: of Latin, Greek,
+# Cyrillic, kana, Chinese and Korean.
+_LETTERS = (
+    "\\x{DF}-\\x{F6}\\x{F8}-\\x{FF}\\x{3B1}-\\x{3C9}\\x{430}-\\x{45F}\\x{3041}-\\x{3096}\\x{30A1}-\\x{30FA}"
+    "\\x{4E00}-\\x{9FA5}\\x{AC00}-\\x{D7A3}"
+)
+
+
+# Of at most 61 and 25 characters. No two hyphens follow one another, as those of `xn--` do, behind which not everything
+# is allowed.
+_LONG_LABEL, _SHORT_LABEL = (f"[0-9A-Za-z](?:-?[0-9A-Za-z]){{0,{more}}}" for more in (30, 12))
+
+
+def _host_name() -> str:
+    """RFC 1123 2.1: at most 253 characters."""
+    return f"{_LONG_LABEL}(?:\\.{_LONG_LABEL}){{0,3}}|{_SHORT_LABEL}(?:\\.{_SHORT_LABEL}){{0,8}}"
+
+
+def _international_host_name() -> str:
+    """RFC 5890 2.3.2.3. A label has at most 63 octets as it is encoded, of which a letter beyond ASCII takes up to six,
+    and a name 253."""
+    letter = f"[0-9a-z{_LETTERS}]"
+    few = f"[0-9a-z]{{0,15}}[{_LETTERS}][0-9a-z]{{0,15}}(?:[{_LETTERS}][0-9a-z]{{0,8}})?"
+    label = f"(?:{_LONG_LABEL}|{letter}(?:-?{letter}){{0,7}}|{few})"
+    return f"{label}(?:\\.{label}){{0,3}}|{_host_name()}"
+
+
+def _mailbox() -> str:
+    """RFC 6531 3.3: at most 64 octets before the `@`, no quoted strings."""
+    text = "0-9A-Za-z!#$%&'*+/=?^_`{|}~-"
+    plain = f"[{text}]{{1,31}}(?:\\.[{text}]{{1,31}})?"
+    foreign = f"[{text}{_LETTERS}]{{1,10}}(?:\\.[{text}{_LETTERS}]{{1,10}})?"
+    return f"(?:{plain}|{foreign})@(?:{_international_host_name()})"
+
+
+_PATTERNS: dict[str, Callable[[], str]] = {
+    "date": _date,
+    "date-time": _date_time,
+    "hostname": _host_name,
+    "idn-email": _mailbox,
+    "idn-hostname": _international_host_name,
+    "iri": functools.partial(_resource_identifier, _UCS, relative=False),
+    "iri-reference": functools.partial(_resource_identifier, _UCS, relative=True),
+    "json-pointer": _json_pointer,
+    "regex": regular_expression,
+    "relative-json-pointer": _relative_json_pointer,
+    "time": _time,
+    "uri-reference": functools.partial(_resource_identifier, "", relative=True),
+    "uri-template": _uri_template,
+}

@@ -1,0 +1,36 @@
+"""`multipleOf` (V 6.2.1)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import isfinite
+from typing import Any
+
+from services.router.schema_rewrites.document import is_number
+from services.router.schema_rewrites.keywords import with_inner
+from shared.grammar import GrammarError
+
+# The library multiplies the digits of two that apply together, and takes what is left of it in 32 bits.
+_MAX_PRODUCT = 2**32
+_COMBINING = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "$ref", "dependentSchemas", "dependencies"})
+
+
+def check_multiples(root: Any) -> None:
+    """Raises GrammarError where two could apply together whose least common multiple the library would get wrong."""
+    steps: set[Fraction] = set()
+    combines = False
+
+    def find(schema: Any) -> Any:
+        nonlocal combines
+        if isinstance(schema, dict):
+            combines = combines or bool(schema.keys() & _COMBINING)
+            if is_number(schema.get("multipleOf")) and isfinite(schema["multipleOf"]):
+                steps.add(Fraction(repr(schema["multipleOf"])))
+            with_inner(schema, find)
+        return schema
+
+    find(root)
+    scale = max((step.denominator for step in steps), default=1)
+    largest = sorted((abs(step) * scale for step in steps), reverse=True)[:2]
+    if combines and len(largest) == 2 and largest[0] * largest[1] >= _MAX_PRODUCT:
+        raise GrammarError("its values of 'multipleOf' are too large to be used together")

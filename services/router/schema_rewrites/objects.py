@@ -1,0 +1,120 @@
+"""Objects: dependencies, names of members, and patterns of names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.router.schema_rewrites.document import Document, Schema, demand, key
+from services.router.schema_rewrites.negation import negated
+
+_STRING = frozenset({"string"})
+_LENGTHS = frozenset({"minLength", "maxLength"})
+# Which members there are may depend on these.
+_IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"})
+
+
+def dependencies(schema: Schema) -> None:
+    """V 6.5.4, C 10.2.2.4, and `dependencies` of earlier drafts: the member is not there, or what it asks for holds."""
+    conditions = []
+    for keyword in ("dependentRequired", "dependentSchemas", "dependencies"):
+        for name, asked in schema.pop(keyword, {}).items():
+            there: Any = (
+                {"required": [name, *asked]} if isinstance(asked, list) else {"allOf": [{"required": [name]}, asked]}
+            )
+            conditions.append({"anyOf": [{"properties": {name: False}}, there]})
+    demand(schema, *conditions)
+
+
+def property_names(schema: Schema, document: Document) -> None:
+    """C 10.3.2.4: the names that are allowed become those of members, or their pattern does."""
+    names = schema.get("propertyNames")
+    if names is None or "patternProperties" in schema or schema.keys() & _IN_PLACE:
+        return
+    if names is True or names == {}:
+        del schema["propertyNames"]
+        return
+    members, others = schema.get("properties", {}), schema.get("additionalProperties", True)
+    said: Schema = {"additionalProperties": False}
+    listed = _listed(names)
+    if listed is not None:
+        said["properties"] = {name: member for name, member in members.items() if name in listed} | {
+            name: others for name in listed if name not in members
+        }
+    else:
+        pattern = _pattern(names, document)
+        # A pattern's schema applies to listed members, too, and that of the others must not.
+        if pattern is None or (members and (others is not True or not names.keys() <= _LENGTHS)):
+            return
+        said["patternProperties"] = {pattern: others}
+        said["properties"] = {
+            name: member if names.get("minLength", 0) <= len(name) <= names.get("maxLength", len(name)) else False
+            for name, member in members.items()
+        }
+    del schema["propertyNames"]
+    schema |= said
+
+
+def _listed(names: Any) -> list[str] | None:
+    match names:
+        case False:
+            return []
+        case {"const": name, **rest} if not rest:
+            return [name] if isinstance(name, str) else []
+        case {"enum": list(values), **rest} if not rest:
+            return [name for name in values if isinstance(name, str)]
+    return None
+
+
+def _pattern(names: Any, document: Document) -> str | None:
+    """A regular expression of the allowed names; None where no single one says it."""
+    if "$ref" in names and len(names) == 1:
+        names = document.resolve(names["$ref"])
+    match names:
+        case {"not": refused, **rest} if not rest.keys() - {"type"}:
+            names = negated(refused, document, _STRING)
+    if not isinstance(names, dict):
+        return None
+    match {keyword: value for keyword, value in names.items() if (keyword, value) != ("type", "string")}:
+        case {"pattern": str(pattern), **rest} if not rest:
+            return pattern
+        case lengths if lengths and lengths.keys() <= _LENGTHS:
+            longest = int(lengths["maxLength"]) if "maxLength" in lengths else ""
+            return f"^[\\s\\S]{{{int(lengths.get('minLength', 0))},{longest}}}$"
+    return None
+
+
+def pattern_properties(schema: Schema) -> None:
+    """C 10.3.2.2, of patterns that the same names may match: the library takes them only where none does."""
+    patterns = schema.get("patternProperties")
+    if not isinstance(patterns, dict) or len(patterns) < 2:
+        return
+    by_schema: dict[str, list[str]] = {}
+    for pattern, inner in patterns.items():
+        if (inner is True or inner == {}) and "additionalProperties" not in schema:
+            continue  # says nothing
+        by_schema.setdefault(key(inner), []).append(pattern)
+    merged: Schema = {}
+    for of_schema in by_schema.values():
+        either = _either(of_schema)
+        merged |= (
+            {pattern: patterns[pattern] for pattern in of_schema}
+            if either is None
+            else {either: patterns[of_schema[0]]}
+        )
+    schema["patternProperties"] = merged
+
+
+def _either(patterns: list[str]) -> str | None:
+    """One that matches what some of them does; None where anchors may stand within it, as the library takes none."""
+    if len(patterns) == 1:
+        return patterns[0]
+    whole = []
+    for pattern in patterns:
+        inner = pattern.removeprefix("^")
+        ends = inner.endswith("$") and not inner.endswith("\\$")
+        inner = inner[:-1] if ends else inner
+        if set(inner) & set("^$|\\"):
+            return None
+        before, after = "" if pattern.startswith("^") else "[\\s\\S]*", "" if ends else "[\\s\\S]*"
+        whole.append(f"{before}(?:{inner}){after}")
+    return f"^(?:{'|'.join(whole)})$"

@@ -1,0 +1,100 @@
+"""All values but some: what `not` makes of `const` and `enum`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from services.router.schema_rewrites.document import any_of, is_number
+
+# Characters: each is a group in a group, of which regular expressions bear some 250.
+_MAX_STRING = 100
+_Trie = dict[str, "_Trie"]
+# In a trie: a string ends here.
+_END = ""
+
+
+def type_of(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int() | float():
+            return "number"
+        case str():
+            return "string"
+        case list():
+            return "array"
+    return "object"
+
+
+def all_but(values: Sequence[Any], value_type: str) -> Any:
+    """A schema of the other values of this type; the values are all of it. None where it cannot be said."""
+    match value_type:
+        case "null":
+            return False
+        case "boolean":
+            return any_of({"const": other} for other in (True, False) if other not in values)
+        case "number":
+            return _other_numbers(sorted(set(values)))
+        case "string":
+            return _other_strings(values)
+        case "array":
+            return _other_arrays(values[0]) if len(values) == 1 else None
+    return None  # an object with one more member of any name
+
+
+def but(value: Any) -> Any:
+    """A schema of all other values, of all types. None where it cannot be said."""
+    same_type = all_but([value], type_of(value))
+    if same_type is None:
+        return None
+    others = [name for name in ("null", "boolean", "number", "string", "array", "object") if name != type_of(value)]
+    return any_of([{"type": others}, same_type])
+
+
+def _other_numbers(values: list[float]) -> Any:
+    if not all(map(is_number, values)):
+        return None
+    between = [{"type": "number", "exclusiveMinimum": low, "exclusiveMaximum": high} for low, high in pairwise(values)]
+    below, above = {"type": "number", "exclusiveMaximum": values[0]}, {"type": "number", "exclusiveMinimum": values[-1]}
+    return any_of([below, *between, above])
+
+
+def _other_strings(values: Sequence[str]) -> Any:
+    if any(len(value) > _MAX_STRING for value in values):
+        return None
+    trie: _Trie = {}
+    for value in values:
+        node = trie
+        for char in value:
+            node = node.setdefault(char, {})
+        node[_END] = {}
+    return {"type": "string", "pattern": f"^(?:{_leaving(trie)})$"}
+
+
+def _leaving(node: _Trie) -> str:
+    """A regular expression of the strings that end in the trie where none of its own does, or leave it."""
+    following = [char for char in node if char != _END]
+    options = [] if _END in node else [""]
+    options.append(f"[^{''.join(map(_escaped, following))}][\\s\\S]*" if following else "[\\s\\S]+")
+    options += [f"{_escaped(char)}(?:{_leaving(node[char])})" for char in following]
+    return "|".join(options)
+
+
+def _escaped(char: str) -> str:
+    return char if char.isascii() and char.isalnum() else f"\\x{{{ord(char):x}}}"
+
+
+def _other_arrays(items: list[Any]) -> Any:
+    """Shorter, longer, or with another item at some place."""
+    others = [but(item) for item in items]
+    if None in others:
+        return None
+    options: list[Any] = [{"minItems": len(items) + 1}]
+    if items:
+        options.append({"maxItems": len(items) - 1})
+    options += [{"prefixItems": [True] * place + [other], "minItems": place + 1} for place, other in enumerate(others)]
+    return any_of({"type": "array"} | option for option in options)

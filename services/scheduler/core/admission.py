@@ -1,0 +1,131 @@
+"""Which waiting sequences start in a step, and what they need not compute.
+
+Who starts has all it takes to get through its prompt. One that needs what another is computing, or what the worker has
+yet to prepare, is set aside meanwhile, out of the others' way.
+"""
+
+from __future__ import annotations
+
+from .batch import Batch
+from .budget import StepBudget
+from .config import CoreConfig
+from .counters import Counters
+from .kv_memory import KVMemory, num_computed
+from .losses import is_suspect
+from .pacing import StepTimes
+from .prefix_cache import Prefix
+from .preparations import Preparations
+from .roster import Roster
+from .sequence import Sequence
+
+# Sequences found in one step to need what others are computing, or what is not prepared; more are left for the next.
+_MAX_SET_ASIDE = 64
+
+
+class Admission:
+    def __init__(
+        self,
+        config: CoreConfig,
+        roster: Roster,
+        memory: KVMemory,
+        preparations: Preparations,
+        step_times: StepTimes,
+        counters: Counters,
+    ) -> None:
+        self._config = config
+        self._roster = roster
+        self._memory = memory
+        self._preparations = preparations
+        self._step_times = step_times
+        self._counters = counters
+
+    def admit(self, batch: Batch, prefills: list[Sequence], budget: StepBudget) -> None:
+        """Starts waiting sequences, in order, while there is room in the step, a slot, and blocks for the whole
+        prompt beside what the `prefills` under way still need.
+        """
+        config, roster, memory = self._config, self._roster, self._memory
+        if not roster.waiting or not memory.pool.num_free:  # whoever starts needs a block of its own for its last token
+            return
+        reserved = sum(memory.num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills)
+        new_bytes = 0
+        max_set_aside = roster.num_set_aside + _MAX_SET_ASIDE
+        prepares_for_suspect = self._prepares_for_suspect()
+        while budget.tokens > 0 and roster.waiting and roster.has_free_slot and not self._runs_suspect():
+            if roster.num_set_aside >= max_set_aside:
+                return
+            sequence = roster.waiting.first()
+            needs, is_alone = sequence.request.needs, is_suspect(sequence)
+            if is_alone and (roster.running or self._preparations.is_busy_with_other(needs)):
+                return
+            if prepares_for_suspect and not is_alone:
+                return
+            if needs is not None and not self._preparations.is_ready(needs):
+                if not self._preparations.ask(needs):
+                    return
+                roster.set_aside(sequence, needs)
+                prepares_for_suspect = is_alone
+                continue
+            found = self._find_prefixes(sequence)
+            owned = next((prefix for prefix in reversed(found) if prefix.owner is not None), None)
+            if owned is not None:
+                roster.set_aside(sequence, owned)
+                continue
+            if reserved + memory.num_blocks_needed(sequence, found) > memory.pool.num_free:
+                return
+            new_bytes += sequence.num_bytes
+            if batch.new_sequences and new_bytes > config.max_new_sequence_bytes:
+                return
+            if budget.max_chunk(sequence) < 1:
+                return
+            if not config.chunked_prefill and len(sequence.token_ids) > budget.tokens:
+                return
+            self._start(sequence, found)
+            num_left = len(sequence.token_ids) - sequence.num_computed_tokens
+            chunk = min(num_left, budget.max_chunk(sequence))
+            budget.take(sequence, chunk)
+            batch.add_new(sequence, chunk)
+            reserved += memory.num_blocks_short(sequence, num_left - chunk)
+
+    def _start(self, sequence: Sequence, found: list[Prefix]) -> None:
+        self._roster.start(sequence, found)
+        self._roster.waiting.serve(sequence, len(sequence.token_ids) - sequence.num_computed_tokens)
+        if sequence.num_cached_tokens is None:
+            sequence.num_cached_tokens = min(sequence.num_computed_tokens, sequence.num_prompt_tokens)
+            self._counters.starts += 1
+            self._counters.prefix_cache_queries += len(sequence.token_ids)
+            self._counters.prefix_cache_hits += sequence.num_cached_tokens
+
+    # -- Suspects ------------------------------------------------------------------------------------------------------
+
+    def _runs_suspect(self) -> bool:
+        """Whether the running sequence is one that nobody may run beside."""
+        running = self._roster.running
+        return bool(running) and is_suspect(running[0])
+
+    def _prepares_for_suspect(self) -> bool:
+        """Whether the worker prepares something for sequences that nobody may run beside."""
+        preparation = self._preparations.only_pending
+        return preparation is not None and any(map(is_suspect, self._roster.waiting_for(preparation)))
+
+    # -- What a sequence need not compute ------------------------------------------------------------------------------
+
+    def _find_prefixes(self, sequence: Sequence) -> list[Prefix]:
+        """What a starting sequence can share or load: what is known of its tokens, but for what is on the host and not
+        worth loading.
+        """
+        found = self._memory.find(sequence)
+        if not self._config.num_host_blocks:
+            return found
+        num_here = num_computed(found)
+        num_on_host = sum(prefix.owner is None for prefix in found[num_here:])
+        if sequence.host_slots or not self._is_worth_loading(num_here, num_on_host):
+            # What is not here, it brings along itself, or computes sooner than it could be brought.
+            del found[num_here:]
+        return found
+
+    def _is_worth_loading(self, num_blocks_here: int, num_blocks: int) -> bool:
+        block_size = self._config.block_size
+        if not num_blocks or not self._step_times.is_known:
+            return True
+        seconds = num_blocks * self._config.seconds_per_swapped_block
+        return seconds <= self._step_times.chunk_seconds(num_blocks_here * block_size, num_blocks * block_size)

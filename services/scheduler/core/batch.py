@@ -1,0 +1,112 @@
+"""The batch of the step being planned: decodes, chunks of prompts under way, and sequences that start.
+
+A row counts its tokens as computed and gives its sequence the blocks they need, as soon as it is added. What it adds up
+besides is for the plan: which rows will sample, and the work of attention.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from .budget import StepBudget
+from .kv_memory import KVMemory
+from .pacing import pairs
+from .plan import U32, NewSequence, Rows
+from .preemption import Preemption
+from .sequence import Sequence, Status
+
+
+class Batch:
+    """One step's, made anew for each."""
+
+    __slots__ = ("_block_size", "_memory", "new_sequences", "num_pairs", "rows", "sampling_wire_ids")
+
+    def __init__(self, block_size: int, memory: KVMemory) -> None:
+        self.rows = Rows()
+        self.new_sequences: list[NewSequence] = []
+        self.sampling_wire_ids: array[int] = array(U32)  # of the rows that will sample
+        self.num_pairs = 0.0
+        self._block_size = block_size
+        self._memory = memory
+
+    def add_decodes(self, running: list[Sequence], preemption: Preemption) -> list[Sequence]:
+        """A row for every sequence with one token left to compute. Returns the sequences that have more than one.
+
+        The hot loop of a step: what `_add_row` does, for rows of one token, without its calls.
+        """
+        prefills: list[Sequence] = []
+        rows, memory, block_size = self.rows, self._memory, self._block_size
+        last_slot = block_size - 1
+        new_block_ids, offsets = rows.new_block_ids, rows.new_block_offsets
+        add_wire_id, add_slot, add_position = rows.wire_ids.append, rows.slots.append, rows.num_computed_tokens.append
+        # Preemption takes sequences off the end meanwhile, none of which has a row yet.
+        for sequence in running:
+            num_tokens = sequence.num_planned_tokens
+            if num_tokens >= sequence.max_num_tokens:
+                continue
+            position = sequence.num_computed_tokens
+            if num_tokens - position > 1:
+                prefills.append(sequence)
+                continue
+            slot = position % block_size
+            if slot == 0:
+                if not preemption.make_room(sequence):
+                    continue
+                offsets.extend([len(new_block_ids)] * (len(rows) + 1 - len(offsets)))
+                new_block_ids.extend(memory.extend(sequence, 1))
+            elif slot == last_slot:
+                memory.extend(sequence, 1)
+            else:
+                sequence.num_computed_tokens = position + 1
+            sequence.num_planned_tokens = num_tokens + 1
+            add_wire_id(sequence.wire_id)
+            add_slot(sequence.slot)
+            add_position(position)
+        num_rows = len(rows)
+        offsets.extend([len(new_block_ids)] * (num_rows + 1 - len(offsets)))
+        rows.num_scheduled_tokens.extend([1] * num_rows)
+        self.sampling_wire_ids.extend(rows.wire_ids)
+        self.num_pairs += sum(rows.num_computed_tokens) + num_rows
+        return [sequence for sequence in prefills if sequence.status is Status.RUNNING]
+
+    def add_prefills(self, prefills: list[Sequence], budget: StepBudget) -> None:
+        """Chunks of the prompts under way, in order. They take no one's blocks: admission has seen to it that all of
+        them fit, and where decodes have grown into that room since, they wait.
+        """
+        for sequence in prefills:
+            room = min(budget.max_chunk(sequence), self._memory.num_slots_free(sequence))
+            chunk = min(sequence.num_uncomputed_tokens, room)
+            if chunk > 0:
+                budget.take(sequence, chunk)
+                self._add_row(sequence, chunk)
+
+    def add_new(self, sequence: Sequence, num_tokens: int) -> None:
+        """The first tokens of a sequence that the worker does not know yet. It is told of all its blocks at once."""
+        num_computed_tokens = sequence.num_computed_tokens
+        self._add_row(sequence, num_tokens, is_new=True)
+        self.new_sequences.append(
+            NewSequence(
+                sequence,
+                sequence.wire_id,
+                sequence.slot,
+                num_computed_tokens,
+                sequence.block_ids.copy(),
+                sequence.num_prompt_logprobs + 1 if sequence.wants_prompt_logprobs else None,
+            )
+        )
+
+    def _add_row(self, sequence: Sequence, num_tokens: int, is_new: bool = False) -> None:
+        """The next `num_tokens` of a running sequence."""
+        rows, position = self.rows, sequence.num_computed_tokens
+        new_blocks = self._memory.extend(sequence, num_tokens)
+        rows.wire_ids.append(sequence.wire_id)
+        rows.slots.append(sequence.slot)
+        rows.num_scheduled_tokens.append(num_tokens)
+        rows.num_computed_tokens.append(position)
+        if not is_new:
+            rows.new_block_ids.extend(new_blocks)
+        rows.new_block_offsets.append(len(rows.new_block_ids))
+        self.num_pairs += pairs(position, num_tokens)
+        if sequence.num_computed_tokens == sequence.num_planned_tokens:
+            sequence.num_planned_tokens += 1
+            self.sampling_wire_ids.append(sequence.wire_id)

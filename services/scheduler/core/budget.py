@@ -1,0 +1,50 @@
+"""What prompts may take of a step."""
+
+from __future__ import annotations
+
+import math
+
+from .config import CoreConfig
+from .pacing import StepTimes
+from .sequence import Sequence
+
+# Tokens of prompts whose log probabilities are wanted, in a step: keeps its result under half a megabyte (172 bytes for
+# each, with 20 of the likeliest) and the output layer's work for them bounded.
+_MAX_PROMPT_LOGPROBS = 2048
+
+
+class StepBudget:
+    """What is left of a step for prompts: tokens, those among them whose log probabilities are wanted, and time, as
+    none of those that decode beside them is to wait longer than the target for its next token, or than twice as long as
+    it would without prompts.
+    """
+
+    def __init__(self, config: CoreConfig, step_times: StepTimes, num_decodes: int, num_pairs: float) -> None:
+        self.tokens = config.max_num_batched_tokens - num_decodes
+        self._prompt_logprobs = _MAX_PROMPT_LOGPROBS
+        self._step_times = step_times
+        self._seconds = math.inf
+        if config.target_tbt_s is not None and num_decodes and step_times.is_known:
+            decodes = step_times.seconds(num_decodes, num_pairs)
+            self._seconds = max(config.target_tbt_s - decodes, decodes)
+
+    def max_chunk(self, sequence: Sequence) -> int:
+        """Of a sequence's next tokens, those that the step has room for."""
+        num_tokens = self._max_tokens(sequence.num_computed_tokens)
+        return min(num_tokens, self._prompt_logprobs) if sequence.wants_prompt_logprobs else num_tokens
+
+    def take(self, sequence: Sequence, num_tokens: int) -> None:
+        """For the next tokens of a sequence, which are not counted as computed yet."""
+        self.tokens -= num_tokens
+        if sequence.wants_prompt_logprobs:
+            self._prompt_logprobs -= num_tokens
+        if self._seconds != math.inf:
+            self._seconds -= self._step_times.chunk_seconds(sequence.num_computed_tokens, num_tokens)
+
+    def _max_tokens(self, position: int) -> int:
+        """From `position` on. One at least while there is any time, so that no prompt is held up for good."""
+        if self._seconds == math.inf:
+            return self.tokens
+        if self._seconds <= 0:
+            return 0
+        return min(self.tokens, max(1, self._step_times.max_chunk(position, self._seconds)))

@@ -1,0 +1,50 @@
+"""Workers that are lost, and the sequences they may have died of.
+
+A sequence that kills its workers is found, and those beside it go on: one that loses several in a row is a suspect,
+tried apart from all others, and then given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from .outcome import FinishedSequence
+from .roster import Roster
+from .sequence import ErrorKind, Failure, FinishReason, Preparation, Sequence
+
+# Losses of a worker in a row, without a new token, after which a sequence is a suspect: nothing is prepared and nobody
+# runs beside it until it brings one; and after which it fails.
+_LOSSES_BEFORE_SUSPICION = 2
+_LOSSES_BEFORE_FAILURE = 3
+
+
+def is_suspect(sequence: Sequence) -> bool:
+    """Whether its workers may have died of it."""
+    return sequence.num_losses >= _LOSSES_BEFORE_SUSPICION
+
+
+def lose_worker(
+    roster: Roster, in_flight_wire_ids: Container[int], preparing: list[Preparation]
+) -> list[FinishedSequence]:
+    """Counts the loss against those that the worker computed or prepared something for. Running ones wait to be planned
+    anew, but for those lost too often, which end; these are returned.
+    """
+    finished = []
+    # It prepares one after the other, so the first is what it may have died of.
+    for sequence in roster.waiting_for(preparing[0]) if preparing else []:
+        sequence.num_losses += 1
+        if sequence.num_losses >= _LOSSES_BEFORE_FAILURE:
+            finished.append(_give_up(roster, sequence))
+    for sequence in reversed(roster.running.copy()):
+        sequence.num_losses += sequence.wire_id in in_flight_wire_ids
+        if sequence.num_losses >= _LOSSES_BEFORE_FAILURE:
+            finished.append(_give_up(roster, sequence))
+        else:
+            roster.requeue(sequence)
+    return finished
+
+
+def _give_up(roster: Roster, sequence: Sequence) -> FinishedSequence:
+    roster.remove(sequence)
+    message = f"{sequence.num_losses} workers in a row were lost while they worked on this request"
+    return FinishedSequence(sequence, FinishReason.ERROR, Failure(ErrorKind.INTERNAL, message))

@@ -1,0 +1,106 @@
+"""What a step's result means: for its sequences, which move on or end, and for their owners.
+
+The functions below take one part of a result each, in the order in which `Scheduler.apply` calls them. Whatever is of
+a sequence that has ended or was preempted finds nobody under its wire id, and is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .kv_memory import KVMemory, Moves
+from .plan import PromptLogprobs, StepResult
+from .roster import Roster
+from .sequence import Failure, FinishReason, Sequence
+
+# Sequence, index in its output, token id, and place in the StepResult's columns. One for each row of each step, and a
+# plain tuple is made in a seventh of the time of a named one.
+NewToken = tuple[Sequence, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedSequence:
+    sequence: Sequence
+    reason: FinishReason
+    failure: Failure | None = None
+    embedding: bytes | None = None  # of one that was pooled
+
+
+@dataclass(slots=True)
+class StepOutcome:
+    """What a step's result means for the owners of its sequences."""
+
+    prompt_logprobs: list[tuple[Sequence, PromptLogprobs]] = field(default_factory=list)
+    tokens: list[NewToken] = field(default_factory=list)
+    finished: list[FinishedSequence] = field(default_factory=list)
+
+
+def fail_sequences(result: StepResult, roster: Roster, memory: KVMemory, outcome: StepOutcome) -> None:
+    """Ends those that failed in the worker, and takes what they have computed out of others' reach."""
+    for wire_id, failure in result.errors:
+        sequence = roster.by_wire_id.get(wire_id)
+        if sequence is not None:
+            memory.distrust(sequence)
+            roster.remove(sequence)
+            outcome.finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
+
+
+def publish_blocks(moves: Moves, roster: Roster, memory: KVMemory) -> None:
+    """Others find the blocks that the step filled from now on, and those who waited for them go on. Before its tokens:
+    the last one ends a sequence, and its blocks go back to the pool.
+    """
+    for sequence, wire_id, num_blocks in moves.filled:
+        if sequence.wire_id == wire_id:
+            for prefix in memory.publish(sequence, num_blocks):
+                roster.wake(prefix)
+
+
+def take_prompt_logprobs(result: StepResult, roster: Roster, outcome: StepOutcome) -> None:
+    """Raises ValueError where entries are missing, or come twice."""
+    for entries in result.prompt_logprobs:
+        sequence = roster.by_wire_id.get(entries.wire_id)
+        if sequence is None:
+            continue
+        num_known = sequence.num_prompt_logprobs + entries.num_tokens
+        if entries.first_position != sequence.num_prompt_logprobs + 1 or num_known >= sequence.num_prompt_tokens:
+            raise ValueError(f"log probabilities came of prompt tokens from {entries.first_position} on, out of turn")
+        sequence.num_prompt_logprobs = num_known
+        outcome.prompt_logprobs.append((sequence, entries))
+
+
+def append_tokens(result: StepResult, roster: Roster, outcome: StepOutcome) -> None:
+    """The tokens sampled, and which are their sequences' last. As hot as planning decodes.
+
+    Raises ValueError where a sequence was to bring a vector.
+    """
+    by_wire_id, tokens = roster.by_wire_id, outcome.tokens
+    for index, (wire_id, token_id) in enumerate(zip(result.wire_ids, result.token_ids, strict=True)):
+        sequence = by_wire_id.get(wire_id)
+        if sequence is None:
+            continue
+        token_ids = sequence.token_ids
+        num_tokens = len(token_ids)
+        token_ids.append(token_id)
+        tokens.append((sequence, num_tokens - sequence.num_prompt_tokens, token_id, index))
+        if token_id in sequence.stop_token_ids:
+            reason = FinishReason.STOP
+        elif num_tokens + 1 >= sequence.max_num_tokens:
+            if sequence.request.pooling is not None:
+                raise ValueError(f"the result of step {result.step_id} brings a token where a vector was to come")
+            reason = FinishReason.LENGTH
+        else:
+            continue
+        roster.remove(sequence)
+        outcome.finished.append(FinishedSequence(sequence, reason))
+
+
+def take_vectors(result: StepResult, roster: Roster, outcome: StepOutcome) -> None:
+    """Those of pooled sequences, which end with them. Raises ValueError where a sequence was to bring a token."""
+    for wire_id, embedding in result.pooled:
+        sequence = roster.by_wire_id.get(wire_id)
+        if sequence is None:
+            continue
+        if sequence.request.pooling is None:
+            raise ValueError(f"the result of step {result.step_id} brings a vector where a token was to come")
+        roster.remove(sequence)
+        outcome.finished.append(FinishedSequence(sequence, FinishReason.STOP, embedding=embedding))

@@ -1,0 +1,57 @@
+"""Who gives way when blocks run out: the last by rank, so that the first always finishes. What it has computed is
+copied to the host where that is better than to compute it again.
+"""
+
+from __future__ import annotations
+
+from .config import CoreConfig, PreemptionMode
+from .counters import Counters
+from .kv_memory import KVMemory
+from .pacing import StepTimes
+from .roster import Roster
+from .sequence import Sequence
+
+
+class Preemption:
+    def __init__(
+        self, config: CoreConfig, roster: Roster, memory: KVMemory, step_times: StepTimes, counters: Counters
+    ) -> None:
+        self._config = config
+        self._roster = roster
+        self._memory = memory
+        self._step_times = step_times
+        self._counters = counters
+
+    def make_room(self, sequence: Sequence) -> bool:
+        """Sees to it that a block is free if the next token of `sequence` needs one: the last by rank give theirs
+        up. False if that was the sequence itself.
+        """
+        while self._memory.num_blocks_short(sequence, 1) > self._memory.pool.num_free:
+            if self.preempt_last() is sequence:
+                return False
+        return True
+
+    def preempt_last(self) -> Sequence:
+        """The last running sequence gives way; it waits to be recomputed, or brought back from the host."""
+        victim = self._roster.running[-1]
+        self._counters.preemptions += 1
+        if self._is_worth_saving(victim):
+            self._memory.swap_out(victim)
+        self._roster.requeue(victim)
+        return victim
+
+    def _is_worth_saving(self, sequence: Sequence) -> bool:
+        """Whether there is room on the host for what it has computed, and to copy that there and back takes less time
+        than to compute it again.
+        """
+        num_tokens = self._memory.num_tokens_to_save(sequence)
+        num_blocks = -(-num_tokens // self._config.block_size)
+        mode = self._config.preemption_mode
+        if not sequence.request.can_resume:
+            return False
+        if mode is PreemptionMode.RECOMPUTE or not 0 < num_blocks <= self._memory.host.num_free:
+            return False
+        if mode is not PreemptionMode.AUTO or not self._step_times.is_known:
+            return True
+        seconds = 2 * num_blocks * self._config.seconds_per_swapped_block
+        return seconds <= self._step_times.chunk_seconds(0, num_tokens)

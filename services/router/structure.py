@@ -14,6 +14,8 @@ from shared.grammar import GrammarError
 
 # Between the tokens of JSON. Without a bound, a model that has lost its way writes spaces until its limit comes.
 _WHITESPACE = r"[ \t]{0,2}|\r?\n[ \t]{0,64}"
+# As the library takes them with a schema.
+JSON_OPTIONS: Any = {"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE}
 
 
 class StructureKind(Enum):
@@ -56,8 +58,7 @@ class Structure:
 def _json_grammar(schema: Any) -> str:
     from llguidance import LLMatcher
 
-    options: Any = {"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE}
-    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS)
 
 
 def _regex_grammar(regex: str) -> str:

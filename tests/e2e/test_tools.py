@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import jsonschema
 import openai
 from openai.types.chat import ChatCompletionMessageParam, ChatCompletionToolUnionParam
 
@@ -53,3 +57,21 @@ def test_a_conversation_with_calls_goes_on(server: Server) -> None:
         max_tokens=16,
     )
     assert answer.choices[0].finish_reason in ("stop", "length")
+
+
+def test_beside_a_structure_an_answer_is_calls_or_the_structure(server: Server) -> None:
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    number = {"type": "object", "properties": {"sum": {"type": "integer", "maximum": 99}}, "required": ["sum"]}
+    schema = number | {"additionalProperties": False}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "number", "schema": schema}}
+    answer = client.chat.completions.create(
+        model=server.model, messages=[QUESTION], tools=[WEATHER], response_format=form, n=8, temperature=1.5, seed=1,
+        max_tokens=120,
+    )  # fmt: skip
+    for choice in answer.choices:
+        if choice.finish_reason == "tool_calls":
+            assert choice.message.content is None
+            assert [call.function.name for call in choice.message.tool_calls or [] if call.type == "function"]
+        elif choice.finish_reason == "stop":
+            jsonschema.Draft202012Validator(number).validate(json.loads(choice.message.content or ""))
+    assert {choice.finish_reason for choice in answer.choices} & {"tool_calls", "stop"}

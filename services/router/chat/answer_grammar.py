@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.chat.parsers.reasoning import ReasoningForm
-from services.router.structure import literal_regex
+from services.router.structure import JSON_OPTIONS, literal_regex
 
 # A structure's own grammar, as rules name it.
 _STRUCTURE = "structure"
@@ -19,9 +19,6 @@ _REASONING = """\
 thoughts: {of_token}spelled
 spelled[lazy]: /(?s:.*){end}/
 breaks: /\\n{{0,2}}/
-"""
-_OF_TOKEN = """\
-TEXT: /(?s:.*)/ & ~/(?s:.*){end}(?s:.*)/
 """
 
 
@@ -84,15 +81,19 @@ class AnswerForm:
     def _reasoning(self, form: ReasoningForm) -> str:
         end, end_id = literal_regex(form.end), self.tags.token_ids.get(form.end)
         begin_id = self.tags.token_ids.get(form.begin)
-        rules = _REASONING.format(end=end, of_token="" if end_id is None else f"TEXT <[{end_id}]> | ")
-        if end_id is not None:
-            # What reads the answer does not care how the tag was written: the text before the token must not spell it.
-            rules += _OF_TOKEN.format(end=end)
+        # What reads the answer does not care how the tag was written. Where it is spelled, the lazy rule has ended.
+        of_token = "" if end_id is None else f"/(?s:.*)/ <[{end_id}]> | "
+        rules = _REASONING.format(end=end, of_token=of_token)
         if not self.is_inside:
             rules += f"begin: /\\n{{0,2}}/ {self.tags.rule(form.begin)}\n"
         elif begin_id is not None:
             rules += f"begin_token: <[{begin_id}]>\n"
         return rules
+
+
+def schema_grammar(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """One of the grammars that rules name with @."""
+    return {"name": name, "json_schema": {**schema, "x-guidance": JSON_OPTIONS}}
 
 
 def _named(grammar: str, name: str) -> list[dict[str, Any]]:

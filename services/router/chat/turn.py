@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.chat.answer_grammar import AnswerForm, Tags
+from services.router.chat.call_grammar import calls_grammar
 from services.router.chat.forms import FormChoice, ModelForms
 from services.router.chat.parsers import forced
-from services.router.chat.parsers.form import openai_id
+from services.router.chat.parsers.alternatives import calls_or_content
+from services.router.chat.parsers.form import ToolForm, openai_id
 from services.router.chat.parsers.plain import PLAIN
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextPlan
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
 from services.router.chat.tools import ToolMode, check_tools
+from services.router.errors import ApiError, ErrorKind
 from services.router.model import ServedModel
 from services.router.structure import Structure
 
@@ -39,8 +42,8 @@ class Turn:
         """`prompt`: the rendered one."""
         choice, tools = self.request.tool_choice, self.request.tools
         reasoning = self.forms.reasoning
-        form = self.forms.tools if tools and choice.mode is ToolMode.AUTO and self.structure is None else None
-        calls = None if form is None else form.read
+        form = self.free_form
+        calls = None if form is None else form.read if self.structure is None else calls_or_content(form)
         if choice.mode is ToolMode.REQUIRED:
             calls = forced.required
         elif choice.mode is ToolMode.NAMED:
@@ -75,7 +78,17 @@ class Turn:
         """What the texts that `plan` reads may be beside the structure."""
         ids = {tag: model.tokenizer.vocabulary.token_id(tag) for tag in plan.tags}
         tags = Tags({tag: token_id for tag, token_id in ids.items() if token_id is not None})
-        return AnswerForm(tags, plan.reasoning, plan.is_inside)
+        calls = None
+        if self.structure is not None and self.free_form is not None:
+            several = self.request.tool_choice.parallel
+            calls = calls_grammar(self.request.tools, self.free_form, tags, several=several)
+        return AnswerForm(tags, plan.reasoning, plan.is_inside, calls)
+
+    @property
+    def free_form(self) -> ToolForm | None:
+        """The form in which the model may call as it likes; None where it may not."""
+        may_call = self.request.tools and self.request.tool_choice.mode is ToolMode.AUTO
+        return self.forms.tools if may_call else None
 
     @property
     def is_continued(self) -> bool:
@@ -101,7 +114,9 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
         structure = await model.tokenizer.threads.run(_MANY_CHARS, lambda: _checked(request))
     else:
         structure = None
-    structure = structure or request.options.structure
+    is_forced, structure = structure is not None, structure or request.options.structure
+    if structure is not None and request.tools and request.tool_choice.mode is ToolMode.AUTO:
+        _check_shape(forms, structure)
     # With `none`, the model is not told of tools that it must not call.
     tools = () if request.tool_choice.mode is ToolMode.NONE else request.tools
     messages, template_tools = request.messages, None
@@ -111,7 +126,7 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
         template_tools = [tool.to_template() for tool in tools]
     elif tools and template is not None:
         # A grammar's own form needs no example: nothing else can be written.
-        form = forms.tools if structure is None else None
+        form = None if is_forced else forms.tools
         text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
         messages = with_instructions(messages, text, template)
     return Turn(request, forms, messages, template_tools, request.template_kwargs, structure)
@@ -120,6 +135,16 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
 def _checked(request: ChatRequest) -> Structure | None:
     check_tools(request.tools, request.tool_choice, request.tool_path)
     return structure_of(request.tools, request.tool_choice, request.tool_path)
+
+
+def _check_shape(forms: ModelForms, structure: Structure) -> None:
+    """Raises ApiError where calls cannot be made in the structure's place."""
+    if forms.tools is not None and forms.tools.shape is None:
+        message = (
+            f"Invalid '{structure.param}': this model writes calls in a form that cannot stand beside a structure. "
+            "Use 'tool_choice' 'none' or 'required', or ask for the structure without 'tools'."
+        )
+        raise ApiError(ErrorKind.UNSUPPORTED, message, structure.param)
 
 
 def _has_calls(message: Mapping[str, Any]) -> bool:

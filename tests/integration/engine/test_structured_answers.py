@@ -1,5 +1,5 @@
-"""Whole answers with a real model of random weights: reasoning comes first, the structure after it, and what reads the
-answer tells them apart.
+"""Whole answers with a real model of random weights: reasoning comes first, the structure or calls after it, and what
+reads the answer tells them apart.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import jsonschema
 import pytest
 
 from quire.inference.v1 import sampling_pb2
-from services.router.chat.answer_grammar import AnswerForm
-from services.router.chat.forms import REASONING_FORMS
+from services.router.chat.answer_grammar import AnswerForm, Tags
+from services.router.chat.call_grammar import calls_grammar
+from services.router.chat.forms import REASONING_FORMS, TOOL_FORMS
 from services.router.chat.message import Message
+from services.router.chat.parsers.alternatives import calls_or_content
 from services.router.chat.text_parser import TextParser, TextPlan
+from services.router.chat.tools import Tool
 from services.router.constraints import TokenConstraints
 from services.router.generation import ChoiceDelta
 from services.router.structure import Structure, StructureKind
@@ -83,3 +86,29 @@ def test_what_follows_reasoning_is_what_was_asked_for(
         assert jsonschema.Draft202012Validator(PERSON).is_valid(json.loads(message.content)), message.content
     assert any(message.reasoning for message in messages)
     assert {engine.ends[key] for key in range(12)} <= {FinishReason.STOP, FinishReason.LENGTH}
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", ["hermes", "plain", "qwen3_coder"])
+def test_an_answer_is_calls_of_the_tools_or_what_was_asked_for(directory: Path, grammars: Grammars, name: str) -> None:
+    form, tools = TOOL_FORMS[name], (Tool("get_weather"), Tool("get_time"))
+    calls = calls_grammar(tools, form, Tags({}), several=True)
+    grammar = AnswerForm(Tags({}), calls=calls).around(STRUCTURE.to_grammar())
+    engine, chance = Engine(make(directory, grammars, num_blocks=48, max_num_batched_tokens=24), 2), random.Random(1)
+    # Closing brackets and quotes, so that objects end.
+    closing = tends_to(*(token_id for text in ('"', "}", "]") for token_id in tokenizer().encode(text).ids), bias=3.0)
+    for key in range(24):
+        prompt = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 40))]
+        engine.submit(key, prompt, TokenConstraints(grammar), 250, seed=key, **closing)
+    engine.run()
+    plan = TextPlan(calls=calls_or_content(form), functions={tool.name: None for tool in tools})
+    ended = [key for key in range(24) if engine.ends[key] is FinishReason.STOP]
+    messages = [message_of(plan, engine.outputs[key]) for key in ended]
+    for message in messages:
+        if message.tool_calls:
+            assert {call.name for call in message.tool_calls} <= {"get_weather", "get_time"}
+            assert all(isinstance(json.loads(call.arguments), dict) for call in message.tool_calls)
+            assert not message.content.strip()
+        else:
+            assert jsonschema.Draft202012Validator(PERSON).is_valid(json.loads(message.content)), message.content
+    assert {bool(message.tool_calls) for message in messages} == {True, False}

@@ -87,8 +87,9 @@ def test_tags_that_are_spelled_are_tags_all_the_same(are_tokens: bool, is_inside
     assert accepts(form, X, ids_of(f'{start}Hm </thin> </think>\n\n{{"x": 1}}', tags_are_tokens=False))
     assert not accepts(form, X, ids_of(f'{start}Hm </think>So: </think>{{"x": 1}}', tags_are_tokens=False))
     if are_tokens:
-        spelled = ids_of(f"{start}Hm </think>So: ", tags_are_tokens=False)
-        assert not accepts(form, X, [*spelled, *ids_of('</think>{"x": 1}')])
+        for text in ("Hm </think>", "Hm </think>So: "):
+            spelled = ids_of(f"{start}{text}", tags_are_tokens=False)
+            assert not accepts(form, X, [*spelled, *ids_of('</think>{"x": 1}')])
 
 
 def test_a_structure_with_nothing_around_it_is_its_own_grammar() -> None:

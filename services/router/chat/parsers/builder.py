@@ -24,6 +24,7 @@ class MessageBuilder:
         "hidden_tokens",
         "num_left_by_reasoning",
         "reasoning_is_over",
+        "takes_content",
     )
 
     def __init__(self, new_id: Ids, max_calls: int | None = None, hidden_tokens: tuple[str, ...] = ()) -> None:
@@ -32,6 +33,8 @@ class MessageBuilder:
         self._new_id = new_id
         self._max_calls = max_calls
         self.hidden_tokens = hidden_tokens
+        # Not where a grammar leaves nothing but calls: what is none is the beginning of one that was cut.
+        self.takes_content = True
         # Whether there was any reasoning, and whether there will be no more.
         self.has_reasoned = False
         self.reasoning_is_over = False
@@ -49,7 +52,8 @@ class MessageBuilder:
         return self._num_calls > 0
 
     def content(self, text: str) -> None:
-        self._content.append(text)
+        if self.takes_content:
+            self._content.append(text)
 
     def reasoning(self, text: str) -> None:
         self._reasoning.append(text)
@@ -58,7 +62,7 @@ class MessageBuilder:
         """Content that looked like a call for a while."""
         for token in self.hidden_tokens:
             text = text.replace(token, "")
-        self._content.append(text)
+        self.content(text)
 
     def begin_call(self, name: str) -> None:
         self._num_calls += 1

@@ -19,7 +19,7 @@ import re
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import NAME, read_value
 
 _ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
@@ -78,5 +78,5 @@ def _write_v31(calls: list[tuple[str, str]]) -> str:
     return _ALL_BEGIN + "".join(f"{_BEGIN}{name}{_SEPARATOR}{arguments}{_END}" for name, arguments in calls) + _ALL_END
 
 
-DEEPSEEK_V3 = ToolForm(_read, _write_v3, _TOKENS)
-DEEPSEEK_V31 = ToolForm(_read, _write_v31, _TOKENS)
+DEEPSEEK_V3 = ToolForm(_read, _write_v3, _TOKENS, shape=Marked(_ALL_BEGIN))
+DEEPSEEK_V31 = ToolForm(_read, _write_v31, _TOKENS, shape=Marked(_ALL_BEGIN))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import read_call
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -35,4 +35,4 @@ def _write(calls: list[tuple[str, str]]) -> str:
     return "\n".join(f'{_BEGIN}\n{{"name": "{name}", "arguments": {arguments}}}\n{_END}' for name, arguments in calls)
 
 
-HERMES = ToolForm(_read, _write, (_BEGIN, _END))
+HERMES = ToolForm(_read, _write, (_BEGIN, _END), shape=Marked(_BEGIN))

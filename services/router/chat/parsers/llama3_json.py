@@ -10,13 +10,22 @@ from __future__ import annotations
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.form import Functions, Objects, ToolForm
 from services.router.chat.parsers.json_call import read_call
 
 _TAG = "<|python_tag|>"
 
 
 def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+    yield from _read_first(feed, builder, functions)
+    while (yield from content_until(feed, builder, (_TAG,))):
+        yield from feed.all(SPACE)
+        if not (yield from _read_objects(feed, builder, None)):
+            builder.no_call(feed.recorded())
+
+
+def _read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+    """Calls without the token, of which JSON that is none is content."""
     feed.record()
     yield from feed.all(SPACE)
     if (yield from feed.peek()) == "{":
@@ -24,10 +33,6 @@ def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[
             builder.no_call(feed.recorded())
     else:
         feed.put_back(feed.recorded())
-    while (yield from content_until(feed, builder, (_TAG,))):
-        yield from feed.all(SPACE)
-        if not (yield from _read_objects(feed, builder, None)):
-            builder.no_call(feed.recorded())
 
 
 def _read_objects(feed: Feed, builder: MessageBuilder, names: Functions | None) -> Reading[bool]:
@@ -51,4 +56,4 @@ def _write(calls: list[tuple[str, str]]) -> str:
     return "; ".join(f'{{"name": "{name}", "parameters": {arguments}}}' for name, arguments in calls)
 
 
-LLAMA3_JSON = ToolForm(_read, _write, (_TAG,))
+LLAMA3_JSON = ToolForm(_read, _write, (_TAG,), shape=Objects(_read_first, "parameters", "; "))

@@ -14,7 +14,7 @@ import string
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import NAME, read_calls, read_value
 
 _BEGIN, _CALL_ID, _ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
@@ -60,4 +60,4 @@ def _write(calls: list[tuple[str, str]]) -> str:
     return "".join(f"{_BEGIN}{name}{arguments}" for name, arguments in calls)
 
 
-MISTRAL = ToolForm(_read, _write, (_BEGIN, _CALL_ID, _ARGS), mistral_id)
+MISTRAL = ToolForm(_read, _write, (_BEGIN, _CALL_ID, _ARGS), mistral_id, Marked(_BEGIN))

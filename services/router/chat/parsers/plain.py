@@ -11,7 +11,7 @@ from __future__ import annotations
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import rest_is_content
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.form import Functions, Objects, ToolForm
 from services.router.chat.parsers.json_call import read_call, read_calls
 
 _FENCE = "```"
@@ -42,4 +42,4 @@ def _write(calls: list[tuple[str, str]]) -> str:
     return written[0] if len(written) == 1 else f"[{', '.join(written)}]"
 
 
-PLAIN = ToolForm(_read, _write)
+PLAIN = ToolForm(_read, _write, shape=Objects(_read, "arguments"))

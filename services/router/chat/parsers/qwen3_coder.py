@@ -22,7 +22,7 @@ from services.router.chat.arguments import parsed_arguments
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import NAME
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
@@ -122,4 +122,21 @@ def _parameters(arguments: str) -> str:
     return "".join(f"{_PARAMETER}{key}>\n{text}\n{_PARAMETER_END}\n" for key, text in texts.items())
 
 
-QWEN3_CODER = ToolForm(_read, _write, (_BEGIN, _END))
+def _rules(expression: Callable[[str], str], several: bool) -> str:
+    """Values are any text: their types are nobody's but the function's."""
+    begin, end = expression(f"{_BEGIN}\n{_FUNCTION}"), expression(f"{_FUNCTION_END}\n{_END}")
+    further = r'("\n" call)*' if several else ""
+    return (
+        f"calls: call {further}\n"
+        rf'call: {begin} name ">\n" parameter* {end}'
+        "\n"
+        rf'parameter: {expression(_PARAMETER)} KEY value "\n"'
+        "\n"
+        r"KEY: /[^>\n]+/"
+        "\n"
+        r"value[lazy]: />\n(?s:.*)<\/parameter>/"
+        "\n"
+    )
+
+
+QWEN3_CODER = ToolForm(_read, _write, (_BEGIN, _END), shape=Marked(_BEGIN, _rules))

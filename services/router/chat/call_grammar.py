@@ -1,0 +1,61 @@
+"""Calls in a model's own form as a grammar, where they may be made in the place of a structure.
+
+The names are those of the tools; arguments are any JSON object, as where there is no structure: what is free to call is
+not held to schemas, and none is too large or beyond the library.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from services.router.chat.answer_grammar import Calls, Tags, quoted, schema_grammar
+from services.router.chat.parsers.form import Marked, Objects, ToolForm
+from services.router.chat.tools import Tool
+
+# Stand for a name and for arguments in what a form writes.
+_NAME, _ARGUMENTS = "\x00", "\x01"
+
+
+def calls_grammar(tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several: bool) -> Calls:
+    """`form`: with a shape."""
+    if isinstance(form.shape, Objects):
+        return _objects(form.shape, [tool.name for tool in tools], several)
+    assert isinstance(form.shape, Marked)
+    names = f"name: {' | '.join(quoted(tool.name) for tool in tools)}\n"
+    parts = re.compile("|".join(map(re.escape, (*form.tokens, _NAME, _ARGUMENTS))))
+
+    def expression(text: str) -> str:
+        terms, at = [], 0
+        for match in parts.finditer(text):
+            terms.append(quoted(text[at : match.start()]))
+            terms.append({_NAME: "name", _ARGUMENTS: "@arguments"}.get(match[0]) or tags.rule(match[0]))
+            at = match.end()
+        terms.append(quoted(text[at:]))
+        return " ".join(term for term in terms if term != '""')
+
+    if form.shape.rules is not None:
+        return Calls(names + form.shape.rules(expression, several))
+    call = (_NAME, _ARGUMENTS)
+    # What stands before one call's arguments and after them, and what stands between two calls'.
+    before, after = form.write([call]).split(_ARGUMENTS)
+    _, between, _ = form.write([call, call]).split(_ARGUMENTS)
+    further = f"({expression(between + _ARGUMENTS)})*" if several else ""
+    rules = f"calls: {expression(before + _ARGUMENTS)} {further} {expression(after)}\n"
+    return Calls(names + rules, (schema_grammar("arguments", {"type": "object"}),))
+
+
+def _objects(shape: Objects, names: list[str], several: bool) -> Calls:
+    call = {
+        "type": "object",
+        "properties": {"name": {"enum": names}, shape.arguments: {"type": "object"}},
+        "required": ["name", shape.arguments],
+        "additionalProperties": False,
+    }
+    one = schema_grammar("call", call)
+    if not several:
+        return Calls("calls: @call\n", (one,))
+    if shape.separator is None:
+        array = schema_grammar("array", {"type": "array", "minItems": 1, "items": call})
+        return Calls("calls: @call | @array\n", (one, array))
+    return Calls(f"calls: @call ({quoted(shape.separator)} @call)*\n", (one,))

@@ -27,7 +27,11 @@ PROG = "quire run-batch"
 DESCRIPTION = """\
 Answers a file of requests in OpenAI's batch format: a JSON object with custom_id, method, url and body per line.
 Answers stand in the order of the requests. A run that was stopped or killed goes on where it was when it is started
-again with the same files. Without --base-url it starts a stack of its own, which takes quire serve's options."""
+again with the same files; what was answered by then is not asked again, whether well or by an error. Without
+--base-url it starts a stack of its own, which takes quire serve's options.
+
+Exit status: 0 where every answer is a good one, 1 where one is an error or the run could not go on, 2 for options that
+make no sense, 130 where it was interrupted."""
 STANDARD_INPUT = "-"
 # The stack listens on a socket that nobody else knows.
 ADDRESS = frozenset({"host", "port"})

@@ -112,6 +112,7 @@ class CountTokensBody(Body):
             continue_final_message=is_prefilled,
             template_kwargs=thinking_kwargs(thinks, effort),
             tool_path=ToolPath("tools[{}]", "input_schema"),
+            clamps_max_tokens=True,
         )
 
     def _messages(self) -> list[dict[str, Any]]:
@@ -153,7 +154,9 @@ class CountTokensBody(Body):
 
 
 class MessagesBody(CountTokensBody):
-    max_tokens: int = Field(ge=1, description="The longest answer, in tokens.")
+    max_tokens: int = Field(
+        ge=1, description="The longest answer, in tokens; what the context leaves where that is less."
+    )
     stream: bool | None = Field(None, description="Whether the answer comes as server-sent events.")
     stop_sequences: list[str] | None = Field(
         None, description="Up to 16 strings of at most 512 characters, any of which ends the answer."

@@ -28,7 +28,7 @@ class ToolUseContent(Reply):
 
 
 Content = Annotated[TextContent | ThinkingContent | ToolUseContent, Field(discriminator="type")]
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopReason = Literal["end_turn", "max_tokens", "model_context_window_exceeded", "stop_sequence", "tool_use"]
 
 
 class AnthropicUsage(Reply):

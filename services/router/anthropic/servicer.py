@@ -35,7 +35,7 @@ class AnthropicServicer:
         self.metrics.ignored_fields["messages"] += body.num_ignored_fields
 
         def writer(model: ServedModel) -> AnthropicWriter:
-            return AnthropicWriter(model.info.name, body.shows_thinking)
+            return AnthropicWriter(model.info.name, body.shows_thinking, body.max_tokens)
 
         chat = await self.threads.run(parsing_work(request.data), body.to_chat)
         await self.chats.answer(chat, context, writer, stream=bool(body.stream))

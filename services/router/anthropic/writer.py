@@ -28,11 +28,13 @@ class AnthropicWriter:
 
     stream_type = EVENT_STREAM
 
-    def __init__(self, model: str, shows_thinking: bool) -> None:
-        """`shows_thinking`: otherwise thinking blocks are empty."""
+    def __init__(self, model: str, shows_thinking: bool, max_tokens: int = 0) -> None:
+        """`shows_thinking`: otherwise thinking blocks are empty. `max_tokens`: the request's; an answer that reaches a
+        limit before has reached the context's."""
         self._id = f"msg_{uuid.uuid4().hex}"
         self._model = model
         self._shows_thinking = shows_thinking
+        self._max_tokens = max_tokens
         self._segmenter = Segmenter()
         self._has_begun = False
         self._end: tuple[EndReason | None, str | int | None] = (None, None)
@@ -51,7 +53,7 @@ class AnthropicWriter:
         return "".join(parts).encode()
 
     def end(self, usage: Usage) -> bytes:
-        stop_reason, stop_sequence = _stop(*self._end)
+        stop_reason, stop_sequence = self._stop(*self._end, usage)
         delta = {"stop_reason": stop_reason, "stop_sequence": stop_sequence}
         return (_event("message_delta", delta=delta, usage=_usage(usage)) + _event("message_stop")).encode()
 
@@ -61,7 +63,19 @@ class AnthropicWriter:
     def whole(self, messages: list[Message], usage: Usage) -> bytes:
         (message,) = messages
         blocks = [self._block(segment, segment.text) for segment in segments_of(message)]
-        return dump(self._message(blocks, *_stop(message.end_reason, message.stop_reason), usage))
+        return dump(self._message(blocks, *self._stop(message.end_reason, message.stop_reason, usage), usage))
+
+    def _stop(
+        self, reason: EndReason | None, stop_reason: str | int | None, usage: Usage
+    ) -> tuple[str | None, str | None]:
+        """(stop_reason, stop_sequence)."""
+        if reason is None:
+            return None, None
+        if reason is EndReason.STOP and isinstance(stop_reason, str):
+            return "stop_sequence", stop_reason
+        if reason is EndReason.LENGTH and usage.completion_tokens < self._max_tokens:
+            return "model_context_window_exceeded", None
+        return _STOP_REASONS[reason], None
 
     def _message(
         self, blocks: list[dict[str, Any]], stop_reason: str | None, stop_sequence: str | None, usage: Usage
@@ -111,15 +125,6 @@ class AnthropicWriter:
                 return {"type": "thinking_delta", "thinking": text} if self._shows_thinking else None
             case SegmentKind.TOOL_CALL:
                 return {"type": "input_json_delta", "partial_json": text}
-
-
-def _stop(reason: EndReason | None, stop_reason: str | int | None) -> tuple[str | None, str | None]:
-    """(stop_reason, stop_sequence)."""
-    if reason is None:
-        return None, None
-    if reason is EndReason.STOP and isinstance(stop_reason, str):
-        return "stop_sequence", stop_reason
-    return _STOP_REASONS[reason], None
 
 
 def _usage(usage: Usage) -> dict[str, int]:

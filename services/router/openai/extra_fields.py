@@ -1,11 +1,26 @@
-"""Objects of JSON bodies, which may have fields that nobody knows: those are ignored and counted."""
+"""Objects of JSON bodies, which may have fields that nobody knows: those are ignored and counted. A list or a map in
+them is looked at up to its first fault.
+"""
 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+
+
+def _end_at_first_fault(schema: Any) -> None:
+    """One fault is told. To list those of a million token ids, as pydantic would, takes seconds and gigabytes."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("list", "dict"):
+            schema["fail_fast"] = True
+        for name, part in schema.items():
+            if name != "metadata":
+                _end_at_first_fault(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            _end_at_first_fault(part)
 
 
 class Body(BaseModel):
@@ -13,6 +28,12 @@ class Body(BaseModel):
 
     # Fields besides the declared ones that are known: what they ask for is refused, or the answer is right without it.
     known_extras: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        schema = handler(source)
+        _end_at_first_fault(handler.resolve_ref_schema(schema))
+        return schema
 
     @cached_property
     def num_ignored_fields(self) -> int:

@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 
 from services.router.errors import ApiError, invalid, too_many
 from services.router.openai.extra_fields import Body
+from services.router.openai.integers import write_integers
 from services.router.tokenizer import TextThreads
 
 T = TypeVar("T", bound=pydantic.BaseModel)
@@ -17,6 +18,8 @@ B = TypeVar("B", bound=Body)
 
 # To parse so many bytes takes as long as to tokenize one character.
 _PARSED_BYTES_PER_CHAR = 32
+# Of a body with integers like 5.0. Each finds those of all fields but for such as stand behind others in lists.
+_MAX_REWRITES = 4
 # Longest piece of a client's value that a message repeats.
 _MAX_ECHO_CHARS = 64
 _JSON_NAMES = {
@@ -72,10 +75,14 @@ def parse_body(body: bytes, model: type[T]) -> T:
         raise invalid(f"We could not parse the JSON body of your request: {error}.") from None
     if not isinstance(value, dict):
         raise invalid(f"The JSON body of a request must be an object, but this is {_json_name(value)}.")
-    try:
-        return model.model_validate(value)
-    except pydantic.ValidationError as error:
-        raise _describe(error.errors(include_url=False)[0]) from None
+    for _ in range(_MAX_REWRITES):
+        try:
+            return model.model_validate(value)
+        except pydantic.ValidationError as error:
+            errors = error.errors(include_url=False)
+        if not write_integers(value, errors):
+            break
+    raise _describe(errors[0])
 
 
 def _describe(error: ErrorDetails) -> ApiError:

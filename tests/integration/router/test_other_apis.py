@@ -13,6 +13,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from deploy.envoy.routes import http_annotations
 from quire.anthropic.v1 import anthropic_pb2_grpc
+from quire.inference.v1 import sampling_pb2
 from quire.ollama.v1 import ollama_pb2, ollama_pb2_grpc
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
@@ -81,6 +82,16 @@ async def test_every_api_answers_the_same_conversation_alike(start_router: Start
     assert len({tuple(unpack(submit.prompt_token_ids)) for submit in scheduler.submits}) == 1
     usage = json.loads(message)["usage"]
     assert (usage["cache_read_input_tokens"], usage["input_tokens"]) == (4, json.loads(chat)["prompt_eval_count"] - 4)
+
+
+async def test_an_answer_that_the_context_ended_says_so(start_router: StartRouter) -> None:
+    answer = Answer([5] * MAX_MODEL_LEN, reason=sampling_pb2.FINISH_REASON_LENGTH, tokens_per_frame=100)
+    api = await start_router(fake_scheduler(lambda submit, choice: answer))
+    for max_tokens, reason in ((MAX_MODEL_LEN, "model_context_window_exceeded"), (3, "max_tokens")):
+        body = MESSAGE | {"max_tokens": max_tokens}
+        assert json.loads((await post(api, "CreateMessage", body))[0])["stop_reason"] == reason
+        events = b"".join(await post(api, "CreateMessage", body | {"stream": True}))
+        assert f'"stop_reason":"{reason}"'.encode() in events
 
 
 async def test_the_stop_sequence_that_was_found_is_named(start_router: StartRouter) -> None:
@@ -158,14 +169,15 @@ async def test_a_prompt_that_does_not_fit_names_the_api_s_field(start_router: St
     assert error["error"]["param"] == "input"
     _, error = await error_of(api, "Generate", {"model": MODEL, "prompt": "x " * 1000})
     assert "Please shorten 'prompt'" in error["error"]
-    _, error = await error_of(api, "CreateMessage", MESSAGE | {"max_tokens": 1000})
-    assert "'max_tokens' is too large: 1000" in error["error"]["message"]
+    _, error = await error_of(api, "CreateMessage", MESSAGE | {"messages": [{"role": "user", "content": "x " * 1000}]})
+    assert "Please shorten 'messages'" in error["error"]["message"]
 
 
-async def test_ollama_s_answers_end_where_the_context_does(start_router: StartRouter) -> None:
+async def test_answers_end_where_the_context_does(start_router: StartRouter) -> None:
     """Clients send one limit to models of every size."""
     scheduler = fake_scheduler()
     api = await start_router(scheduler)
+    await post(api, "CreateMessage", MESSAGE | {"max_tokens": 32_000})
     options = {"options": {"num_predict": 100_000}}
     await post(api, "Chat", CHAT | options)
     await post(api, "Generate", {"model": MODEL, "prompt": "Hello"} | options)

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import openai.types.chat as sdk
+import pydantic
 import pytest
 
 from services.router.chat_template import text_of
@@ -208,6 +209,47 @@ def test_a_bad_field_of_a_completion_is_named(body: dict[str, Any], param: str, 
 def test_a_huge_value_is_not_echoed_whole() -> None:
     error = chat_error(messages=[{"role": "x" * 10_000, "content": "x"}])
     assert len(error.message) < 400
+
+
+def test_an_integer_may_be_written_with_a_point() -> None:
+    chat = {"messages": [USER], "max_tokens": 5.0, "n": 2.0, "stop_token_ids": [1.0, 2], "temperature": 1.0, "top_k": 3}
+    request = parse_body(json.dumps(chat).encode(), ChatCompletionRequest)
+    assert (request.max_tokens, request.n, request.stop_token_ids) == (5, 2, [1, 2])
+    assert all(type(number) is int for number in (request.max_tokens, request.n, *(request.stop_token_ids or ())))
+    for prompt, expected in (([1.0, 2.0], [1, 2]), ([[1, 2.0], [3.0]], [[1, 2], [3]])):
+        body = parse_body(json.dumps({"prompt": prompt, "logprobs": 1e0}).encode(), CompletionRequest)
+        assert body.prompt == expected
+    # What is data stays as it is.
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {"multipleOf": 1.0}}}]
+    request = parse_body(json.dumps({"messages": [USER], "n": 1.0, "tools": tools}).encode(), ChatCompletionRequest)
+    assert type(request.tools[0].function.parameters["multipleOf"]) is float  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "words"),
+    [
+        ({"prompt": "x", "max_tokens": 1.5}, "max_tokens", "expected an integer, but got a decimal"),
+        ({"prompt": [1.0, 1.5]}, "prompt[1]", "expected an integer, but got a decimal"),
+        ({"prompt": "x", "max_tokens": -1.0}, "max_tokens", ">= 0, but got -1"),
+        ({"prompt": "x", "n": 1e300}, "n", "<= 128"),
+        ({"prompt": "x", "stop": [1.0]}, "stop[0]", "expected a string"),
+    ],
+)
+def test_other_decimals_are_no_integers(body: dict[str, Any], param: str, words: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        parse_body(json.dumps(body).encode(), CompletionRequest)
+    assert caught.value.param == param
+    assert words in caught.value.message
+
+
+def test_a_long_list_of_faults_is_not_gone_through() -> None:
+    faults = {"prompt": [1.5] * 1000, "logit_bias": {str(i): "x" for i in range(1000)}, "stop": [1] * 1000}
+    with pytest.raises(pydantic.ValidationError) as caught:
+        CompletionRequest.model_validate(faults)
+    assert caught.value.error_count() == len(faults)
+    with pytest.raises(pydantic.ValidationError) as caught:
+        ChatCompletionRequest.model_validate({"messages": [{"role": "user", "content": [{}] * 1000}] * 1000})
+    assert caught.value.error_count() <= 2
 
 
 def test_null_means_absent_and_fields_asking_for_nothing_pass() -> None:

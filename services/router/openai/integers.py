@@ -1,0 +1,50 @@
+"""Integers that are written with a point, as in `5.0`: JSON Schema takes them for integers, and so some clients do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic_core import ErrorDetails
+
+_NO_INTEGER = ("int_type", "int_from_float")
+
+
+def write_integers(body: Any, errors: Sequence[ErrorDetails]) -> bool:
+    """Makes integers of them in `body` wherever an error says that one is expected; of a list, of all in it. Returns
+    whether there were any."""
+    changed = False
+    for error in errors:
+        if error["type"] in _NO_INTEGER and _is_integral(error["input"]):
+            changed |= _write(body, error["loc"])
+    return changed
+
+
+def _write(body: Any, location: tuple[int | str, ...]) -> bool:
+    """Returns whether the place was found: a location also names the members of unions, which are no places."""
+    holder: Any = None
+    key: Any = None
+    value = body
+    for part in location:
+        if isinstance(value, list) and isinstance(part, int):
+            # The outermost of lists in lists.
+            if not isinstance(holder, list):
+                holder, key = value, part
+            value = value[part]
+        elif isinstance(value, dict) and part in value:
+            holder, key, value = value, part, value[part]
+    if isinstance(holder, list):
+        holder[:] = map(_integers, holder)
+    elif holder is not None:
+        holder[key] = _integers(value)
+    return holder is not None
+
+
+def _integers(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_integers(item) for item in value]
+    return int(value) if _is_integral(value) else value
+
+
+def _is_integral(value: object) -> bool:
+    return isinstance(value, float) and value.is_integer()

@@ -8,19 +8,20 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from services.router.grammar_checks import byte_tokenizer
+from services.router.grammar_trial import byte_tokenizer
 from services.router.structure import Structure, StructureKind
 from shared.grammar import compile_grammar
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
 
 _MAX_ORDERS = 24
 
 
-def matcher_of(schema: Any) -> LLMatcher:
-    """Raises GrammarError."""
-    return compile_grammar(Structure(StructureKind.JSON_SCHEMA, json.dumps(schema)).to_grammar(), byte_tokenizer())
+def matcher_of(schema: Any, tokenizer: LLTokenizer | None = None) -> LLMatcher:
+    """Over bytes, unless told otherwise. Raises GrammarError."""
+    grammar = Structure(StructureKind.JSON_SCHEMA, json.dumps(schema), "").to_grammar()
+    return compile_grammar(grammar, tokenizer or byte_tokenizer())
 
 
 def accepts(matcher: LLMatcher, instance: Any) -> bool:

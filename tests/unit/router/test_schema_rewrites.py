@@ -224,23 +224,11 @@ def test_random_strings_of_a_format_are_valid(name: str) -> None:
     schema = {"type": "string", "format": name}
     strict = jsonschema_rs.Draft202012Validator(schema, validate_formats=True)
     lenient = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
-    chance, matcher = random.Random(name), None
-    outputs = []
-    while len(outputs) < 30:
-        matcher = matcher or compile_for(sampler, schema)
-        output = sampler.sample(matcher.deep_copy(), chance)
-        if output is not None:
-            outputs.append(json.loads(output))
+    chance, matcher = random.Random(name), matcher_of(schema, sampler.tokenizer)
+    sampled = [sampler.sample(matcher.deep_copy(), chance) for _ in range(40)]
+    outputs = [json.loads(output) for output in sampled if output is not None]
     assert [text for text in outputs if not strict.is_valid(text) or not lenient.is_valid(text)] == []
     assert len(set(outputs)) > 3
-
-
-def compile_for(sampler: Sampler, schema: Any) -> Any:
-    from services.router.structure import Structure, StructureKind
-    from shared.grammar import compile_grammar
-
-    grammar = Structure(StructureKind.JSON_SCHEMA, json.dumps(schema)).to_grammar()
-    return compile_grammar(grammar, sampler.tokenizer)
 
 
 def test_a_format_stands_beside_a_pattern_and_a_length() -> None:

@@ -42,7 +42,7 @@ def quoted(text: str) -> str:
 class Calls:
     """Calls that may be made in the place of the structure."""
 
-    # Rules, of which `calls` is the whole; no other name begins alike.
+    # Of which `calls` is the whole; no rule is named as one of those here.
     rules: str
     # What they name with @.
     grammars: tuple[dict[str, Any], ...] = ()

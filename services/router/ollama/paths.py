@@ -84,11 +84,8 @@ OPERATIONS = (
         "GET", "/api/version", "ollamaVersion", _TAG, "The release of Ollama whose API this is", reply=ApiVersion,
         error=OllamaError, needs_key=False,
     ),
-    *(
-        Operation(
-            verb, "/", name, _TAG, "Says `Ollama is running`", "So clients see that a server is there.",
-            content_type="text/plain", error=OllamaError, needs_key=False,
-        )
-        for verb, name in (("GET", "ollamaRoot"), ("HEAD", "ollamaHeartbeat"))
+    Operation(
+        "GET", "/", "ollamaRoot", _TAG, "Says `Ollama is running`", "So clients see that a server is there.",
+        content_type="text/plain", error=OllamaError, needs_key=False,
     ),
 )  # fmt: skip

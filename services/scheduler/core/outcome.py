@@ -80,13 +80,14 @@ def append_tokens(result: StepResult, roster: Roster, outcome: StepOutcome) -> N
             continue
         token_ids = sequence.token_ids
         num_tokens = len(token_ids)
+        is_last = num_tokens + 1 >= sequence.max_num_tokens
+        if is_last and sequence.request.pooling is not None:
+            raise ValueError(f"the result of step {result.step_id} brings a token where a vector was to come")
         token_ids.append(token_id)
         tokens.append((sequence, num_tokens - sequence.num_prompt_tokens, token_id, index))
         if token_id in sequence.stop_token_ids:
             reason = FinishReason.STOP
-        elif num_tokens + 1 >= sequence.max_num_tokens:
-            if sequence.request.pooling is not None:
-                raise ValueError(f"the result of step {result.step_id} brings a token where a vector was to come")
+        elif is_last:
             reason = FinishReason.LENGTH
         else:
             continue

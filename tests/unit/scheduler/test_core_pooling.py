@@ -77,6 +77,10 @@ def test_a_vector_that_is_missing_doubled_or_a_token_breaks_the_contract(
     result = StepResult(plan.step_id, wire_ids, array("I", [50] * len(wire_ids)), pooled=[(v, b"v") for v in vectors])
     with pytest.raises(ValueError, match=message):
         core.apply(result)
+    # The worker is given up, and nothing of what it said wrongly stays.
+    core.reset()
+    core.check_integrity()
+    assert {len(sequence.token_ids) for sequence in core.drain() if sequence.request.key == "b"} == {4}
 
 
 def test_a_vector_where_a_token_was_to_come_breaks_the_contract() -> None:

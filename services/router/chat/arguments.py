@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import pydantic_core
-
 
 def parsed_arguments(text: str) -> dict[str, Any]:
     """The object that the text is. Of one that was cut short, what can be told; empty where that is nothing."""
+    import pydantic_core  # here, as the typed API runs without it where nobody calls tools
+
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False, allow_partial=True)
     except ValueError:

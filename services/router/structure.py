@@ -57,7 +57,10 @@ def _json_grammar(schema: Any) -> str:
     from llguidance import LLMatcher
 
     options: Any = {"whitespace_flexible": True, "whitespace_pattern": _WHITESPACE}
-    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
+    try:
+        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=options)
+    except ValueError as error:  # a number that it has no room for
+        raise GrammarError(str(error)) from None
 
 
 def _regex_grammar(regex: str) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.router.schema_rewrites.document import Document, Schema, demand, key
+from services.router.schema_rewrites.document import Document, Schema, demand, is_number, key
 from services.router.schema_rewrites.negation import negated
 
 _STRING = frozenset({"string"})
+# Of a name; regular expressions count no further.
+_MAX_LENGTH = 1000
 _LENGTHS = frozenset({"minLength", "maxLength"})
 # Which members there are may depend on these.
 _IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"})
@@ -78,8 +80,9 @@ def _pattern(names: Any, document: Document) -> str | None:
         case {"pattern": str(pattern), **rest} if not rest:
             return pattern
         case lengths if lengths and lengths.keys() <= _LENGTHS:
-            longest = int(lengths["maxLength"]) if "maxLength" in lengths else ""
-            return f"^[\\s\\S]{{{int(lengths.get('minLength', 0))},{longest}}}$"
+            if all(is_number(length) and 0 <= length < _MAX_LENGTH for length in lengths.values()):
+                longest = int(lengths["maxLength"]) if "maxLength" in lengths else ""
+                return f"^[\\s\\S]{{{int(lengths.get('minLength', 0))},{longest}}}$"
     return None
 
 

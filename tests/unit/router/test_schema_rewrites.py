@@ -70,6 +70,8 @@ SAID_OTHERWISE: dict[str, tuple[Any, list[Any]]] = {
     "a union by kind, of references": ({"oneOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}],
         "$defs": {"A": kind("a", n=INTEGER), "B": kind("b", t=TEXT)}},
         [{"kind": "a", "n": 1}, {"kind": "b", "t": "x"}, {"kind": "a", "t": "x"}, {"kind": "c"}, {}]),
+    "a union of overlapping kinds": ({"oneOf": [kind("a", n=INTEGER), kind("a", t=TEXT), kind("b")]},
+        [{"kind": "a", "n": 1}, {"kind": "a", "t": "x"}, {"kind": "a", "n": 1, "t": "x"}, {"kind": "b"}]),
     "a union of a hundred": ({"oneOf": [kind(str(number)) for number in range(100)]},
         [{"kind": "7"}, {"kind": "99"}, {"kind": "100"}, {}]),
     "members of a reference": ({"$ref": "#/$defs/a", "properties": {"b": INTEGER}, "unevaluatedProperties": False,
@@ -130,6 +132,8 @@ INEXPRESSIBLE: dict[str, Any] = {
     "a circle": {"not": {"$ref": "#/$defs/a"}, "$defs": {"a": {"properties": {"a": {"$ref": "#/$defs/a"}}}}},
     "members that no name is known of": {"$ref": "http://example.com/a", "unevaluatedProperties": False},
     "a reference to nowhere": {"$ref": "#/$defs/a"},
+    "a reference that is no URI": {"$ref": "http://["},
+    "some of very many": {"maxItems": 10**9, "contains": {"const": 1}, "minContains": 10**8},
 }
 
 

@@ -9,7 +9,7 @@ from services.router.schema_rewrites.negation import negated
 
 _STRING = frozenset({"string"})
 # Of a name; regular expressions count no further.
-_MAX_LENGTH = 1000
+_MAX_LENGTH = 10_000
 _LENGTHS = frozenset({"minLength", "maxLength"})
 # Which members there are may depend on these.
 _IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"})

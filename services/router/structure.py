@@ -58,7 +58,10 @@ class Structure:
 def _json_grammar(schema: Any) -> str:
     from llguidance import LLMatcher
 
-    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS)
+    try:
+        return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=JSON_OPTIONS)
+    except ValueError as error:  # a number that it has no room for
+        raise GrammarError(str(error)) from None
 
 
 def _regex_grammar(regex: str) -> str:

@@ -78,6 +78,8 @@ def _longest(schema: Schema) -> int | None:
 
 def _at_places(contained: Any, least: int, most: int | None, longest: int, document: Document) -> Any:
     """In arrays of at most `longest` items; None where there are too many ways."""
+    if longest > _MAX_SETS:
+        return None
     sizes = [least] if most is None else range(least, min(most, longest) + 1)
     if sum(comb(longest, size) for size in sizes) > _MAX_SETS:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from math import isfinite
+from math import inf
 from typing import Any
 
 from services.router.schema_rewrites.document import is_number
@@ -24,7 +24,7 @@ def check_multiples(root: Any) -> None:
         nonlocal combines
         if isinstance(schema, dict):
             combines = combines or bool(schema.keys() & _COMBINING)
-            if is_number(schema.get("multipleOf")) and isfinite(schema["multipleOf"]):
+            if is_number(schema.get("multipleOf")) and abs(schema["multipleOf"]) < inf:
                 steps.add(Fraction(repr(schema["multipleOf"])))
             with_inner(schema, find)
         return schema

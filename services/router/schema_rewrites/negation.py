@@ -16,6 +16,7 @@ from services.router.schema_rewrites.keywords import ASSERTIONS
 from services.router.schema_rewrites.values import all_but, type_of
 
 ALL_TYPES = frozenset(TYPES)
+_NUMBERS = frozenset({"number", "integer"})
 _MAX_DEPTH = 32
 # Schemas and values in one negation.
 _MAX_WORK = 2_000
@@ -79,7 +80,7 @@ class _Negation:
         if not isinstance(option, dict) or "type" not in option:
             return True
         names = {option["type"]} if isinstance(option["type"], str) else set(option["type"])
-        return bool(names & allowed) or ("number" in names and "integer" in allowed)
+        return bool(names & allowed) or bool(names & _NUMBERS and allowed & _NUMBERS)
 
     def _refused(self, keyword: str, value: Any, schema: Schema, allowed: frozenset[str], depth: int) -> Sequence[Any]:
         """What fails this keyword: options, each with its type."""

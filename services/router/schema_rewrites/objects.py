@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.router.schema_rewrites.document import Document, Schema, demand, key
+from services.router.schema_rewrites.document import Document, Schema, demand, is_number, key
 from services.router.schema_rewrites.negation import negated
 
 _STRING = frozenset({"string"})
+# Of a name; regular expressions count no further.
+_MAX_LENGTH = 10_000
 _LENGTHS = frozenset({"minLength", "maxLength"})
-# Which members there are may depend on these.
-_IN_PLACE = frozenset({"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref"})
 
 
 def dependencies(schema: Schema) -> None:
@@ -26,32 +26,22 @@ def dependencies(schema: Schema) -> None:
 
 
 def property_names(schema: Schema, document: Document) -> None:
-    """C 10.3.2.4: the names that are allowed become those of members, or their pattern does."""
+    """C 10.3.2.4: the names that are allowed become those of members, or their pattern does; there are no others."""
     names = schema.get("propertyNames")
-    if names is None or "patternProperties" in schema or schema.keys() & _IN_PLACE:
+    if names is None:
         return
-    if names is True or names == {}:
-        del schema["propertyNames"]
-        return
-    members, others = schema.get("properties", {}), schema.get("additionalProperties", True)
-    said: Schema = {"additionalProperties": False}
-    listed = _listed(names)
-    if listed is not None:
-        said["properties"] = {name: member for name, member in members.items() if name in listed} | {
-            name: others for name in listed if name not in members
-        }
-    else:
-        pattern = _pattern(names, document)
-        # A pattern's schema applies to listed members, too, and that of the others must not.
-        if pattern is None or (members and (others is not True or not names.keys() <= _LENGTHS)):
-            return
-        said["patternProperties"] = {pattern: others}
-        said["properties"] = {
-            name: member if names.get("minLength", 0) <= len(name) <= names.get("maxLength", len(name)) else False
-            for name, member in members.items()
-        }
+    said: Schema = {}
+    if names is not True and names != {}:
+        listed = _listed(names)
+        if listed is not None:
+            said["properties"] = dict.fromkeys(listed, True)
+        else:
+            pattern = _pattern(names, document)
+            if pattern is None:
+                return
+            said["patternProperties"] = {pattern: True}
+        demand(schema, said | {"additionalProperties": False})
     del schema["propertyNames"]
-    schema |= said
 
 
 def _listed(names: Any) -> list[str] | None:
@@ -78,8 +68,9 @@ def _pattern(names: Any, document: Document) -> str | None:
         case {"pattern": str(pattern), **rest} if not rest:
             return pattern
         case lengths if lengths and lengths.keys() <= _LENGTHS:
-            longest = int(lengths["maxLength"]) if "maxLength" in lengths else ""
-            return f"^[\\s\\S]{{{int(lengths.get('minLength', 0))},{longest}}}$"
+            if all(is_number(length) and 0 <= length < _MAX_LENGTH for length in lengths.values()):
+                longest = int(lengths["maxLength"]) if "maxLength" in lengths else ""
+                return f"^[\\s\\S]{{{int(lengths.get('minLength', 0))},{longest}}}$"
     return None
 
 

@@ -192,7 +192,10 @@ def _beside(schema: Schema, references: list[Any]) -> Schema:
 
 
 def _joined(base: str, reference: str) -> str:
-    """The reference as a URI; `urljoin` knows no fragments of URNs."""
+    """The reference as a URI; `urljoin` knows no fragments of URNs. Raises GrammarError."""
     if reference.startswith("#"):
         return base + reference
-    return urljoin(base, reference) or base
+    try:
+        return urljoin(base, reference) or base
+    except ValueError:
+        raise GrammarError(f"the reference {reference!r} is no URI") from None

@@ -133,13 +133,13 @@ KEYWORDS = (
     "dependentRequired", "dependentSchemas", "dependencies", "minProperties", "items", "prefixItems", "contains",
     "minContains", "minItems", "uniqueItems", "unevaluatedItems", "unevaluatedProperties", "minimum", "multipleOf",
     "maxLength", "pattern", "format", "allOf", "anyOf", "oneOf", "not", "if", "then", "$ref", "$defs", "$id", "$anchor",
-    "$dynamicRef", "$schema", "x-guidance",
+    "$dynamicRef", "$dynamicAnchor", "$schema", "x-guidance", "else", "maxContains", "maxItems", "definitions",
 )  # fmt: skip
 
 
 BESIDE: tuple[dict[str, Any], ...] = ({}, {"unevaluatedProperties": False}, {"allOf": 3})
 WRONG_VALUES: tuple[Any, ...] = (
-    3, -1, 1e300, "x", "(", None, True, [], [3], ["x"], {}, {"a": 3}, {"a": [3]}, [{"a": None}], [[]],
+    3, -1, 1e300, 10**400, "x", "(", None, True, [], [3], ["x"], {}, {"a": 3}, {"a": [3]}, [{"a": None}], [[]],
 )  # fmt: skip
 
 

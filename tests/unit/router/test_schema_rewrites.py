@@ -60,6 +60,7 @@ SAID_OTHERWISE: dict[str, tuple[Any, list[Any]]] = {
     "not some numbers": ({"not": {"enum": [1, 2.5, "x"]}}, [0, 1, 1.5, 2.5, 3, "x", "y", None, {}]),
     "not an array": ({"not": {"const": ["a", 1]}}, [[], ["a"], ["a", 1], ["a", 2], ["a", 1, 1], "a"]),
     "not none": ({"not": {"not": {"const": 1}}}, [1, 2, "x"]),
+    "not none beside another": ({"not": {"not": INTEGER, "required": ["a"]}}, [1, 1.5, {}, {"a": 1}, "x"]),
     "not both": ({"not": {"allOf": [{"minimum": 2}, {"maximum": 4}]}}, [1, 2, 3, 4, 5, "x"]),
     "not a condition": ({"type": "integer", "not": {"if": {"minimum": 5}, "then": {"maximum": 7}, "else": False}},
         [4, 5, 7, 8]),
@@ -70,6 +71,8 @@ SAID_OTHERWISE: dict[str, tuple[Any, list[Any]]] = {
     "a union by kind, of references": ({"oneOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}],
         "$defs": {"A": kind("a", n=INTEGER), "B": kind("b", t=TEXT)}},
         [{"kind": "a", "n": 1}, {"kind": "b", "t": "x"}, {"kind": "a", "t": "x"}, {"kind": "c"}, {}]),
+    "a union of overlapping kinds": ({"oneOf": [kind("a", n=TEXT), kind("a", t=TEXT), kind("b")]},
+        [{"kind": "a", "n": "x"}, {"kind": "a", "t": "x"}, {"kind": "a", "n": "x", "t": "x"}, {"kind": "b"}]),
     "a union of a hundred": ({"oneOf": [kind(str(number)) for number in range(100)]},
         [{"kind": "7"}, {"kind": "99"}, {"kind": "100"}, {}]),
     "members of a reference": ({"$ref": "#/$defs/a", "properties": {"b": INTEGER}, "unevaluatedProperties": False,
@@ -101,6 +104,9 @@ SAID_OTHERWISE: dict[str, tuple[Any, list[Any]]] = {
         [{"ab": 1}, {"ab": "x"}, {"abcd": 1}, {"abc": "x"}, {"abcde": 1}]),
     "names and what they have": ({"propertyNames": {"pattern": "^a"}, "additionalProperties": INTEGER},
         [{"a": 1}, {"a": "x"}, {"b": 1}]),
+    "names beside what applies as well": ({"$ref": "#/$defs/a", "propertyNames": {"pattern": "^a"}, "properties": {
+        "ab": INTEGER}, "$defs": {"a": {"additionalProperties": INTEGER, "properties": {"b": True}}}},
+        [{}, {"a": 1}, {"a": "x"}, {"ab": 1}, {"ab": "x"}, {"b": 1}, {"c": 1}]),
     "patterns with the same schema": ({"patternProperties": {"^a": INTEGER, "b$": INTEGER}},
         [{"ab": 1}, {"ab": "x"}, {"a": "x"}, {"b": "x"}, {"c": "x"}]),
     "patterns that say nothing": ({"patternProperties": {"f": True, "b": False}}, [{"f": 1}, {"b": 1}, {"fb": 1}]),
@@ -130,6 +136,8 @@ INEXPRESSIBLE: dict[str, Any] = {
     "a circle": {"not": {"$ref": "#/$defs/a"}, "$defs": {"a": {"properties": {"a": {"$ref": "#/$defs/a"}}}}},
     "members that no name is known of": {"$ref": "http://example.com/a", "unevaluatedProperties": False},
     "a reference to nowhere": {"$ref": "#/$defs/a"},
+    "a reference that is no URI": {"$ref": "http://["},
+    "some of very many": {"maxItems": 10**9, "contains": {"const": 1}, "minContains": 10**8},
 }
 
 

@@ -59,7 +59,7 @@ _RANGES: dict[str, tuple[float, bool, float]] = {
     "temperature": (0.0, True, 2.0),
     "top_p": (0.0, True, 1.0),
     "min_p": (0.0, True, 1.0),
-    "repetition_penalty": (0.0, False, 2.0),
+    "repetition_penalty": (0.0, False, 100.0),
     "presence_penalty": (-2.0, True, 2.0),
     "frequency_penalty": (-2.0, True, 2.0),
     "logprobs": (0, True, MAX_LOGPROBS),

@@ -27,7 +27,7 @@ class DocumentCheck:
         """What the operation may be answered, by status; None where the document does not have it. A slash after a path
         changes nothing."""
         for pattern, template in self._paths:
-            if pattern.fullmatch(answer.path.rstrip("/")):
+            if pattern.fullmatch(answer.path.rstrip("/") or "/"):
                 operation = self._document["paths"][template].get(answer.verb.lower())
                 return None if operation is None else dict(operation["responses"])
         return None

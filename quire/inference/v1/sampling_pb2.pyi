@@ -79,7 +79,9 @@ class SamplingParams(_message.Message):
     min_p: _builtins.float
     """Keep tokens at least this many times as likely as the likeliest. 0 to 1, default 0."""
     repetition_penalty: _builtins.float
-    """Divides positive and multiplies negative logits of tokens in the prompt or output. Over 0 to 2, default 1."""
+    """Divides positive and multiplies negative logits of tokens in the prompt or output. Over 0 to 100,
+    default 1.
+    """
     presence_penalty: _builtins.float
     """Subtracted from the logit of every token in the output. -2 to 2, default 0."""
     frequency_penalty: _builtins.float

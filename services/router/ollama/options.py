@@ -64,7 +64,7 @@ class Options(Body):
     repeat_penalty: float | None = Field(
         None,
         ge=0,
-        le=2,
+        le=100,
         description=(
             "Divides positive logits, and multiplies negative ones, of every token of "
             "the prompt and the answer; 0 and 1 change nothing."

@@ -120,7 +120,7 @@ class GenerationBody(Body, StructureFields):
     repetition_penalty: float | None = Field(
         None,
         gt=0,
-        le=2,
+        le=100,
         description=(
             "Divides positive logits, and multiplies negative ones, of every token "
             "of the prompt and the answer; 1 changes nothing."

@@ -19,6 +19,7 @@ from services.router.openai.json import AnswerHead
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
 from services.router.prompts import check_length, check_token_range
+from services.router.sampling import MAX_LOGPROBS
 from services.router.tracing import Tracing
 
 # Across prompts and n.
@@ -56,7 +57,7 @@ class CompletionRequest(GenerationBody):
     logprobs: int | None = Field(
         None,
         ge=0,
-        le=5,
+        le=MAX_LOGPROBS,
         description=(
             "Tells the log probability of each token, under the model's raw "
             "distribution, and those of so many of the likeliest."

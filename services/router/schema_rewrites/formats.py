@@ -44,8 +44,10 @@ def _date() -> str:
 
 
 def _time() -> str:
-    """RFC 3339 5.6 and 5.7: the library has a leap second in every minute; here, it is written in UTC."""
-    fraction = "(?:\\.[0-9]+)?"
+    """RFC 3339 5.6 and 5.7: the library has a leap second in every minute; here, it is written in UTC. Fractions are of
+    nanoseconds at most, which is what readers of times take; a model that has lost its way would write digits until its
+    limit."""
+    fraction = "(?:\\.[0-9]{1,9})?"
     usual = f"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]{fraction}(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][0-9])"
     return f"{usual}|23:59:60{fraction}(?:[zZ]|[+-]00:00)"
 

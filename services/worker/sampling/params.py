@@ -28,7 +28,7 @@ RANGES = {
     "top_k": Range(0, 2**32 - 1),
     "top_p": Range(0, 1, above_low=True),
     "min_p": Range(0, 1),
-    "repetition_penalty": Range(0, 2, above_low=True),
+    "repetition_penalty": Range(0, 100, above_low=True),
     "presence_penalty": Range(-2, 2),
     "frequency_penalty": Range(-2, 2),
     "logprobs": Range(0, MAX_LOGPROBS),

@@ -42,6 +42,7 @@ def whole(path: str, status: int, value: Any, verb: str = "GET", content_type: s
         whole("/v2/models/a/b/ready", 200, {"name": "a/b", "ready": True}),
         whole("/v1/models/", 200, {"object": "list", "data": []}),
         Answer("HEAD", "/health", 200, "application/json", b""),
+        Answer("GET", "/", 200, "text/plain", b"Ollama is running"),
         whole("/nowhere", 404, ERROR),
     ],
 )

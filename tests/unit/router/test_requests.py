@@ -197,7 +197,7 @@ def test_a_bad_field_of_a_chat_is_named(body: dict[str, Any], param: str, code: 
         ({"prompt": ["x"] * 1000, "best_of": 2}, "prompt", "2000 answers"),
         ({"suffix": "end"}, "suffix", "not supported"),
         ({"max_tokens": -1}, "max_tokens", ">= 0"),
-        ({"logprobs": 6}, "logprobs", "<= 5"),
+        ({"logprobs": 21}, "logprobs", "<= 20"),
     ],
 )
 def test_a_bad_field_of_a_completion_is_named(body: dict[str, Any], param: str, words: str) -> None:

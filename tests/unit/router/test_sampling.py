@@ -40,6 +40,7 @@ def test_a_seed_is_drawn_where_none_is_named() -> None:
         ("temperature", 1e300),
         ("min_p", -0.1),
         ("repetition_penalty", 0.0),
+        ("repetition_penalty", 100.5),
         ("presence_penalty", math.inf),
         ("frequency_penalty", -3.0),
         ("logprobs", 21),

@@ -224,6 +224,12 @@ def test_formats(name: str) -> None:
     assert accepts(matcher, 3)  # a format is about strings
 
 
+@pytest.mark.parametrize(("name", "date"), [("time", ""), ("date-time", "2024-02-29T")])
+def test_a_second_has_nine_decimals_at_most(name: str, date: str) -> None:
+    matcher = matcher_of({"format": name})
+    assert [n for n in range(12) if accepts(matcher, f"{date}12:00:00.{'7' * n}Z")] == list(range(1, 10))
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_random_strings_of_a_format_are_valid(name: str) -> None:
     """By a validator that knows them all, and by one that has regular expressions as Python does."""

@@ -24,9 +24,11 @@ _JSON_POINTER = "(?:/(?:[^/~]|~[01])*)*"
 
 def formats(schema: Schema, document: Document) -> None:
     name = schema.get("format")
-    pattern = _PATTERNS.get(name) if isinstance(name, str) else None
-    if pattern is not None:
-        del schema["format"]
+    if not isinstance(name, str) or name in _OF_THE_LIBRARY:
+        return
+    del schema["format"]
+    # What nobody knows asserts nothing (V 7.2.3): `password` and `binary` of OpenAPI, `path` of Pydantic.
+    if (pattern := _PATTERNS.get(name)) is not None:
         # Many members may have a format, and some patterns are long.
         demand(schema, {"$ref": document.define(f"format-{name}", {"pattern": f"^(?:{pattern()})$"})})
 
@@ -128,6 +130,8 @@ def _mailbox() -> str:
     return f"(?:{plain}|{foreign})@(?:{_international_host_name()})"
 
 
+# Without those that are patterns here.
+_OF_THE_LIBRARY = frozenset({"duration", "email", "ipv4", "ipv6", "uri", "uuid"})
 _PATTERNS: dict[str, Callable[[], str]] = {
     "date": _date,
     "date-time": _date_time,

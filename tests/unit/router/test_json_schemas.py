@@ -91,7 +91,6 @@ REFUSED: dict[str, Any] = {
     "if": {"if": {"pattern": "^a"}, "then": {"maxLength": 3}},
     "oneOf": {"oneOf": [{"minimum": 3}, {"multipleOf": 2}]},
     "$recursiveRef": {"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveRef": "#"},
-    "format": {"type": "string", "format": "color"},
     "example.com": {"$ref": "http://example.com/schema.json"},
 }
 

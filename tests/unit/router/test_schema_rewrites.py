@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.json_schema import Sampler
 from services.router.json_schema import checked_schema
+from services.router.schema_rewrites.formats import _OF_THE_LIBRARY
 from shared.grammar import GrammarError
 from tests.unit.router.schema_instances import DEFINITIONS, INSTANCES, accepts, matcher_of, random_schema
 
@@ -243,6 +244,16 @@ def test_random_strings_of_a_format_are_valid(name: str) -> None:
     outputs = [json.loads(output) for output in sampled if output is not None]
     assert [text for text in outputs if not strict.is_valid(text) or not lenient.is_valid(text)] == []
     assert len(set(outputs)) > 3
+
+
+@pytest.mark.parametrize("name", ["path", "password", "int64", "of its own", "unknown"])
+def test_a_format_that_nobody_knows_asserts_nothing(name: str) -> None:
+    assert accepts(matcher_of({"type": "string", "format": name}), "what\never")
+
+
+@pytest.mark.parametrize("name", sorted(_OF_THE_LIBRARY))
+def test_formats_that_are_left_to_the_library_are_known_to_it(name: str) -> None:
+    assert not accepts(matcher_of({"type": "string", "format": name}), "what\never")
 
 
 def test_a_format_stands_beside_a_pattern_and_a_length() -> None:

@@ -160,7 +160,6 @@ NOT_TAKEN = [
     (StructureKind.JSON_SCHEMA, "false", "nothing matches it"),
     (StructureKind.JSON_SCHEMA, '{"x-guidance": {"lenient": true}, "not": {}}', "x-guidance"),
     (StructureKind.JSON_SCHEMA, '{"type": "string", "not": {"pattern": "a"}}', "not"),
-    (StructureKind.JSON_SCHEMA, '{"type": "string", "format": "of its own"}', "format"),
     (StructureKind.JSON_SCHEMA, '{"$ref": "#"}', "nothing finite matches it"),
     (StructureKind.GRAMMAR, "start: start", "nothing finite matches it"),
     (StructureKind.JSON_SCHEMA, '{"oneOf": [{"pattern": "a"}, {"pattern": "b"}]}', "use 'anyOf'"),

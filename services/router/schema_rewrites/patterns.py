@@ -13,8 +13,9 @@ from services.router.schema_rewrites.document import Schema
 
 # Whatever is escaped, or a class that excludes; `]` is not in it but escaped, as in ECMA 262.
 _TOKEN = re.compile(r"\\.|\[\^(?P<excluded>(?:\\.|[^\]\\])+)\]", re.DOTALL)
+_CHARACTER = re.compile(r"\\?.", re.DOTALL)
 # With any of these, it leaves out some control characters already.
-_SOME_CONTROL = ("\\s", "\\n", "\\t", "\\r")
+_SOME_CONTROL = {"\\s", "\\n", "\\t", "\\r"}
 
 
 def patterns(schema: Schema) -> None:
@@ -23,11 +24,13 @@ def patterns(schema: Schema) -> None:
 
 
 def without_null(pattern: str) -> str:
+    """The pattern, whose classes that leave out a quotation mark or a backslash leave out the null character, too."""
     return _TOKEN.sub(_without_null, pattern)
 
 
 def _without_null(match: re.Match[str]) -> str:
-    excluded = match["excluded"]
-    if excluded is None or not ('"' in excluded or "\\\\" in excluded):
+    excluded = match["excluded"] or ""
+    characters = set(_CHARACTER.findall(excluded))
+    if not characters & {'"', "\\\\"} or characters & _SOME_CONTROL:
         return match[0]
-    return match[0] if any(escape in excluded for escape in _SOME_CONTROL) else f"[^\\x{{0}}{excluded}]"
+    return f"[^\\x{{0}}{excluded}]"

@@ -119,7 +119,10 @@ class _References:
             plain.pop(keyword, None)
         references = []
         if "$ref" in plain:
-            references.append(self._reference(plain.pop("$ref"), base, scope, dynamic=False))
+            plain["$ref"] = self._reference(plain["$ref"], base, scope, dynamic=False)
+            if isinstance(plain["$ref"], str) and "$dynamicRef" not in plain:
+                return plain  # in its place, as members come in order
+            references.append(plain.pop("$ref"))
         if "$dynamicRef" in plain:
             references.append(self._reference(plain.pop("$dynamicRef"), base, scope, dynamic=True))
         return _beside(plain, references)

@@ -56,6 +56,7 @@ SAID_OTHERWISE: dict[str, tuple[Any, list[Any]]] = {
         ["", "f", "fo", "foo", "fooo", "ba", "bar", "barn", 'a"\\b', 'a"\\', "\n", "日本", "日"]),
     "not some quotation marks": ({"type": "string", "not": {"enum": ['"', "a\\", "\0"]}},
         ['"', '""', "a", "a\\", "a\0", "\0", "\0a", "\\", "\1", "a\1"]),
+    "a class without backslashes": ({"type": "string", "pattern": r"^[^\\n]$"}, ["a", "n", "\\", "\n", '"']),
     "a class without quotation marks": ({"type": "string", "pattern": '^[^"]*[^\\\\]$'},
         ["a", "\\", "a\\", '"', '"a', '\\"', "ab", "\n", ""]),
     "not some numbers": ({"not": {"enum": [1, 2.5, "x"]}}, [0, 1, 1.5, 2.5, 3, "x", "y", None, {}]),

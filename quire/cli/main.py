@@ -20,10 +20,10 @@ class Command:
     help: str
 
 
-# Older server sockets of gRPC's, read by the thread that takes completions: with the newer ones, whatever a peer on a
-# Unix socket reads wakes further threads for nothing, a fifth of what a small message costs (ADR 16). A release that
-# has dropped them says so in its log and goes on without. Read when grpc is imported.
-GRPC_EXPERIMENTS = "-event_engine_listener"
+# Older sockets of gRPC's, read by the thread that takes completions: with the newer ones, whatever a peer on a Unix
+# socket reads wakes further threads for nothing, a fifth of what a small message costs (ADR 16). A release that has
+# dropped them says so in its log and goes on without. Read when grpc is imported.
+GRPC_EXPERIMENTS = "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints"
 
 COMMANDS = {
     "serve": Command("quire.cli.serve", "local", "the whole stack on this host, in one command"),

@@ -25,6 +25,8 @@ SCHEMA: dict[str, Any] = {
     "required": ["names", "years"],
     "additionalProperties": False,
 }
+# So that the structure begins with the first token.
+AT_ONCE: dict[str, Any] = {"reasoning_effort": "none", "max_tokens": 1500}
 AS_SCHEMA = {"type": "json_schema", "json_schema": {"name": "people", "schema": SCHEMA, "strict": True}}
 TOOL = {"type": "function", "function": {"name": "register", "parameters": SCHEMA}}
 COUNT = {"role": "user", "content": "Count from 1 to 60."}
@@ -32,23 +34,21 @@ THINKING = {"role": "assistant", "content": "<think>1, 2, 3,"}
 FREE = {"ignore_eos": True}
 # Bodies of chat completions, all streamed.
 STREAMS: dict[str, dict[str, Any]] = {
-    "schema": {"response_format": AS_SCHEMA, "temperature": 0, "max_tokens": 1500},
+    "schema": {"response_format": AS_SCHEMA, "temperature": 0} | AT_ONCE,
     "sampled schema": {
         "response_format": AS_SCHEMA, "temperature": 1.2, "seed": 5, "n": 2, "logprobs": True, "top_logprobs": 3,
-        "max_tokens": 1500,
-    },
+    } | AT_ONCE,
     "tool": {
         "tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False, "temperature": 0.8, "seed": 6,
-        "max_tokens": 1500,
-    },
+    } | AT_ONCE,
     "choices": {
         "n": 2, "temperature": 1.0, "seed": 7, "logprobs": True, "top_logprobs": 2, "max_tokens": 300,
         "frequency_penalty": 0.3, "extra_body": FREE,
     },
     "stop string": {
-        "temperature": 0.9, "seed": 8, "stop": ["#never#", "#end#"], "max_tokens": 1500,
+        "temperature": 0.9, "seed": 8, "stop": ["#never#", "#end#"],
         "extra_body": {"guided_regex": "([a-z]{5} ){90}#end#[a-z]{400}"},
-    },
+    } | AT_ONCE,
     "reasoning": {
         "messages": [COUNT, THINKING], "temperature": 0, "max_tokens": 300,
         "extra_body": FREE | {"continue_final_message": True, "add_generation_prompt": False},

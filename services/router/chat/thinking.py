@@ -26,6 +26,12 @@ def thinking_kwargs(enabled: bool | None, effort: str | None = None) -> dict[str
     return kwargs or None
 
 
+def may_think(kwargs: Mapping[str, Any] | None) -> bool:
+    """Whether a template's arguments leave it to the model."""
+    said = kwargs or {}
+    return said.get("enable_thinking") is not False and said.get("thinking") is not False
+
+
 def effort_kwargs(effort: str | None, kwargs: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
     """A template's arguments, with how much the model is to reason (a ReasoningEffort) where they do not say it."""
     if effort is None:

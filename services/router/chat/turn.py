@@ -15,6 +15,7 @@ from services.router.chat.parsers.form import ToolForm, openai_id
 from services.router.chat.parsers.plain import PLAIN
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextPlan
+from services.router.chat.thinking import may_think
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
 from services.router.chat.tools import ToolMode, check_tools
@@ -53,7 +54,8 @@ class Turn:
         vocabulary = model.tokenizer.vocabulary
         if reasoning is not None:
             is_open = reasoning.is_open(await self._tail(model, prompt))
-            if self.structure is not None and (is_open is False or (is_open is None and self.is_continued)):
+            is_free_to = is_open is None and may_think(self.template_kwargs) and not self.is_continued
+            if self.structure is not None and not (is_open or is_free_to):
                 # A structure is held to from the first token on.
                 reasoning = None
         if reasoning is not None:

@@ -251,6 +251,8 @@ async def test_a_call_that_is_asked_for_comes_after_reasoning(start_router: Star
         (QWEN, {}, "<think>\nHm.\n</think>\n\n{}", True, "start: (begin thoughts breaks)? @structure"),
         (OPENS_REASONING, {}, "Hm.</think>{}", True, "start: begin_token? thoughts breaks @structure"),
         (QWEN, {"chat_template_kwargs": {"enable_thinking": False}}, "{}", False, ""),
+        # Also where the template does not heed it.
+        (CHAT_TEMPLATE + "{# </think> #}", {"reasoning_effort": "none"}, "{}", False, ""),
         (QWEN, {"continue_final_message": True, "add_generation_prompt": False}, "{}", False, ""),
         (CHAT_TEMPLATE, {}, "{}", False, ""),
     ],

@@ -16,6 +16,7 @@ from services.router.schema_rewrites.evaluation import unevaluated
 from services.router.schema_rewrites.formats import formats
 from services.router.schema_rewrites.keywords import with_inner
 from services.router.schema_rewrites.multiples import check_multiples
+from services.router.schema_rewrites.numbers import check_numbers
 from services.router.schema_rewrites.objects import dependencies, pattern_properties, property_names
 from services.router.schema_rewrites.patterns import patterns
 from services.router.schema_rewrites.references import with_plain_references
@@ -48,12 +49,13 @@ def checked_schema(source: str) -> dict[str, Any]:
         document = with_plain_references(schema)
         check_multiples(document.root)
         simplified: dict[str, Any] = _simplified(document.root, document, 0)
+        if document.added:
+            simplified["$defs"] = simplified.get("$defs", {}) | document.added
+        check_numbers(simplified)
     except RecursionError:
         raise GrammarError("it is nested too deep") from None
     except (AttributeError, TypeError):
         raise GrammarError("it is no schema: a keyword has a value of a wrong type") from None
-    if document.added:
-        simplified["$defs"] = simplified.get("$defs", {}) | document.added
     return simplified
 
 

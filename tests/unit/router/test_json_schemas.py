@@ -91,6 +91,8 @@ REFUSED: dict[str, Any] = {
     "if": {"if": {"pattern": "^a"}, "then": {"maxLength": 3}},
     "oneOf": {"oneOf": [{"minimum": 3}, {"multipleOf": 2}]},
     "$recursiveRef": {"$schema": "https://json-schema.org/draft/2019-09/schema", "$recursiveRef": "#"},
+    "53 bits": {"enum": ["a", {"id": 175928847299117063}]},
+    "9007199254740993": {"type": "integer", "minimum": 9007199254740993},
     "example.com": {"$ref": "http://example.com/schema.json"},
 }
 

@@ -9,7 +9,7 @@ import atexit
 import functools
 import json
 import os
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -151,12 +151,16 @@ class _CheckProcess:
         try:
             child.stdin.write(json.dumps(question).encode() + b"\n")
             child.stdin.flush()
-            if not select.select([child.stdout], [], [], _MAX_SECONDS_EACH)[0]:
-                self.close()
-                raise TimeoutError
+            with selectors.DefaultSelector() as selector:
+                selector.register(child.stdout, selectors.EVENT_READ)
+                if not selector.select(_MAX_SECONDS_EACH):
+                    raise TimeoutError
             line = child.stdout.readline()
         except BrokenPipeError:
             return b""
+        except BaseException:
+            self.close()  # its answer would be taken for the next one's
+            raise
         return line if line.endswith(b"\n") else b""
 
 

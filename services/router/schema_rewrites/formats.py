@@ -124,7 +124,7 @@ def _international_host_name() -> str:
 
 def _mailbox() -> str:
     """RFC 6531 3.3: at most 64 octets before the `@`, no quoted strings."""
-    text = "0-9A-Za-z!#$%&'*+/=?^_`{|}~-"
+    text = "0-9A-Za-z!#$%&'*+/=?^_`{|}~\\-"
     plain = f"[{text}]{{1,31}}(?:\\.[{text}]{{1,31}})?"
     foreign = f"[{text}{_LETTERS}]{{1,10}}(?:\\.[{text}{_LETTERS}]{{1,10}})?"
     return f"(?:{plain}|{foreign})@(?:{_international_host_name()})"

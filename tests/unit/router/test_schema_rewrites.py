@@ -205,7 +205,7 @@ FORMATS: dict[str, tuple[list[str], list[str]]] = {
     "date-time": (["2024-02-29T23:59:59Z"], ["2023-02-29T00:00:00Z", "2024-02-29 00:00:00Z"]),
     "hostname": (["example.com", "a", "x-1.y"], ["", "-a", "a-", "a..b", "xn--X", "a_b"]),
     "idn-hostname": (["münchen.de", "例え.jp", "한국", "a-b.com"], ["-a", "Ä", "a..b", "xn--X", "a b"]),
-    "idn-email": (["jürgen@müller.de", "a.b@c"], ["a", "a@", "@b", "a..b@c", "a b@c"]),
+    "idn-email": (["jürgen@müller.de", "é-ñ@b.c", "a.b@c"], ["a", "a@", "@b", "a..b@c", "a b@c", "\x7f@b", "\xa0@b"]),
     "iri": (["http://例え.jp/ä?ö#ü", "urn:a:b", "http://[::1]:80/"], ["//a", "a", "http://a b", "http://[::1"]),
     "iri-reference": (["/ä", "ä", "../b", "", "http://a"], ["\\\\a", "1:b", "a b", "#ä#"]),
     "json-pointer": (["", "/", "/a~0b/~1/ä"], ["a", "/~", "/~2"]),

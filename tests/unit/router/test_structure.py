@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import selectors
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -327,6 +328,19 @@ async def test_a_check_that_does_not_get_to_compute_says_nothing_of_the_structur
             await checks.check(structure)
     assert caught.value.kind is ErrorKind.OVERLOADED
     assert await checks.check(structure)
+
+
+async def test_a_fault_between_question_and_answer_shifts_no_later_answer(
+    checks: GrammarChecks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faulty() -> None:
+        raise RuntimeError("a fault")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(selectors, "DefaultSelector", faulty)
+        with pytest.raises(RuntimeError, match="a fault"):
+            await checks.check(Structure(StructureKind.REGEX, "asked, never answered", "x"))
+    assert "the next one" in await checks.check(Structure(StructureKind.REGEX, "the next one", "x"))
 
 
 async def test_a_process_that_a_grammar_has_killed_is_replaced(

@@ -59,6 +59,14 @@ SAID_OTHERWISE: dict[str, tuple[Any, list[Any]]] = {
     "a class without backslashes": ({"type": "string", "pattern": r"^[^\\n]$"}, ["a", "n", "\\", "\n", '"']),
     "a class without quotation marks": ({"type": "string", "pattern": '^[^"]*[^\\\\]$'},
         ["a", "\\", "a\\", '"', '"a', '\\"', "ab", "\n", ""]),
+    "a class with a bracket": ({"type": "string", "pattern": "^[[a]]$"}, ["a", "[", "a]", "[]", "]"]),
+    "a class without brackets": ({"type": "string", "pattern": r"^[^[\\]]+$"}, ["a", "[", "]", "a]"]),
+    "a class with ampersands": ({"type": "string", "pattern": "^[a-z&&[b]]$"}, ["b", "b]", "&]", "[]", "c", "B]"]),
+    "a class with tildes": ({"type": "string", "pattern": "^[a-c~~b]$"}, ["a", "b", "~", "d"]),
+    "a class with hyphens": ({"type": "string", "pattern": "^([+--]x|[--0]y|[-a-]z)$"},
+        ["+x", ",x", "-x", ".x", ".y", "-y", "0y", "1y", "-z", "az", "bz"]),
+    "names of such classes": ({"patternProperties": {"^[[a]$": INTEGER, "^[b&&c]$": {"minimum": 2}},
+        "additionalProperties": False}, [{"[": 2}, {"a": 1}, {"a": "x"}, {"b": 2}, {"&": 3}, {"&": 1}, {"d": 1}]),
     "not some numbers": ({"not": {"enum": [1, 2.5, "x"]}}, [0, 1, 1.5, 2.5, 3, "x", "y", None, {}]),
     "not an array": ({"not": {"const": ["a", 1]}}, [[], ["a"], ["a", 1], ["a", 2], ["a", 1, 1], "a"]),
     "not none": ({"not": {"not": {"const": 1}}}, [1, 2, "x"]),
@@ -151,6 +159,13 @@ def test_the_same_instances_are_accepted(name: str) -> None:
     assert accepted == [validator.is_valid(instance) for instance in instances]
     assert True in accepted
     assert False in accepted
+
+
+def test_empty_classes_are_those_of_ecma_262() -> None:
+    """Which no validator in Python reads."""
+    matcher = matcher_of({"type": "string", "pattern": r"^(a[^]|b[]|c\[]])$"})
+    accepted = [text for text in ("a", "ab", "a\n", 'a"', "b", "b]", "b[]", "c[]]") if accepts(matcher, text)]
+    assert accepted == ["ab", "a\n", 'a"', "c[]]"]
 
 
 @pytest.mark.parametrize("name", INEXPRESSIBLE)

@@ -10,6 +10,7 @@ import json
 from typing import Any
 
 from services.router.schema_rewrites.arrays import contains, unique_items
+from services.router.schema_rewrites.compound import one_document
 from services.router.schema_rewrites.conditions import conditions
 from services.router.schema_rewrites.document import Document
 from services.router.schema_rewrites.evaluation import unevaluated
@@ -29,8 +30,9 @@ _COUNTS = frozenset(
 )
 
 
-def checked_schema(source: str) -> dict[str, Any]:
-    """The schema as it goes to the library. Raises GrammarError."""
+def checked_schema(source: str, *, is_compound: bool = False) -> dict[str, Any]:
+    """The schema as it goes to the library. `is_compound`: one of ours, that has others' as its definitions
+    (schema_rewrites/compound.py). Raises GrammarError."""
     try:
         schema = json.loads(source, parse_constant=_no_constant)
     except ValueError as error:
@@ -46,7 +48,7 @@ def checked_schema(source: str) -> dict[str, Any]:
     if "x-guidance" in schema:
         raise GrammarError("'x-guidance' is not supported")  # it could have the library ignore keywords
     try:
-        document = with_plain_references(schema)
+        document = one_document(schema) if is_compound else with_plain_references(schema)
         check_multiples(document.root)
         simplified: dict[str, Any] = _simplified(document.root, document, 0)
         if document.added:

@@ -21,6 +21,8 @@ JSON_OPTIONS: Any = {"whitespace_flexible": True, "whitespace_pattern": _WHITESP
 class StructureKind(Enum):
     # A JSON schema, as JSON.
     JSON_SCHEMA = "json_schema"
+    # The same, of ours, whose definitions are documents of their own, as tools' parameters are.
+    COMPOUND_SCHEMA = "compound_schema"
     # Any JSON object; the source is empty.
     JSON_OBJECT = "json_object"
     # A regular expression for the whole output.
@@ -45,6 +47,8 @@ class Structure:
         match self.kind:
             case StructureKind.JSON_SCHEMA:
                 return _json_grammar(checked_schema(self.source))
+            case StructureKind.COMPOUND_SCHEMA:
+                return _json_grammar(checked_schema(self.source, is_compound=True))
             case StructureKind.JSON_OBJECT:
                 return _json_grammar({"type": "object"})
             case StructureKind.REGEX:

@@ -2,28 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from services.router.chat.request import ChatRequest
 from services.router.chat.tool_grammar import arguments_structure, calls_structure
 from services.router.errors import ApiError
 from services.router.grammar_checks import INVALID_STRUCTURE, grammar_checks
 from services.router.structure import Structure
 
+# Others wait for their own checks meanwhile.
+_MAX_SECONDS = 5.0
+# In the message of a check that came to the end of its time: another like it would do so, too.
+_TOO_MUCH = "too much time or memory"
+
 
 async def names_tool(error: ApiError, request: ChatRequest) -> ApiError:
     """The error of the one tool whose parameters cannot be used by themselves, in the place of one about all tools;
-    any other error as it is. Tools are tried by halves, as every structure that is new takes its time."""
-    path, tools = request.tool_path, request.tools
-    if error.code != INVALID_STRUCTURE or error.param != path.all:
+    any other error as it is, and that of a search that would take long. Tools are tried by halves, as every structure
+    that is new takes its time."""
+    if error.code != INVALID_STRUCTURE or error.param != request.tool_path.all or _TOO_MUCH in error.message:
         return error
+    try:
+        async with asyncio.timeout(_MAX_SECONDS):
+            return await _of_one(request) or error
+    except TimeoutError:
+        return error
+
+
+async def _of_one(request: ChatRequest) -> ApiError | None:
+    path, tools = request.tool_path, request.tools
     first, end = 0, len(tools)
     while end - first > 1:
         middle = (first + end) // 2
-        if await _fault(calls_structure(tools[first:middle], parallel=True, path=path)) is None:
+        fault = await _fault(calls_structure(tools[first:middle], parallel=True, path=path))
+        if fault is None:
             first = middle
+        elif _TOO_MUCH in fault.message:
+            return None
         else:
             end = middle
     # Together they may be too much though none is.
-    return await _fault(arguments_structure(tools[first], path.schema(first))) or error
+    return await _fault(arguments_structure(tools[first], path.schema(first)))
 
 
 async def _fault(structure: Structure) -> ApiError | None:

@@ -9,8 +9,6 @@ from typing import Any
 from services.router.chat.tools import Tool, ToolChoice, ToolMode, ToolPath
 from services.router.structure import Structure, StructureKind
 
-# Keywords whose values are no schemas.
-_DATA = frozenset({"const", "enum", "default", "examples"})
 # Keywords beside which an object may have, or need, properties that `properties` does not name.
 _MAY_NEED_MORE = frozenset(
     {"additionalProperties", "unevaluatedProperties", "patternProperties", "propertyNames", "minProperties"}
@@ -38,7 +36,7 @@ def arguments_structure(tool: Tool, param: str) -> Structure:
 
 
 def calls_structure(tools: Sequence[Tool], parallel: bool, path: ToolPath) -> Structure:
-    return Structure(StructureKind.JSON_SCHEMA, json.dumps(_calls(tools, parallel), ensure_ascii=False), path.all)
+    return Structure(StructureKind.COMPOUND_SCHEMA, json.dumps(_calls(tools, parallel), ensure_ascii=False), path.all)
 
 
 def _calls(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
@@ -56,7 +54,7 @@ def _calls(tools: Sequence[Tool], parallel: bool) -> dict[str, Any]:
         "minItems": 1,
         "items": {"anyOf": calls},
         # Names are letters, digits, underscores and dashes: they need no escapes in a JSON pointer.
-        "$defs": {tool.name: _moved(_parameters(tool), f"#/$defs/{tool.name}") for tool in tools},
+        "$defs": {tool.name: _parameters(tool) for tool in tools},
     }
     if not parallel:
         schema["maxItems"] = 1
@@ -78,16 +76,3 @@ def _names_all(schema: Mapping[str, Any]) -> bool:
     if schema.keys() & _MAY_NEED_MORE or not isinstance(names, Mapping) or not isinstance(needed, list):
         return False
     return all(isinstance(name, str) and name in names for name in needed)
-
-
-def _moved(schema: Any, root: str) -> Any:
-    """The schema with its pointers to its own parts as they are where it stands at `root`."""
-    if isinstance(schema, list):
-        return [_moved(item, root) for item in schema]
-    if not isinstance(schema, Mapping):
-        return schema
-    moved = {key: value if key in _DATA else _moved(value, root) for key, value in schema.items()}
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
-        moved["$ref"] = root + reference[1:]
-    return moved

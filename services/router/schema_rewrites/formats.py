@@ -28,9 +28,20 @@ def formats(schema: Schema, document: Document) -> None:
         return
     del schema["format"]
     # What nobody knows asserts nothing (V 7.2.3): `password` and `binary` of OpenAPI, `path` of Pydantic.
-    if (pattern := _PATTERNS.get(name)) is not None:
+    if name in _PATTERNS:
         # Many members may have a format, and some patterns are long.
-        demand(schema, {"$ref": document.define(f"format-{name}", {"pattern": f"^(?:{pattern()})$"})})
+        demand(schema, {"$ref": document.define(f"format-{name}", {"pattern": format_pattern(name)})})
+
+
+def format_pattern(name: str) -> str | None:
+    """A regular expression of the format's strings, any for one that nobody knows; None where only the library has
+    one."""
+    if name == "uuid":  # RFC 9562 4
+        return f"^{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}$"
+    if name in _OF_THE_LIBRARY:
+        return None
+    pattern = _PATTERNS.get(name)
+    return "^[\\s\\S]*$" if pattern is None else f"^(?:{pattern()})$"
 
 
 def _date() -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from services.router.schema_rewrites.document import Document, Schema, demand, is_number, key
+from services.router.schema_rewrites.formats import format_pattern
+from services.router.schema_rewrites.keywords import ASSERTIONS
 from services.router.schema_rewrites.negation import negated
 
 _STRING = frozenset({"string"})
 # Of a name; regular expressions count no further.
 _MAX_LENGTH = 10_000
+# From one to the next; what leads on further is some circle.
+_MAX_REFERENCES = 8
 _LENGTHS = frozenset({"minLength", "maxLength"})
 
 
@@ -27,9 +31,9 @@ def dependencies(schema: Schema) -> None:
 
 def property_names(schema: Schema, document: Document) -> None:
     """C 10.3.2.4: the names that are allowed become those of members, or their pattern does; there are no others."""
-    names = schema.get("propertyNames")
-    if names is None:
+    if "propertyNames" not in schema:
         return
+    names = _about_strings(schema["propertyNames"], document)
     said: Schema = {}
     if names is not True and names != {}:
         listed = _listed(names)
@@ -42,6 +46,22 @@ def property_names(schema: Schema, document: Document) -> None:
             said["patternProperties"] = {pattern: True}
         demand(schema, said | {"additionalProperties": False})
     del schema["propertyNames"]
+
+
+def _about_strings(names: Any, document: Document) -> Any:
+    """What a schema of names says, or the one that it refers to: names are strings, whether it says so or not."""
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(names, dict):
+            break
+        names = {
+            keyword: value
+            for keyword, value in names.items()
+            if keyword in ASSERTIONS and not (keyword == "type" and (value == "string" or "string" in list(value)))
+        }
+        if names.keys() != {"$ref"}:
+            break
+        names = document.resolve(names["$ref"])
+    return names
 
 
 def _listed(names: Any) -> list[str] | None:
@@ -57,17 +77,15 @@ def _listed(names: Any) -> list[str] | None:
 
 def _pattern(names: Any, document: Document) -> str | None:
     """A regular expression of the allowed names; None where no single one says it."""
-    if "$ref" in names and len(names) == 1:
-        names = document.resolve(names["$ref"])
     match names:
-        case {"not": refused, **rest} if not rest.keys() - {"type"}:
-            names = negated(refused, document, _STRING)
-    if not isinstance(names, dict):
-        return None
-    match {keyword: value for keyword, value in names.items() if (keyword, value) != ("type", "string")}:
+        case {"not": refused, **rest} if not rest:
+            names = _about_strings(negated(refused, document, _STRING), document)
+    match names:
         case {"pattern": str(pattern), **rest} if not rest:
             return pattern
-        case lengths if lengths and lengths.keys() <= _LENGTHS:
+        case {"format": str(name), **rest} if not rest:
+            return format_pattern(name)
+        case dict(lengths) if lengths and lengths.keys() <= _LENGTHS:
             if all(is_number(length) and 0 <= length < _MAX_LENGTH for length in lengths.values()):
                 longest = int(lengths["maxLength"]) if "maxLength" in lengths else ""
                 return f"^[\\s\\S]{{{int(lengths.get('minLength', 0))},{longest}}}$"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-import jsonschema
 import pytest
 
 from services.router.chat.parsers.plain import PLAIN
@@ -14,7 +14,10 @@ from services.router.chat.tool_prompt import calls_as_text, describe_tools, with
 from services.router.chat.tools import MAX_SCHEMA_DEPTH, MAX_TOOLS, OPENAI_PATH, Tool, ToolChoice, ToolMode, check_tools
 from services.router.chat_template import ChatTemplate
 from services.router.errors import ApiError
+from services.router.grammar_trial import byte_tokenizer
 from services.router.structure import StructureKind
+from shared.grammar import compile_grammar
+from tests.unit.router.schema_instances import accepts
 
 TREE = {
     "type": "object",
@@ -25,16 +28,10 @@ TREE = {
 TOOLS = (Tool("plant", parameters=TREE), Tool("get_time"))
 
 
-def schema_of(choice: ToolChoice) -> Any:
-    structure = structure_of(TOOLS, choice, OPENAI_PATH)
+def fits(value: object, choice: ToolChoice, tools: Sequence[Tool] = TOOLS) -> bool:
+    structure = structure_of(tools, choice, OPENAI_PATH)
     assert structure is not None
-    assert structure.kind is StructureKind.JSON_SCHEMA
-    return json.loads(structure.source)
-
-
-def is_valid(value: object, schema: Any) -> bool:
-    jsonschema.Draft202012Validator.check_schema(schema)
-    return bool(jsonschema.Draft202012Validator(schema).is_valid(value))
+    return accepts(compile_grammar(structure.to_grammar(), byte_tokenizer()), value)
 
 
 @pytest.mark.parametrize(
@@ -53,18 +50,68 @@ def is_valid(value: object, schema: Any) -> bool:
     ],
 )
 def test_a_required_call_is_one_of_the_tools_and_fits_its_schema(calls: object, valid: bool) -> None:
-    assert is_valid(calls, schema_of(ToolChoice(ToolMode.REQUIRED))) is valid
+    assert fits(calls, ToolChoice(ToolMode.REQUIRED)) is valid
 
 
 def test_one_call_is_all_where_several_are_not_wanted() -> None:
     calls = [{"name": "get_time", "parameters": {}}] * 2
-    assert is_valid(calls, schema_of(ToolChoice(ToolMode.REQUIRED)))
-    assert not is_valid(calls, schema_of(ToolChoice(ToolMode.REQUIRED, parallel=False)))
+    assert fits(calls, ToolChoice(ToolMode.REQUIRED))
+    assert not fits(calls, ToolChoice(ToolMode.REQUIRED, parallel=False))
 
 
 def test_a_named_function_is_its_own_schema() -> None:
-    assert schema_of(ToolChoice(ToolMode.NAMED, "plant")) == TREE | {"additionalProperties": False}
-    assert not is_valid([], schema_of(ToolChoice(ToolMode.NAMED, "get_time")))
+    structure = structure_of(TOOLS, ToolChoice(ToolMode.NAMED, "plant"), OPENAI_PATH)
+    assert structure is not None
+    assert structure.kind is StructureKind.JSON_SCHEMA
+    assert json.loads(structure.source) == TREE | {"additionalProperties": False}
+    assert not fits([], ToolChoice(ToolMode.NAMED, "get_time"))
+
+
+def holder(value: int, reference: str, definitions: str = "$defs", /, **identifiers: str) -> dict[str, Any]:
+    """Parameters of which `n` is what the reference leads to: this value."""
+    return {
+        "$schema": identifiers.pop("schema", "https://json-schema.org/draft/2020-12/schema"),
+        "properties": {"n": {"$ref": reference}, "others": {"items": {"$ref": "#"}}},
+        "required": ["n"],
+        definitions: {"N": {"enum": [value], **{f"${name}": text for name, text in identifiers.items()}}},
+    }
+
+
+DRAFT_4, DRAFT_7 = (f"http://json-schema.org/draft-0{number}/schema#" for number in (4, 7))
+DYNAMIC = {"$dynamicAnchor": "N", "properties": {"n": {"$dynamicRef": "#N"}}}
+# Parameters whose member `n` is 3, and such that have the same names for other things.
+SAME_NAMES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "pointers": (holder(3, "#/$defs/N"), holder(4, "#/$defs/N")),
+    "a resource's pointer": ({"$id": "http://a/b", **holder(3, "#/$defs/N")}, holder(4, "#/$defs/N")),
+    "resources": ({"$id": "a.json", **holder(3, "a.json#/$defs/N")}, {"$id": "a.json", **holder(4, "#/$defs/N")}),
+    "resources within": (holder(3, "n", id="n"), holder(4, "n", id="n")),
+    "anchors": (holder(3, "#n", anchor="n"), holder(4, "#n", anchor="n")),
+    "drafts": (
+        holder(3, "#n", "definitions", schema=DRAFT_7, id="#n"),
+        holder(4, "#/definitions/N", "definitions", schema=DRAFT_4),
+    ),
+    "a name that needs escapes": (
+        holder(3, "#/$defs/a~1b%25") | {"$defs": {"a/b%": {"const": 3}}},
+        holder(4, "#/$defs/a~1b%25") | {"$defs": {"a/b%": {"const": 4}}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAME_NAMES)
+def test_each_function_s_schema_is_a_document_of_its_own(name: str) -> None:
+    first, second = SAME_NAMES[name]
+    tools, choice = (Tool("f", parameters=first), Tool("g", parameters=second)), ToolChoice(ToolMode.REQUIRED)
+    for called, value in (("f", 3), ("g", 4)):
+        for given in (3, 4):
+            for arguments in ({"n": given}, {"n": value, "others": [{"n": given}]}):
+                assert fits([{"name": called, "parameters": arguments}], choice, tools) is (given == value)
+
+
+def test_a_dynamic_reference_leads_to_no_other_function() -> None:
+    needy = {**DYNAMIC, "required": ["z"]}
+    tools = (Tool("f", parameters=DYNAMIC), Tool("g", parameters=needy))
+    for called, arguments, is_right in (("f", {"n": {}}, True), ("g", {"z": 1, "n": {}}, False)):
+        assert fits([{"name": called, "parameters": arguments}], ToolChoice(ToolMode.REQUIRED), tools) is is_right
 
 
 NAMED = {"a": {"type": "integer"}}

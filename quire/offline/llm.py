@@ -19,7 +19,7 @@ from quire.offline.own_stack import OwnStack, router_stack
 from quire.offline.pooling_params import PoolingParams
 from quire.offline.progress import progress_bar
 from quire.offline.prompts import Message, Prompt, PromptLike, parse_prompts, parse_texts
-from quire.offline.sampling_params import SamplingParams
+from quire.offline.sampling_params import SamplingParams, checked_copies
 from shared.config import ConfigError
 
 _GATEWAY_ONLY = {field.name for field in fields(SERVICES["gateway"])} - {
@@ -154,7 +154,7 @@ class LLM:
         _check_one_each({"sampling_params": each, "priority": priorities}, prompts)
         requests = [
             Request(str(next(self._request_ids)), prompt, one, urgency)
-            for prompt, one, urgency in zip(prompts, each, priorities, strict=True)
+            for prompt, one, urgency in zip(prompts, checked_copies(each), priorities, strict=True)
         ]
         with progress_bar("prompts", len(requests), is_shown=is_shown) as advance:
             return BACKGROUND.run(self._engine.answer(requests, advance))

@@ -37,7 +37,7 @@ def _conversation(messages: object, name: str, options: TemplateOptions) -> Prom
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
         raise TypeError(f"{name} is no list of messages")
     parsed = tuple(_message(message, f"{name}[{index}]") for index, message in enumerate(messages))
-    return Prompt(messages=parsed, template=options)
+    return Prompt(messages=parsed, template=options, name=name)
 
 
 def _message(message: object, name: str) -> Message:

@@ -24,6 +24,7 @@ from quire.offline.outputs import (
 )
 from quire.offline.pooling_params import PoolingParams
 from quire.offline.prompts import Prompt
+from quire.offline.refusals import name_prompt
 from quire.offline.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 
 R = TypeVar("R")
@@ -36,12 +37,13 @@ _MAX_TOKENS_PER_CALL = 16_384
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`params` None: the model's own defaults."""
+    """`params` None: the model's own defaults. `seed`: where the parameters name none; None: the router draws one."""
 
     request_id: str
     prompt: Prompt
     params: SamplingParams | None
     priority: int
+    seed: int | None = None
 
     @property
     def num_seqs(self) -> int:
@@ -62,6 +64,9 @@ class Asked(Protocol):
     @property
     def num_seqs(self) -> int:
         """Sequences that it has under way."""
+
+    @property
+    def prompt(self) -> Prompt: ...
 
 
 Q = TypeVar("Q", bound=Asked)
@@ -127,6 +132,7 @@ class Engine:
                     try:
                         outputs[index] = await answer(request)
                     except QuireError as error:
+                        name_prompt(error, request.prompt.name)
                         error.add_note(f"This is about prompt {index} of {len(requests)}.")
                         raise
                 on_done(1)
@@ -144,6 +150,8 @@ class Engine:
         text, given = await self._prompt(request.prompt)
         options = Options(max_tokens=DEFAULT_MAX_TOKENS) if params is None else params.options()
         options["priority"] = request.priority
+        if request.seed is not None:
+            options.setdefault("seed", request.seed)
         options["cache_salt"] = request.prompt.cache_salt or ""
         options["return_prompt_token_ids"] = True
         result: Result = await self._patiently(lambda: self._client.generate(given, **options))

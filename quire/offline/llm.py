@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import random
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.cli.stack import SERVICES, option_names
 from quire.client.options import TemplateOptions
 from quire.offline.background import BACKGROUND
 from quire.offline.conversations import parse_conversations, parse_tools
 from quire.offline.engine import EmbeddingRequest, Engine, Request
+from quire.offline.model_files import default_sampling_params, load_tokenizer
 from quire.offline.outputs import EmbeddingRequestOutput, RequestOutput, ScoringRequestOutput, scoring_output
 from quire.offline.own_stack import OwnStack, router_stack
 from quire.offline.pooling_params import PoolingParams
 from quire.offline.progress import progress_bar
 from quire.offline.prompts import Message, Prompt, PromptLike, parse_prompts, parse_texts
-from quire.offline.sampling_params import SamplingParams
+from quire.offline.sampling_params import SamplingParams, checked_copies
+from quire.offline.vllm_options import check_vllm_options
+from services.worker.config import WorkerConfig
 from shared.config import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _GATEWAY_ONLY = {field.name for field in fields(SERVICES["gateway"])} - {
     field.name for name in SERVICES if name != "gateway" for field in fields(SERVICES[name])
@@ -33,15 +42,31 @@ class LLM:
     also of a program that has an event loop (a notebook); each call waits for its answers.
 
     `model` and the options are those of `quire serve`, with underscores: `LLM("./Qwen3-0.6B", max_model_len=4096)`.
+    `seed`: of the seeds that are drawn for requests that name none, in the order of the requests; None: they differ
+    each time. The others are vLLM's, and taken where they change nothing.
     Raises ConfigError (a ValueError) for an option that cannot be used, and StackError, with the part's own reason,
     where a part cannot start.
     """
 
-    def __init__(self, model: str = "", **options: Any) -> None:
+    def __init__(
+        self,
+        model: str = "",
+        *,
+        seed: int | None = None,
+        tokenizer: str | Path | None = None,
+        trust_remote_code: bool = False,
+        disable_log_stats: bool = True,
+        task: str | None = None,
+        runner: str | None = None,
+        **options: Any,
+    ) -> None:
         flags = _flags(model, options)
         stack = router_stack(flags)
-        own = OwnStack(flags)
         worker, scheduler = stack.configs["worker"], stack.configs["scheduler"]
+        check_vllm_options(worker.model, tokenizer, trust_remote_code, disable_log_stats, task, runner)
+        own = OwnStack(flags)
+        self._worker_config: WorkerConfig = worker
+        self._seeds = None if seed is None else random.Random(seed)
         # A full step, and as many that wait for their turn.
         max_num_seqs = min(2 * worker.max_num_seqs, scheduler.max_num_queued_reqs)
 
@@ -67,6 +92,20 @@ class LLM:
     def close(self) -> None:
         """Stops the stack; answers under way end in StackError. Idempotent."""
         self._stop()
+
+    def get_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The model's, as transformers reads it; one and the same for every caller. Raises ValueError where it reads
+        none."""
+        return self._tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """A new one that says what counts where a call names none: the model's own defaults. Raises ValueError where
+        the model's files are there no more."""
+        return default_sampling_params(self._worker_config)
+
+    @functools.cached_property
+    def _tokenizer(self) -> PreTrainedTokenizerBase:
+        return load_tokenizer(self._worker_config)
 
     def generate(
         self,
@@ -153,8 +192,8 @@ class LLM:
         priorities = [0] * len(prompts) if priority is None else priority
         _check_one_each({"sampling_params": each, "priority": priorities}, prompts)
         requests = [
-            Request(str(next(self._request_ids)), prompt, one, urgency)
-            for prompt, one, urgency in zip(prompts, each, priorities, strict=True)
+            Request(str(next(self._request_ids)), prompt, one, urgency, self._next_seed())
+            for prompt, one, urgency in zip(prompts, checked_copies(each), priorities, strict=True)
         ]
         with progress_bar("prompts", len(requests), is_shown=is_shown) as advance:
             return BACKGROUND.run(self._engine.answer(requests, advance))
@@ -172,6 +211,9 @@ class LLM:
         ]
         with progress_bar("prompts", len(requests), is_shown=is_shown) as advance:
             return BACKGROUND.run(self._engine.embed(requests, advance))
+
+    def _next_seed(self) -> int | None:
+        return None if self._seeds is None else self._seeds.getrandbits(64)
 
     def _check_open(self) -> None:
         if not self._stop.alive:

@@ -50,6 +50,10 @@ class RequestOutput:
     # Where they were asked for. Of each of the prompt's tokens, as in CompletionOutput; None for the first.
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     finished: bool = True
+    # vLLM's for what there is not: times of a request, adapters, and prompts of models that encode and decode.
+    metrics: None = None
+    lora_request: None = None
+    encoder_prompt: None = None
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quire.client.options import TemplateOptions
@@ -22,6 +22,8 @@ class Prompt:
     # What their prompt is made of besides them.
     template: TemplateOptions | None = None
     cache_salt: str | None = None
+    # What the program calls it: an argument of its call, or an entry of one.
+    name: str = field(default="prompts", compare=False)
 
 
 def parse_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[Prompt]:
@@ -38,12 +40,14 @@ def parse_texts(texts: str | Sequence[str], name: str) -> list[Prompt]:
     for index, text in enumerate(given):
         if not isinstance(text, str):
             raise TypeError(f"{name}[{index}] is {type(text).__name__}: use a text")
-    return [Prompt(text=text) for text in given]
+    return [
+        Prompt(text=text, name=name if given is not texts else f"{name}[{index}]") for index, text in enumerate(given)
+    ]
 
 
 def _parse(prompt: object, name: str) -> Prompt:
     if isinstance(prompt, str):
-        return Prompt(text=prompt)
+        return Prompt(text=prompt, name=name)
     if isinstance(prompt, Mapping):
         known = {"prompt", "prompt_token_ids", "cache_salt"}
         if others := sorted(map(str, prompt.keys() - known)):
@@ -54,9 +58,9 @@ def _parse(prompt: object, name: str) -> Prompt:
         inner = _parse(prompt[key], f"{name}[{key!r}]")
         if isinstance(prompt[key], Mapping) or (inner.text is None) == (key == "prompt"):
             raise TypeError(f"{name}[{key!r}] is no {'text' if key == 'prompt' else 'list of token ids'}")
-        return Prompt(inner.text, inner.token_ids, cache_salt=prompt.get("cache_salt"))
+        return replace(inner, cache_salt=prompt.get("cache_salt"), name=name)
     if _are_token_ids(prompt):
-        return Prompt(token_ids=tuple(prompt))  # type: ignore[arg-type]
+        return Prompt(token_ids=tuple(prompt), name=name)  # type: ignore[arg-type]
     raise TypeError(f"{name} is {type(prompt).__name__}: use a text, a list of token ids or a mapping")
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from quire.client.options import Options, options_to_proto
+from quire.offline.ranges import check_range
 from quire.offline.structured_outputs import StructuredOutputsParams, structured_outputs
 
 DEFAULT_MAX_TOKENS = 16
@@ -30,10 +31,11 @@ _SAID = frozenset(
 _LEFT_OUT = {"top_k": (-1, 0), "seed": (-1, None)}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class SamplingParams:
     """Names, meanings and defaults are vLLM's; ranges those of quire/inference/v1/sampling.proto. Raises ValueError for
-    a value that cannot be used, and for a parameter that is set and that this version does not know how to keep."""
+    a value that cannot be used, and for a parameter that is set and that this version does not know how to keep. Fields
+    may be set later; `LLM` takes a copy with each call, and checks it again."""
 
     n: int = 1
     # So many are generated, and the n with the highest log probability per token returned, the best first.
@@ -86,6 +88,7 @@ class SamplingParams:
     trace_decode_token_ids: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        """Raises ValueError."""
         if self.stop and not self.detokenize:
             raise ValueError("SamplingParams.stop needs detokenize: strings are looked for in text")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
@@ -95,13 +98,20 @@ class SamplingParams:
                 raise ValueError(f"SamplingParams.{name} is not supported")
             try:
                 options_to_proto(dict([_option(name, value)]))
+                check_range(name, value)
             except (TypeError, ValueError, AttributeError) as error:
                 raise ValueError(f"SamplingParams.{name} is {value!r}: {error}") from None
-        for name in ("n", "max_tokens"):
-            if getattr(self, name) == 0:
-                raise ValueError(f"SamplingParams.{name} is 0: use at least 1")
-        if self.best_of is not None and not (isinstance(self.best_of, int) and self.best_of >= self.n):
-            raise ValueError(f"SamplingParams.best_of is {self.best_of!r}: use at least n, which is {self.n}")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(
+                f"SamplingParams.min_tokens is {self.min_tokens}: use at most max_tokens, {self.max_tokens}"
+            )
+        if self.best_of is not None:
+            if not (isinstance(self.best_of, int) and self.best_of >= self.n):
+                raise ValueError(f"SamplingParams.best_of is {self.best_of!r}: use at least n, which is {self.n}")
+            try:
+                check_range("n", self.best_of)
+            except ValueError as error:
+                raise ValueError(f"SamplingParams.best_of is {self.best_of}: {error}") from None
 
     def options(self) -> Options:
         """As the client takes them."""
@@ -115,6 +125,12 @@ class SamplingParams:
     def num_candidates(self) -> int:
         """Outputs to generate."""
         return self.n if self.best_of is None else self.best_of
+
+
+def checked_copies(each: Sequence[SamplingParams | None]) -> list[SamplingParams | None]:
+    """One of each object: its owner may set fields while answers are under way. Raises ValueError."""
+    copies = {id(params): replace(params) for params in each if params is not None}
+    return [None if params is None else copies[id(params)] for params in each]
 
 
 def _given(params: SamplingParams) -> dict[str, Any]:

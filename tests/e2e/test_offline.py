@@ -312,7 +312,41 @@ def test_a_prompt_that_does_not_fit_is_told_by_its_place(llm: LLM) -> None:
         llm.generate(["fits", "x" * 100_000, "fits"], use_tqdm=False)
 
     assert raised.value.__notes__ == ["This is about prompt 1 of 3."]
+    assert raised.value.param == "prompts[1]"
+    assert str(raised.value).endswith("Please shorten 'prompts[1]'.")
+    with pytest.raises(QuireError, match=r"Please shorten 'messages'\."):
+        llm.chat([{"role": "user", "content": "x" * 100_000}], use_tqdm=False)
+    with pytest.raises(QuireError, match=r"'data_2\[1\]'"):
+        llm.score("a", ["b", "x" * 100_000], use_tqdm=False)
     assert llm.generate("fits", use_tqdm=False)[0].finished
+
+
+def test_the_models_tokenizer_and_defaults(llm: LLM) -> None:
+    tokenizer = llm.get_tokenizer()
+    (output,) = llm.generate(tokenizer.encode(PROMPTS[0]), GREEDY, use_tqdm=False)
+    assert output.prompt_token_ids == llm.generate(PROMPTS[0], GREEDY, use_tqdm=False)[0].prompt_token_ids
+    (answer,) = llm.chat([{"role": "user", "content": "What is 7 plus 5?"}], GREEDY, use_tqdm=False)[0].outputs
+    assert answer.text == tokenizer.decode(answer.token_ids, skip_special_tokens=True)
+    assert llm.get_tokenizer() is tokenizer
+    assert (output.metrics, output.lora_request, output.encoder_prompt) == (None, None, None)
+
+    params = llm.get_default_sampling_params()
+    params.max_tokens = 3
+    assert len(llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0].token_ids) <= 3
+    params.temperature = -1
+    with pytest.raises(ValueError, match=r"^SamplingParams\.temperature is -1"):
+        llm.generate(PROMPTS[0], params, use_tqdm=False)
+
+
+def test_with_a_seed_every_run_is_the_same() -> None:
+    def run() -> list[list[int]]:
+        with LLM(**SMALL, seed=3) as seeded:
+            params = SamplingParams(temperature=2, max_tokens=20, ignore_eos=True)
+            return [output.outputs[0].token_ids for output in seeded.generate(["a"] * 3, params, use_tqdm=False)]
+
+    first = run()
+    assert len(set(map(tuple, first))) == 3
+    assert run() == first
 
 
 def test_answers_go_on_when_the_worker_dies(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,8 @@ _RETRY_AFTER = {
 _ABOUT = """\
 One gateway serves these paths and, on the same port, gRPC. Errors have OpenAI's shape, but for the paths of Anthropic's
 and Ollama's APIs, where they have theirs. A slash after a path changes nothing, and probes (`/`,
-`/health`, `/v2/health/`) may ask by HEAD.
+`/health`, `/v2/health/`) may ask by HEAD. Other paths than these get 404; other methods than a path's own get 405, with
+those in the header `Allow`.
 
 Answers that stream are server-sent events, and Ollama's are lines: the schema is that of the JSON after each `data: `,
 or of each line. Where an answer breaks off, the last of them is an error. Otherwise the last event of chats and

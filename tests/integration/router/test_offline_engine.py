@@ -104,6 +104,18 @@ async def test_prompts_log_probabilities_are_as_over_http(start_router: StartRou
     assert other.prompt_logprobs is None
 
 
+async def test_a_request_may_bring_the_seed_that_its_parameters_lack(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    asked = [
+        Request(str(index), SOME_IDS, params, 0, seed=7)
+        for index, params in enumerate([None, SamplingParams(), SamplingParams(seed=3)])
+    ]
+    await ask(Engine(api.address, None, 1, there), asked)
+
+    assert [submit.sampling.seed for submit in scheduler.submits] == [7, 7, 3]
+
+
 async def test_a_prompt_is_cut_and_told_as_it_was_left(start_router: StartRouter) -> None:
     scheduler = fake_scheduler()
     api = await start_router(scheduler)

@@ -24,6 +24,7 @@ VALUES = {
     "stop_token_ids": [1],
     "temperature": 0.5,
     "top_p": 0.5,
+    "min_p": 0.5,
 }
 
 

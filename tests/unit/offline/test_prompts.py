@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.offline.prompts import Prompt, parse_prompts
+from quire.offline.prompts import Prompt, PromptLike, parse_prompts, parse_texts
 
 
 @pytest.mark.parametrize(
@@ -24,6 +24,16 @@ from quire.offline.prompts import Prompt, parse_prompts
 )
 def test_prompts_have_many_forms(given: Any, prompts: list[Prompt]) -> None:
     assert parse_prompts(given) == prompts
+
+
+def test_a_prompt_knows_its_place_in_the_call() -> None:
+    several: list[PromptLike] = ["a", [1], {"prompt": "b"}]
+    assert [prompt.name for prompt in parse_prompts(several)] == [
+        "prompts[0]", "prompts[1]", "prompts[2]",
+    ]  # fmt: skip
+    assert [prompt.name for one in several for prompt in parse_prompts(one)] == ["prompts"] * 3
+    assert [prompt.name for prompt in parse_texts(["a"], "data_1")] == ["data_1[0]"]
+    assert [prompt.name for prompt in parse_texts("a", "data_1")] == ["data_1"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 
 from quire import PoolingParams, SamplingParams, StructuredOutputsParams
 from quire.client.options import Options, options_to_proto
+from quire.offline.sampling_params import checked_copies
 
 DEFAULTS = {
     "n": 1,
@@ -80,6 +81,46 @@ def test_vllms_other_words_for_nothing() -> None:
 def test_a_value_that_cannot_be_sent_is_told_by_name(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^SamplingParams\.{name} is "):
         SamplingParams(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("temperature", -1), ("temperature", 2.1), ("temperature", float("nan")), ("top_p", 1.1), ("top_p", -0.1),
+     ("min_p", 2), ("repetition_penalty", 0), ("repetition_penalty", 1e-50), ("presence_penalty", 2.5),
+     ("frequency_penalty", -3), ("logprobs", 21), ("prompt_logprobs", 21), ("logit_bias", {1: 101.0}),
+     ("logit_bias", dict.fromkeys(range(1025), 1.0)), ("stop_token_ids", list(range(257))), ("stop", ["x"] * 17),
+     ("stop", ""), ("stop", "x" * 513), ("n", 129), ("best_of", 129), ("truncate_prompt_tokens", 0),
+     ("truncate_prompt_tokens", -2), ("min_tokens", 17)],
+)  # fmt: skip
+def test_a_value_out_of_the_apis_range_is_told_where_it_is_set(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=rf"^SamplingParams\.{name} is "):
+        SamplingParams(**{name: value})
+
+
+def test_the_ends_of_the_ranges_are_in_them() -> None:
+    least: dict[str, Any] = {"temperature": 0, "top_p": 0, "presence_penalty": -2, "logit_bias": {1: -100}, "n": 1}
+    most: dict[str, Any] = {"temperature": 2, "top_p": 1, "min_p": 1, "repetition_penalty": 100, "logprobs": 20,
+                            "stop": ["x" * 512] * 16, "n": 128, "min_tokens": 16, "best_of": 128}  # fmt: skip
+    assert SamplingParams(**least).n == 1
+    assert SamplingParams(**most).num_candidates == 128
+
+
+def test_fields_may_be_set_later() -> None:
+    params = SamplingParams()
+    params.max_tokens, params.temperature = 3, 0
+    assert params.options() == {**DEFAULTS, "max_tokens": 3, "temperature": 0}
+
+
+def test_what_was_set_later_is_checked_when_it_is_used() -> None:
+    params = SamplingParams()
+    one, none, other = checked_copies([params, None, params])
+    params.temperature = 9
+
+    assert none is None
+    assert one is other
+    assert one == SamplingParams()
+    with pytest.raises(ValueError, match=r"^SamplingParams\.temperature is 9"):
+        checked_copies([params])
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,12 @@ def test_a_field_that_may_lack_may_not_be_null() -> None:
     assert "required" not in schema
 
 
+def test_what_a_method_that_is_not_there_gets_is_said_once() -> None:
+    assert "405" in DOCUMENT["info"]["description"]
+    operations = [one for verbs in DOCUMENT["paths"].values() for one in verbs.values()]
+    assert not any("405" in one["responses"] for one in operations)
+
+
 def test_errors_are_those_that_can_happen() -> None:
     def statuses(path: str, verb: str) -> set[str]:
         return set(DOCUMENT["paths"][path][verb]["responses"])

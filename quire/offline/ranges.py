@@ -1,0 +1,38 @@
+"""What one sampling parameter may be, as the router has it: a program is told where it sets it, not where it asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.router.errors import ApiError
+from services.router.sampling import (
+    MAX_LOGIT_BIAS,
+    MAX_STOP_TOKEN_IDS,
+    SamplingParams,
+    check_ranges,
+    check_stop_strings,
+)
+
+_MAX_N = 128
+_MAX_ENTRIES = {"logit_bias": MAX_LOGIT_BIAS, "stop_token_ids": MAX_STOP_TOKEN_IDS}
+
+
+def check_range(name: str, value: Any) -> None:
+    """Of a value that has its parameter's type. Raises ValueError; what depends on the model is the router's."""
+    if name in ("n", "max_tokens") and value < 1:
+        raise ValueError("use at least 1")
+    if name == "n" and value > _MAX_N:
+        raise ValueError(f"use at most {_MAX_N}")
+    if name == "truncate_prompt_tokens" and (value == 0 or value < -1):
+        raise ValueError("use -1 or at least 1")
+    if name in _MAX_ENTRIES and len(value) > _MAX_ENTRIES[name]:
+        raise ValueError(f"at most {_MAX_ENTRIES[name]} tokens may be listed")
+    try:
+        if name == "stop":
+            check_stop_strings((value,) if isinstance(value, str) else tuple(value), name)
+        elif name == "logit_bias":
+            check_ranges(SamplingParams(logit_bias=tuple(value.items())))
+        elif name in SamplingParams.__dataclass_fields__:
+            check_ranges(SamplingParams(**{name: value}))
+    except ApiError as error:
+        raise ValueError(error.message.partition(": ")[2]) from None

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -173,11 +174,13 @@ async def test_an_interrupted_run_tells_how_to_go_on(tmp_path: Path) -> None:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "quire.cli.main", "run-batch", *words, "--base-url", running.url),
             stderr=subprocess.PIPE,
+            # Whoever runs the tests may have been started with this signal ignored, as a shell's background jobs are.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         await has_second.wait()
         while not os.path.getsize(tmp_path / "out"):  # noqa: ASYNC240, ASYNC110 - nobody tells when it has grown
             await asyncio.sleep(0.01)
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         _, told = await asyncio.wait_for(process.communicate(), 60)
 
     assert process.returncode == 130

@@ -28,6 +28,8 @@ _MAX_WAIT_SECONDS = 30.0
 _MAX_CHECKED = 256
 # The code of the error.
 INVALID_STRUCTURE = "invalid_structure"
+# In the message of a check that came to the end of its time or memory: another like it would do so, too.
+TOO_MUCH = "too much time or memory"
 # The process has its own limit of computing time; this is for one that does not get to compute.
 _MAX_SECONDS_EACH = 30.0
 # After so many a fresh process takes over, whatever the library has kept of them.
@@ -124,7 +126,7 @@ class _CheckProcess:
                 return GrammarError(result["error"]) if "error" in result else str(result["grammar"])
             if self.close() not in _FROM_OUTSIDE:
                 break
-        return GrammarError("it takes too much time or memory to compile")
+        return GrammarError(f"it takes {TOO_MUCH} to compile")
 
     def close(self) -> int | None:
         """Returns how the process has ended, if there was one."""

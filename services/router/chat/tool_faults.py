@@ -7,20 +7,18 @@ import asyncio
 from services.router.chat.request import ChatRequest
 from services.router.chat.tool_grammar import arguments_structure, calls_structure
 from services.router.errors import ApiError
-from services.router.grammar_checks import INVALID_STRUCTURE, grammar_checks
+from services.router.grammar_checks import INVALID_STRUCTURE, TOO_MUCH, grammar_checks
 from services.router.structure import Structure
 
 # Others wait for their own checks meanwhile.
 _MAX_SECONDS = 5.0
-# In the message of a check that came to the end of its time: another like it would do so, too.
-_TOO_MUCH = "too much time or memory"
 
 
 async def names_tool(error: ApiError, request: ChatRequest) -> ApiError:
     """The error of the one tool whose parameters cannot be used by themselves, in the place of one about all tools;
     any other error as it is, and that of a search that would take long. Tools are tried by halves, as every structure
     that is new takes its time."""
-    if error.code != INVALID_STRUCTURE or error.param != request.tool_path.all or _TOO_MUCH in error.message:
+    if error.code != INVALID_STRUCTURE or error.param != request.tool_path.all or TOO_MUCH in error.message:
         return error
     try:
         async with asyncio.timeout(_MAX_SECONDS):
@@ -37,7 +35,7 @@ async def _of_one(request: ChatRequest) -> ApiError | None:
         fault = await _fault(calls_structure(tools[first:middle], parallel=True, path=path))
         if fault is None:
             first = middle
-        elif _TOO_MUCH in fault.message:
+        elif TOO_MUCH in fault.message:
             return None
         else:
             end = middle

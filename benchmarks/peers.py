@@ -33,7 +33,7 @@ from benchmarks.stack import free_port, wait_healthy
 from services.worker.ops.cpu.ops import CPUOps
 
 # Requests in progress, and how many are sent.
-LOADS = {1: 3, 8: 16, 32: 32}
+LOADS = {1: 6, 8: 16, 32: 32}
 TOKENS = 128
 MAX_MODEL_LEN = 512
 START_TIMEOUT_S = 600.0
@@ -155,7 +155,7 @@ def main() -> None:
     parser.add_argument("--gguf-q8")
     parser.add_argument("--vllm")
     parser.add_argument("--int8", action="store_true", help="Quire with --quantization int8, too")
-    parser.add_argument("--rounds", type=int, default=2, help="of all servers in turns; medians are told")
+    parser.add_argument("--rounds", type=int, default=3, help="of all servers in turns; medians are told")
     arguments = parser.parse_args()
     config = json.loads((Path(arguments.model) / "tokenizer.json").read_text())
     vocabulary = len(config["model"]["vocab"])

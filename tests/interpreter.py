@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
-def let_the_interpreter_count() -> None:
+import numpy as np
+
+from tests import ptx
+
+
+def complete_the_interpreter() -> None:
+    """With what our kernels need and it lacks."""
+    _index_by_scalars()
+    _run_inline_assembly()
+
+
+def _index_by_scalars() -> None:
     """Triton 3.6 keeps scalars as arrays of one element, which numpy 2.4 no longer takes for the bounds of a loop."""
     from triton.runtime import interpreter
 
@@ -14,3 +28,34 @@ def let_the_interpreter_count() -> None:
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
     interpreter._patch_lang_tensor = patch_and_index
+
+
+def _run_inline_assembly() -> None:
+    """As compiled code does: a program's elements in their order, `pack` of them in as few registers as hold them."""
+    from triton.runtime import interpreter
+
+    def create_inline_asm(
+        _builder: object,
+        asm: str,
+        constraints: str,
+        values: Sequence[Any],
+        types: Sequence[Any],
+        _pure: bool,
+        pack: int,
+    ) -> SimpleNamespace:
+        inputs = []
+        for value in values:
+            words = np.ascontiguousarray(value.data).reshape(-1, pack).view(np.uint32)
+            inputs += [np.ascontiguousarray(column) for column in words.T]
+        outputs = ptx.run(asm, inputs, constraints.count("="))
+        results = []
+        for kind in types:
+            kind = kind.scalar
+            count = pack * kind.primitive_bitwidth // 32
+            registers, outputs = outputs[:count], outputs[count:]
+            data = np.stack(registers, axis=1).view(interpreter._get_np_dtype(kind))
+            results.append(interpreter.TensorHandle(data.reshape(values[0].data.shape), kind))
+        assert not outputs
+        return SimpleNamespace(get_result=lambda index: results[index])
+
+    interpreter.InterpreterBuilder.create_inline_asm = create_inline_asm

@@ -127,9 +127,9 @@ def file_name(part: str, name: str) -> str:
 def interpret_kernels() -> None:
     """Before any kernel is defined: it is compiled or interpreted for good."""
     os.environ["TRITON_INTERPRET"] = "1"
-    from tests.interpreter import let_the_interpreter_count
+    from tests.interpreter import complete_the_interpreter
 
-    let_the_interpreter_count()
+    complete_the_interpreter()
 
 
 if __name__ == "__main__":

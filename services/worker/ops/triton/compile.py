@@ -2,9 +2,10 @@
 
     python -m services.worker.ops.triton.compile [--markdown FILE] [--only TEXT]
 
-Registers and spills are ptxas's own words about the code that is served; shared memory is what a launch asks for.
-Exits with 1 if anything spills, or wants more shared memory than a program of the target may have. To be run without
-TRITON_INTERPRET: kernels are what they are from the moment they are imported.
+Registers and spills are ptxas's own words about the code that is served, shared memory is what a launch asks for; of
+kernels that memory is to bound, the time to start the inner loop's instructions is told as a part of that to read its
+bytes. Exits with 1 if anything spills, or wants more shared memory than a program of the target may have. To be run
+without TRITON_INTERPRET: kernels are what they are from the moment they are imported.
 """
 
 from __future__ import annotations
@@ -31,12 +32,14 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from services.worker.ops import triton as package
+from services.worker.ops.triton.disassembly import PARTS, product_loop
 from services.worker.ops.triton.variant import Variant
 
 _HEADING = """# GPU kernels
 
 What Triton's compiler and ptxas make of every kernel as it is served, made by `make kernels` and checked in CI.
-Nothing may spill.
+Nothing may spill. The last column, of kernels that memory is to bound: the time to start their inner loop's
+instructions over that to read its bytes, on an A100, an L40S and an H200; over 1, memory waits for them.
 
 """
 _THREADS_PER_WARP = 32
@@ -52,12 +55,14 @@ class Processor:
     program_bytes: int  # shared memory of one program at most
     shared_bytes: int  # of all programs
     warps: int
+    bytes_per_cycle: float  # its share of the memory's
 
 
+# Memory and clock of an A100 of 80 GB, an L40S, and an H200, by their data sheets.
 PROCESSORS = {
-    80: Processor(163 << 10, 164 << 10, 64),
-    89: Processor(99 << 10, 100 << 10, 48),
-    90: Processor(227 << 10, 228 << 10, 64),
+    80: Processor(163 << 10, 164 << 10, 64, 2.04e12 / 108 / 1.41e9),
+    89: Processor(99 << 10, 100 << 10, 48, 0.864e12 / 142 / 2.52e9),
+    90: Processor(227 << 10, 228 << 10, 64, 4.8e12 / 132 / 1.98e9),
 }
 
 
@@ -79,6 +84,7 @@ class Compiled:
     registers: int  # per thread
     spilled_bytes: int  # per thread, stored and loaded
     shared_bytes: int
+    issue: float | None  # of the time that memory takes; None where it is not what bounds
 
     @property
     def fits(self) -> bool:
@@ -129,14 +135,23 @@ def compile_variant(variant: Variant, capability: int) -> Compiled:
         registers=int(registers[1]),
         spilled_bytes=int(spills[1]) + int(spills[2]),
         shared_bytes=kernel.metadata.shared,
+        issue=_issue(variant, capability, kernel.asm["cubin"]),
     )
+
+
+def _issue(variant: Variant, capability: int, cubin: bytes) -> float | None:
+    if not variant.loop_bytes:
+        return None
+    cycles = product_loop(cubin) * variant.num_warps / PARTS
+    return cycles / (variant.loop_bytes / PROCESSORS[capability].bytes_per_cycle)
 
 
 def table(results: Sequence[Compiled]) -> str:
     """Markdown."""
     lines = [
-        "| kernel | target | configuration | registers | spilled | shared memory | programs per processor |",
-        "|---|---|---|---:|---:|---:|---:|",
+        "| kernel | target | configuration | registers | spilled | shared memory | programs per processor "
+        "| instructions / memory |",
+        "|---|---|---|---:|---:|---:|---:|---:|",
     ]
     for result in results:
         spilled = f"**{result.spilled_bytes}**" if result.spilled_bytes else "0"
@@ -144,7 +159,7 @@ def table(results: Sequence[Compiled]) -> str:
         shared = str(result.shared_bytes) if result.shared_bytes <= limit else f"**{result.shared_bytes}** of {limit}"
         lines.append(
             f"| {result.name} | sm_{result.capability} | {result.configuration} | {result.registers} | {spilled} "
-            f"| {shared} | {result.programs} |"
+            f"| {shared} | {result.programs} | {'' if result.issue is None else f'{result.issue:.2f}'} |"
         )
     return "\n".join(lines) + "\n"
 

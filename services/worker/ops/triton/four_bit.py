@@ -6,16 +6,18 @@
 is applied to a group's sum, in float32: W itself is never rounded.
 
 The weight is repacked at load (`FourBitLayout`). A checkpoint's byte holds columns 2 j and 2 j + 1, which would have to
-be interleaved again, between threads, before a product. Here K is cut into steps of 2 · HALF columns, and byte j of a
-step holds its columns j (low) and HALF + j (high): both halves of the bytes are operands as they are. HALF divides a
-group, so that each half has one scale. Bytes lie [steps, N, HALF]: what a program loads for a step is one stretch of
-memory. Scales and zero points lie [groups, N], one word for both, for loads of 4 bytes that can run ahead.
+be interleaved again, between threads, before a product. Here K is cut into steps of 4 · LANES columns, and word j of a
+step holds its columns j, LANES + j, 2 · LANES + j and 3 · LANES + j, from the lowest bits up: each quarter of the words
+is an operand as it is (`widen.py`). LANES divides a group, so that a quarter has one scale. Words lie [steps, N,
+LANES]: what a program loads for a step is one stretch of memory. Scales and zero points lie [groups, N], one word for both, for
+loads of 4 bytes that can run ahead.
 
 How tiles are laid out and K is split: `tiles.py`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -28,25 +30,37 @@ from torch.nn import functional
 from services.worker.ops.triton.join_splits import join_splits
 from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, cut, finish, store_tile, tile_of_program
 from services.worker.ops.triton.variant import Variant
+from services.worker.ops.triton.widen import from_nibbles
 from services.worker.quantization.int4 import Int4Weight, pack_nibbles, unpack_nibbles
 
 # k: columns of a step at most. Within 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
 HALF = TileTable(
-    few=Tiles(rows=16, outs=64, k=128, num_warps=4, num_stages=5),
-    some=Tiles(rows=64, outs=64, k=128, num_warps=4, num_stages=3),
+    few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
+    some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
     many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
 )
-SINGLE = TileTable(
-    few=Tiles(rows=16, outs=64, k=32, num_warps=4, num_stages=3),
-    some=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
-    many=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
+# For short steps, of short groups: several scales and their groups' sums take registers.
+HALF_SHORT = TileTable(
+    few=Tiles(rows=16, outs=128, k=64, num_warps=4, num_stages=5),
+    some=Tiles(rows=32, outs=128, k=64, num_warps=4, num_stages=4),
+    many=Tiles(rows=128, outs=128, k=64, num_warps=8, num_stages=2),
 )
-LEAST_HALF = 16  # the shortest product of a tensor core
+SINGLE = TileTable(
+    few=Tiles(rows=16, outs=64, k=64, num_warps=8, num_stages=3),
+    some=Tiles(rows=64, outs=64, k=64, num_warps=8, num_stages=3),
+    many=Tiles(rows=64, outs=64, k=64, num_warps=8, num_stages=3),
+)
+LEAST_LANES = 16  # the shortest product of a tensor core
 
 
 @triton.jit
-def _scale_and_zero(word, scale_type: tl.constexpr):
-    """float32 scales and uint8 zero points."""
+def _scale_and_zero(
+    words, quarter, outs, N: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, scale_type: tl.constexpr,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """float32 scales and uint8 zero points of the group that a quarter of a step belongs to."""
+    last_group: tl.constexpr = (K - 1) // GROUP
+    word = tl.load(words + tl.minimum(quarter * LANES // GROUP, last_group) * N + outs)
     if scale_type == tl.float32:
         scale = (word & 0xFFFFFFFF).to(tl.int32).to(tl.float32, bitcast=True)
         zero = (word >> 32).to(tl.uint8)
@@ -56,10 +70,18 @@ def _scale_and_zero(word, scale_type: tl.constexpr):
     return scale, zero
 
 
+@triton.jit
+def _quarter(x_at, quarter, lanes, K: tl.constexpr, LANES: tl.constexpr):
+    """[LANES, rows] of x."""
+    if K % (4 * LANES) == 0:
+        return tl.load(x_at + quarter * LANES)
+    return tl.load(x_at + quarter * LANES, mask=(quarter * LANES + lanes < K)[:, None], other=0.0)
+
+
 @triton.jit(do_not_specialize=["m"])
 def four_bit_kernel(
     x,  # [m, K], rows x_stride apart
-    packed,  # uint8 [steps, N, HALF]
+    packed,  # int16 [steps, N, LANES]
     words,  # int32, or int64 for scales in float32, [groups, N]
     bias,  # [N], read if BIAS
     y,  # [m, N]; float32 [splits, m, N] if SPLIT
@@ -67,44 +89,54 @@ def four_bit_kernel(
     x_stride,
     N: tl.constexpr,
     K: tl.constexpr,
-    GROUP: tl.constexpr,  # a multiple of HALF
+    GROUP: tl.constexpr,  # a multiple of LANES
     SCALE: tl.constexpr,  # the scales' type
     BIAS: tl.constexpr,
     SPLIT: tl.constexpr,
     STEPS: tl.constexpr,  # in a stretch
     BLOCK_ROWS: tl.constexpr,
     BLOCK_OUTS: tl.constexpr,
-    HALF: tl.constexpr,
+    LANES: tl.constexpr,
     GROUP_ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
 ):
     outs, rows = tile_of_program(m, N, BLOCK_OUTS, BLOCK_ROWS, GROUP_ROWS)
-    lanes = tl.arange(0, HALF)
+    lanes = tl.arange(0, LANES)
     last_out = tl.minimum(outs, N - 1)
     x_at = x + tl.minimum(rows, m - 1)[None, :] * x_stride + lanes[:, None]
-    num_steps: tl.constexpr = (K + 2 * HALF - 1) // (2 * HALF)
-    last_group: tl.constexpr = (K - 1) // GROUP
+    num_steps: tl.constexpr = (K + 4 * LANES - 1) // (4 * LANES)
+    # Quarters of a step that share a scale.
+    shared: tl.constexpr = 4 if GROUP % (4 * LANES) == 0 else 2 if GROUP % (2 * LANES) == 0 else 1
     total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
     first = tl.program_id(1) * STEPS
-    for step in range(first, tl.minimum(first + STEPS, num_steps)):
-        low_column = step * (2 * HALF)
-        high_column = low_column + HALF
-        byte = tl.load(packed + (step * N + last_out)[:, None] * HALF + lanes[None, :])
-        if K % (2 * HALF) == 0:
-            x_low = tl.load(x_at + low_column)
-            x_high = tl.load(x_at + high_column)
-        else:
-            x_low = tl.load(x_at + low_column, mask=(low_column + lanes < K)[:, None], other=0.0)
-            x_high = tl.load(x_at + high_column, mask=(high_column + lanes < K)[:, None], other=0.0)
-        scale, zero = _scale_and_zero(tl.load(words + (low_column // GROUP) * N + last_out), SCALE)
-        low = ((byte & 15) - zero[:, None]).to(tl.int8, bitcast=True).to(x_low.dtype)
-        partial = tl.dot(low, x_low, input_precision="ieee")
-        if GROUP % (2 * HALF) != 0:
-            total += partial * scale[:, None]
+    # With stages of its own, as the loop reads the scales ahead too, though no product takes them.
+    for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
+        word = tl.load(packed + (step * N + last_out)[:, None] * LANES + lanes[None, :])
+        scale_0, zero_0 = _scale_and_zero(words, step * 4, last_out, N, K, GROUP, SCALE, LANES)
+        scale_1, zero_1, scale_2, zero_2, scale_3, zero_3 = scale_0, zero_0, scale_0, zero_0, scale_0, zero_0
+        if shared == 2:
+            scale_2, zero_2 = _scale_and_zero(words, step * 4 + 2, last_out, N, K, GROUP, SCALE, LANES)
+            scale_3, zero_3 = scale_2, zero_2
+        if shared == 1:
+            scale_1, zero_1 = _scale_and_zero(words, step * 4 + 1, last_out, N, K, GROUP, SCALE, LANES)
+            scale_2, zero_2 = _scale_and_zero(words, step * 4 + 2, last_out, N, K, GROUP, SCALE, LANES)
+            scale_3, zero_3 = _scale_and_zero(words, step * 4 + 3, last_out, N, K, GROUP, SCALE, LANES)
+        zeros = (zero_0[:, None], zero_1[:, None], zero_2[:, None], zero_3[:, None])
+        w_0, w_1, w_2, w_3 = from_nibbles(word, zeros, x.dtype.element_ty)
+        partial = tl.dot(w_0, _quarter(x_at, step * 4, lanes, K, LANES), input_precision="ieee")
+        if shared == 1:
+            total += partial * scale_0[:, None]
             partial = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
-            group = tl.minimum(high_column // GROUP, last_group)
-            scale, zero = _scale_and_zero(tl.load(words + group * N + last_out), SCALE)
-        high = ((byte >> 4) - zero[:, None]).to(tl.int8, bitcast=True).to(x_low.dtype)
-        total += tl.dot(high, x_high, partial, input_precision="ieee") * scale[:, None]
+        partial = tl.dot(w_1, _quarter(x_at, step * 4 + 1, lanes, K, LANES), partial, input_precision="ieee")
+        if shared <= 2:
+            total += partial * scale_1[:, None]
+            partial = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
+        partial = tl.dot(w_2, _quarter(x_at, step * 4 + 2, lanes, K, LANES), partial, input_precision="ieee")
+        if shared == 1:
+            total += partial * scale_2[:, None]
+            partial = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
+        partial = tl.dot(w_3, _quarter(x_at, step * 4 + 3, lanes, K, LANES), partial, input_precision="ieee")
+        total += partial * scale_3[:, None]
     if SPLIT:
         store_tile(y + tl.program_id(1).to(tl.int64) * m * N, total, outs, rows, m, N)
     else:
@@ -115,53 +147,54 @@ def four_bit_kernel(
 class FourBitLayout:
     """An `Int4Weight` as the kernel reads it; the only copy."""
 
-    packed: Tensor  # uint8 [steps, out_features, half]
+    packed: Tensor  # int16 [steps, out_features, lanes]
     words: Tensor  # int32 or int64 [groups, out_features]: the scale's bits, and the zero point above them
     scale_type: torch.dtype
     in_features: int
     input_order: Tensor | None  # int32 [in_features]
 
     @property
-    def half(self) -> int:
+    def lanes(self) -> int:
         return self.packed.shape[2]
 
     @staticmethod
     def takes(weight: Int4Weight) -> bool:
-        """Whether its groups are made of halves that a tensor core takes."""
+        """Whether its groups are made of quarters that a tensor core takes."""
         groups = weight.scales.shape[1]
-        return groups == 1 or weight.group_size % LEAST_HALF == 0
+        return groups == 1 or weight.group_size % LEAST_LANES == 0
 
     @classmethod
     def of(cls, weight: Int4Weight, dtype: torch.dtype) -> FourBitLayout:
         """`dtype`: of the activations."""
         n, k = weight.shape
         group = weight.group_size if weight.scales.shape[1] > 1 else 0
-        half = _half(group, _table(dtype).few.k // 2)
-        q = functional.pad(unpack_nibbles(weight.packed), (0, -k % (2 * half)))
-        low, high = q.view(n, -1, 2, half).unbind(2)
+        lanes = _lanes(k, group, (SINGLE if dtype is torch.float32 else HALF).few.k // 4)
+        q = functional.pad(unpack_nibbles(weight.packed), (0, -k % (4 * lanes))).to(torch.int32)
+        first, second, third, fourth = q.view(n, -1, 4, lanes).unbind(2)
+        word = (first | second << 4 | third << 8 | fourth << 12).to(torch.int16)
         bits = weight.scales.element_size() * 8
         narrow, wide = (torch.int32, torch.int64) if bits == 32 else (torch.int16, torch.int32)
         scales = weight.scales.contiguous().view(narrow).to(wide) & ((1 << bits) - 1)
         words = scales | weight.zero_points.to(wide) << bits
         return cls(
-            (low | high << 4).transpose(0, 1).contiguous(), words.t().contiguous(), weight.scales.dtype, k,
-            weight.input_order,
-        )  # fmt: skip
+            word.transpose(0, 1).contiguous(), words.t().contiguous(), weight.scales.dtype, k, weight.input_order
+        )
 
     def select_rows(self, ids: Tensor) -> Int4Weight:
         """int64 [n] -> those outputs, as checkpoints have them."""
-        packed = self.packed[:, ids].transpose(0, 1)  # [n, steps, half]
-        q = torch.stack((packed & 15, packed >> 4), dim=2).flatten(1)[:, : self.in_features]
+        word = self.packed[:, ids].transpose(0, 1)  # [n, steps, lanes]
+        q = torch.stack([(word >> shift & 15).to(torch.uint8) for shift in (0, 4, 8, 12)], dim=2)
         words = self.words[:, ids].t().contiguous()
         bits = self.scale_type.itemsize * 8
         scales = words.to(torch.int32 if bits == 32 else torch.int16).view(self.scale_type)
-        return Int4Weight(pack_nibbles(q), scales, (words >> bits).to(torch.uint8), self.input_order)
+        packed = pack_nibbles(q.flatten(1)[:, : self.in_features])
+        return Int4Weight(packed, scales, (words >> bits).to(torch.uint8), self.input_order)
 
 
 def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_invariant: bool = False) -> Tensor:
     """[m, K] with contiguous rows, in the type that the layout was made for, [N] -> [m, N]. An `input_order` gathers x
     first, once for all programs. Raises ValueError for what the kernel would misread."""
-    steps, n, half = weight.packed.shape
+    steps, n, lanes = weight.packed.shape
     if x.dim() != 2 or x.shape[1] != weight.in_features or x.stride(1) != 1:
         raise ValueError(f"the weight wants contiguous rows of {weight.in_features}")
     if weight.input_order is not None:
@@ -169,16 +202,16 @@ def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_inv
     m, groups = len(x), len(weight.words)
     if not m:
         return torch.empty((0, n), dtype=x.dtype, device=x.device)
-    tiles = _table(x.dtype).of(m)
+    tiles = _table(x.dtype, lanes).of(m)
     plan = cut(tiles, m, n, steps, may_split=not batch_invariant)
     split = plan.splits > 1
     shape, dtype = ((plan.splits, m, n), torch.float32) if split else ((m, n), x.dtype)
     y = torch.empty(shape, dtype=dtype, device=x.device)
     four_bit_kernel[(plan.tiles, plan.splits)](
         x, weight.packed, weight.words, y if bias is None else bias, y, m, x.stride(0),
-        N=n, K=weight.in_features, GROUP=weight.in_features // groups if groups > 1 else steps * 2 * half,
+        N=n, K=weight.in_features, GROUP=weight.in_features // groups if groups > 1 else steps * 4 * lanes,
         SCALE=_TRITON_TYPES[weight.scale_type], BIAS=bias is not None, SPLIT=split, STEPS=plan.steps,
-        BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs, HALF=half, GROUP_ROWS=GROUP_ROWS,
+        BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs, LANES=lanes, GROUP_ROWS=GROUP_ROWS, STAGES=tiles.num_stages,
         num_warps=tiles.num_warps, num_stages=tiles.num_stages,
     )  # fmt: skip
     return join_splits(y, None, None, bias, x.dtype) if split else y
@@ -187,15 +220,17 @@ def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_inv
 _TRITON_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
-def _half(group: int, greatest: int) -> int:
-    """A power of two that divides a group; half of one, where that is 32 at least, as two scales in a step cost
-    registers. `greatest` where there is one group (0)."""
-    power = group & -group
-    return min(greatest, power, max(32, power // 2)) if group else greatest
+def _lanes(k: int, group: int, greatest: int) -> int:
+    """As many as make a step of one scale, as more scales and zero points cost registers, and steps of whole rows of x;
+    `LEAST_LANES` where none does. `group`: 0 if there is one in all."""
+    step = k if group == 0 else math.gcd(k, group)
+    return max(LEAST_LANES, min(greatest, (step & -step) // 4))
 
 
-def _table(x_type: torch.dtype) -> TileTable:
-    return SINGLE if x_type is torch.float32 else HALF
+def _table(x_type: torch.dtype, lanes: int) -> TileTable:
+    if x_type is torch.float32:
+        return SINGLE
+    return HALF if 4 * lanes == HALF.few.k else HALF_SHORT
 
 
 def variants() -> Iterator[Variant]:
@@ -203,22 +238,26 @@ def variants() -> Iterator[Variant]:
         ("bf16", tl.bfloat16, 128), ("bf16", tl.bfloat16, 32), ("bf16", tl.float16, 0), ("fp16", tl.float16, 128),
         ("fp16", tl.float16, 32), ("fp16", tl.float32, 64), ("fp32", tl.float16, 128),
     ):  # fmt: skip
-        table = SINGLE if dtype == "fp32" else HALF
-        half = _half(group, table.few.k // 2)
+        x_type = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}[dtype]
+        longest = (SINGLE if dtype == "fp32" else HALF).few.k // 4
         words = "*i64" if scale == tl.float32 else "*i32"
-        for size, tiles, k, split in (
-            ("few", table.few, 4096, True), ("some", table.some, 4096, True), ("many split", table.many, 4096, True),
-            ("many", table.many, 4096, False), ("many short", table.many, 576, False),
+        for size, k, split in (
+            ("few", 4096, True), ("some", 4096, True), ("many split", 4096, True), ("many", 4096, False),
+            ("many short", 544, False),
         ):  # fmt: skip
+            lanes = _lanes(k, group, longest)
+            tiles = getattr(_table(x_type, lanes), size.split()[0])
+            steps = triton.cdiv(k, 4 * lanes)
             y = "fp32" if split else dtype
-            tensors = {"x": f"*{dtype}", "packed": "*u8", "words": words, "bias": f"*{dtype}", "y": f"*{y}"}
+            tensors = {"x": f"*{dtype}", "packed": "*i16", "words": words, "bias": f"*{dtype}", "y": f"*{y}"}
             yield Variant(
                 f"four_bit {dtype}, groups of {group or 'all'} in {scale}, {size} rows",
                 four_bit_kernel,
                 {**tensors, "m": "i32", "x_stride": "i32:16"},
-                {"N": 4096, "K": k, "GROUP": group or triton.cdiv(k, 2 * half) * 2 * half, "SCALE": scale, "BIAS": True,
-                 "SPLIT": split, "STEPS": 8 if split else triton.cdiv(k, 2 * half), "BLOCK_ROWS": tiles.rows,
-                 "BLOCK_OUTS": tiles.outs, "HALF": half, "GROUP_ROWS": GROUP_ROWS},
+                {"N": 4096, "K": k, "GROUP": group or steps * 4 * lanes, "SCALE": scale, "BIAS": True, "SPLIT": split,
+                 "STEPS": 8 if split else steps, "BLOCK_ROWS": tiles.rows, "BLOCK_OUTS": tiles.outs, "LANES": lanes,
+                 "GROUP_ROWS": GROUP_ROWS, "STAGES": tiles.num_stages},
                 tiles.num_warps,
                 tiles.num_stages,
+                loop_bytes=0 if "many" in size or dtype == "fp32" else tiles.outs * lanes * 2,
             )  # fmt: skip

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.worker.ops.triton.matmul import matmul
-from services.worker.ops.triton.quantized_linear import EightBitLinear, FourBitLinear
+from services.worker.ops.triton.quantized_linear import EightBitLinear, WeightOnlyLinear
 from services.worker.quantization.int4 import Int4Weight
 from services.worker.quantization.weight import Weight
 
@@ -33,7 +33,7 @@ class DenseLinear:
         return functional.embedding(ids, self.weight)
 
 
-Linear = DenseLinear | EightBitLinear | FourBitLinear
+Linear = DenseLinear | EightBitLinear | WeightOnlyLinear
 
 
 def create_linear(
@@ -43,6 +43,6 @@ def create_linear(
     bias = None if bias is None else bias.to(device, dtype).contiguous()
     if isinstance(weight, Tensor):
         return DenseLinear(weight.to(device, dtype).contiguous(), bias, batch_invariant=batch_invariant)
-    if isinstance(weight, Int4Weight):
-        return FourBitLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)
+    if isinstance(weight, Int4Weight) or not weight.quantize_activations:
+        return WeightOnlyLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)
     return EightBitLinear(weight.to(device), bias, dtype, batch_invariant=batch_invariant)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from services.worker.ops.triton.eight_bit import eight_bit
+from services.worker.ops.triton.eight_bit_weights import EightBitLayout, eight_bit_weights
 from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
 from services.worker.ops.triton.quantize_rows import quantize_rows
 from services.worker.ops.triton.scaled_mm import scaled_mm, serves
@@ -32,46 +33,50 @@ def computes_with(weight: QuantizedWeight, device: torch.device) -> bool:
 
 
 class EightBitLinear:
-    """The checkpoint's own values, int8 or fp8; scales in float32, [groups, out_features] in memory."""
+    """The checkpoint's own values, int8 or fp8, times activations that are quantized to as many bits."""
 
     def __init__(
         self, weight: Fp8Weight | Int8Weight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool
     ) -> None:
-        self._scales = weight.scales.float().reshape(len(weight.values), -1).t().contiguous()
-        scales = self._scales[0] if isinstance(weight, Fp8Weight) else self._scales.t()
-        self._weight = replace(weight, values=weight.values.contiguous(), scales=scales)
+        self._scales = weight.scales.float().flatten()
+        self._weight = replace(weight, values=weight.values.contiguous(), scales=self._scales.view(weight.scales.shape))
         self._bias = bias
         self._dtype = dtype
         self._batch_invariant = batch_invariant
 
     def __call__(self, x: Tensor) -> Tensor:
         values = self._weight.values
-        if not self._weight.quantize_activations:
-            return eight_bit(x, values, self._scales, self._bias, self._dtype, batch_invariant=self._batch_invariant)
         q, row_scales = quantize_rows(x, values.dtype)
         if not self._batch_invariant and serves(q, values, self._dtype):
-            return scaled_mm(q, values, row_scales, self._scales, self._bias, self._dtype)
+            return scaled_mm(q, values, row_scales, self._scales[None], self._bias, self._dtype)
         return eight_bit(
-            q, values, self._scales, self._bias, self._dtype,
-            row_scales=row_scales, batch_invariant=self._batch_invariant,
-        )  # fmt: skip
+            q, values, self._scales, row_scales, self._bias, self._dtype, batch_invariant=self._batch_invariant
+        )
 
     def rows(self, ids: Tensor) -> Tensor:
         """int64 [n] -> [n, in_features], dequantized."""
         return self._weight.select_rows(ids).dequantize().to(self._dtype)
 
 
-class FourBitLinear:
-    """Repacked, see `four_bit.py`."""
+class WeightOnlyLinear:
+    """Of 4 or 8 bits, repacked: see `four_bit.py` and `eight_bit_weights.py`."""
 
-    def __init__(self, weight: Int4Weight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool) -> None:
-        self._weight = FourBitLayout.of(weight, dtype)
+    def __init__(
+        self, weight: QuantizedWeight, bias: Tensor | None, dtype: torch.dtype, *, batch_invariant: bool
+    ) -> None:
+        self._weight: FourBitLayout | EightBitLayout
+        if isinstance(weight, Int4Weight):
+            self._weight = FourBitLayout.of(weight, dtype)
+        else:
+            self._weight = EightBitLayout.of(weight, dtype)
         self._bias = bias
         self._dtype = dtype
         self._batch_invariant = batch_invariant
 
     def __call__(self, x: Tensor) -> Tensor:
-        return four_bit(x, self._weight, self._bias, batch_invariant=self._batch_invariant)
+        if isinstance(self._weight, FourBitLayout):
+            return four_bit(x, self._weight, self._bias, batch_invariant=self._batch_invariant)
+        return eight_bit_weights(x, self._weight, self._bias, batch_invariant=self._batch_invariant)
 
     def rows(self, ids: Tensor) -> Tensor:
         """int64 [n] -> [n, in_features], dequantized."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.interpreter import let_the_interpreter_count
+from tests.interpreter import complete_the_interpreter
 
 HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU:
-    let_the_interpreter_count()
+    complete_the_interpreter()
 
 
 @pytest.fixture(scope="session", params=[pytest.param("cuda", marks=pytest.mark.gpu)] if HAS_GPU else ["cpu"])

@@ -8,13 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-import triton
-import triton.language as tl
 
 from services.worker.ops.interface import AttentionBatch, AttentionShape, AttentionWork, KVPages
-from services.worker.ops.triton.attention import combine, tuning
+from services.worker.ops.triton.attention import combine, paged, tuning
 from services.worker.ops.triton.attention.paged import PagedAttention
-from services.worker.ops.triton.attention.tile import dequantize
 from tests.unit.worker.triton.attention_steps import (
     FP8,
     SMALL,
@@ -193,29 +190,36 @@ def test_large_scores_neither_overflow_nor_outlast_the_window(
         torch.testing.assert_close(out.double().cpu(), step.expected(), rtol=1e-3, atol=1e-3)
 
 
-@triton.jit
-def _dequantize_all(stored: tl.tensor, out: tl.tensor, compute: tl.constexpr) -> None:
-    codes = tl.arange(0, 256)
-    tl.store(out + codes, dequantize(tl.load(stored + codes), compute))
-
-
-@pytest.mark.parametrize("compute", [tl.float16, tl.float32])
-def test_bytes_are_read_as_fp8(device: torch.device, compute: tl.dtype) -> None:
-    """As GPUs without fp8 do it: every code, its NaN included."""
-    codes = torch.arange(256, dtype=torch.uint8, device=device)
-    out = torch.zeros(256, dtype=torch.float16 if compute == tl.float16 else torch.float32, device=device)
-    _dequantize_all[(1,)](codes, out, compute)
-    torch.testing.assert_close(out.float(), codes.view(FP8).float(), rtol=0, atol=0, equal_nan=True)
-
-
+@pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_every_fp8_number_is_read_exactly(device: torch.device, dtype: torch.dtype) -> None:
-    """A sequence of one token is its value."""
+def test_every_fp8_number_is_read_exactly(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, native: bool
+) -> None:
+    """A sequence of one token is its value. `native`: else as GPUs do it that do not convert fp8."""
+    if not native:
+        monkeypatch.setattr(paged, "NATIVE_FP8", 1000)
     model = Model(1, 4, 64, 16, dtype, FP8)
     numbers = torch.arange(256, dtype=torch.uint8).view(FP8).float().nan_to_num(0.0)
     text = Text(torch.ones(1, 4, 64), torch.ones(1, 4, 64), numbers.view(1, 4, 64) * 0.25)
     step = lay_out(model, [Row(text, 0, 1)], device)
     assert torch.equal(step.run(model.attention(device))[0].float().cpu(), numbers * 0.25)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("queries", [1, 9])
+def test_what_is_not_a_number_in_fp8_pages_reaches_who_sees_it(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, native: bool, queries: int
+) -> None:
+    if not native:
+        monkeypatch.setattr(paged, "NATIVE_FP8", 1000)
+    model = Model(dtype=torch.float16, kv_dtype=FP8)
+    for broken in ("k", "v"):
+        rows = random_rows(model, [(60, queries), (60, queries)])
+        getattr(rows[0].text, broken)[20] = torch.nan
+        step = lay_out(model, rows, device)
+        out = step.run(model.attention(device))[: step.num_tokens]
+        assert not out[:queries].isfinite().any()
+        assert out[queries:].isfinite().all()
 
 
 def test_layers_may_lie_in_one_allocation(device: torch.device) -> None:

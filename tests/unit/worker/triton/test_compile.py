@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import subprocess
 import sys
 from collections import defaultdict
@@ -15,9 +16,12 @@ from services.worker.ops.triton import compile as ahead
 from services.worker.ops.triton.attention.combine import combine_splits
 from services.worker.ops.triton.attention.decode import decode_attention
 from services.worker.ops.triton.attention.ragged import ragged_attention
+from services.worker.ops.triton.disassembly import innermost_loops
 from services.worker.ops.triton.variant import TARGETS, Variant
 
-FITTING = ahead.Compiled("name", 90, "n 64", num_warps=4, registers=128, spilled_bytes=0, shared_bytes=71680)
+FITTING = ahead.Compiled(
+    "name", 90, "n 64", num_warps=4, registers=128, spilled_bytes=0, shared_bytes=71680, issue=None
+)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -35,10 +39,52 @@ def test_a_table_is_printed_and_written(tmp_path: Path) -> None:
     assert [(name, target) for name, target, *_ in cells[2:]] == [
         ("combine bf16 d128", f"sm_{capability}") for capability in TARGETS
     ]
-    for _, _, configuration, registers, spilled, shared, programs in cells[2:]:
+    for _, _, configuration, registers, spilled, shared, programs, issue in cells[2:]:
         assert configuration == "d 128, warps 8, stages 2"
         assert 16 <= int(registers) <= 255
-        assert (int(spilled), int(shared) > 0, int(programs) > 1) == (0, True, True)
+        assert (int(spilled), int(shared) > 0, int(programs) > 1, issue) == (0, True, True, "")
+
+
+def test_what_memory_is_to_bound_leaves_it_time() -> None:
+    """Of what is served most on an H200, by the table that is compared with the compiler's words: pages in 16 bits, and
+    weights in every form but short groups, for few rows."""
+    found = {}
+    for line in (Path(__file__).parents[4] / "docs" / "gpu-kernels.md").read_text().splitlines():
+        name, target, *_, issue = [cell.strip() for cell in line.strip("|").split("|")] if "|" in line else ("", "", "")
+        is_served_most = re.match(
+            r"decode d128 q bf16 kv bf16|eight_bit.* few rows$|four_bit.*(128|all) .* few rows$", name
+        )
+        if target == "sm_90" and issue and is_served_most:
+            found[name] = float(issue)
+    assert {name.split()[0] for name in found} == {"decode", "eight_bit", "eight_bit_weights", "four_bit"}
+    assert max(found.values()) < 0.8, found
+
+
+LISTING = """
+.text.kernel:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+.L_x_2:
+        /*0010*/                   HMMA.16816.F32 R4, R8, R12, R4 ;
+.L_x_1:
+        /*0020*/                   IADD3 R2, R2, 0x1, RZ ;
+        /*0030*/              @!P0 BRA `(.L_x_1) ;
+        /*0040*/                   HGMMA.64x16x16.F32 R4, R8, gdesc[UR4], R4 ;
+        /*0050*/               @P1 BRA `(.L_x_2) ;
+.L_x_3:
+        /*0060*/                   QGMMA.64x16x32.F32.E4M3.E4M3 R4, gdesc[UR4], R4 ;
+        /*0070*/                   NOP ;
+        /*0080*/               @P1 BRA `(.L_x_3) ;
+        /*0090*/               @P2 BRA `(.L_x_4) ;
+.L_x_4:
+        /*00a0*/                   EXIT ;
+"""
+
+
+def test_loops_that_have_no_other_in_them() -> None:
+    """From a label to the branch back; neither the one around another, nor a branch ahead."""
+    first, second = innermost_loops(LISTING.splitlines())
+    assert [words.split()[0] for words in first] == ["IADD3", "@!P0"]
+    assert [words.split()[0] for words in second] == ["QGMMA.64x16x32.F32.E4M3.E4M3", "NOP", "@P1"]
 
 
 SPILLING = """
@@ -69,7 +115,7 @@ MISFIT = """
 from services.worker.ops.triton import compile as ahead
 
 if __name__ == "__main__":
-    ahead.PROCESSORS[89] = ahead.Processor(program_bytes=100, shared_bytes=100 << 10, warps=48)
+    ahead.PROCESSORS[89] = ahead.Processor(program_bytes=100, shared_bytes=100 << 10, warps=48, bytes_per_cycle=1.0)
     raise SystemExit(ahead.main(["--only", "combine bf16 d64"]))
 """
 
@@ -115,8 +161,8 @@ def test_a_signature_that_is_not_the_kernels_is_refused(change: dict[str, str | 
 
 def test_what_fits_and_how_often() -> None:
     assert FITTING.fits
-    assert not ahead.Compiled("name", 90, "", 4, 128, 8, 71680).fits
-    assert not ahead.Compiled("name", 89, "", 4, 128, 0, 110000).fits
+    assert not ahead.Compiled("name", 90, "", 4, 128, 8, 71680, None).fits
+    assert not ahead.Compiled("name", 89, "", 4, 128, 0, 110000, None).fits
     assert FITTING.programs == 3  # by shared memory: 228 KB / 71 KB
-    assert ahead.Compiled("name", 90, "", 8, 255, 0, 0).programs == 1  # by registers: 65,536 / (256 · 256)
-    assert ahead.Compiled("name", 89, "", 4, 16, 0, 0).programs == 12  # by warps: 48 / 4
+    assert ahead.Compiled("name", 90, "", 8, 255, 0, 0, None).programs == 1  # by registers: 65,536 / (256 · 256)
+    assert ahead.Compiled("name", 89, "", 4, 16, 0, 0, None).programs == 12  # by warps: 48 / 4

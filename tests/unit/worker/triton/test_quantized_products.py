@@ -59,13 +59,15 @@ def test_products(device: torch.device, kind: str, dtype: torch.dtype, n: int, k
     torch.testing.assert_close(got.double(), exact_product(x, weight, bias), rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("kind", ["int8", "fp8 x fp8", "int4"])
+@pytest.mark.parametrize("kind", ["int8", "fp8", "fp8 x fp8", "int4"])
 @pytest.mark.parametrize("k", [16, 100, 520])
-def test_inputs_that_are_no_whole_steps(device: torch.device, kind: str, k: int) -> None:
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_inputs_that_are_no_whole_steps(device: torch.device, kind: str, k: int, dtype: torch.dtype) -> None:
     weight = ALL[kind](draw(20, k, dtype=torch.float32, device=device, seed=1))
-    x = draw(3, k, dtype=torch.float32, device=device)
-    got = TritonOps(device, torch.float32).linear(weight)(x)
-    torch.testing.assert_close(got.double(), exact_product(x, weight, None), rtol=1e-5, atol=1e-4)
+    x = draw(3, k, dtype=dtype, device=device) / k**0.5
+    got = TritonOps(device, dtype).linear(weight)(x)
+    tolerance = 1e-5 if dtype is torch.float32 else 1e-3
+    torch.testing.assert_close(got.double(), exact_product(x, weight, None), rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("m", ROWS)

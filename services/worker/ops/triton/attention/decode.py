@@ -33,7 +33,7 @@ from services.worker.ops.triton.variant import Variant
 @triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["work", "block_tables"])
 def decode_attention(
     q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
-    keys: tl.tensor,  # [num_blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], pages contiguous
+    keys: tl.tensor,  # [num_blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], pages contiguous; fp8 as int16 [..., HEAD_DIM / 2]
     values: tl.tensor,  # as keys
     out: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], contiguous
     partial_out: tl.tensor,  # float32 [max_items, KV_HEADS * GROUP, HEAD_DIM]
@@ -54,6 +54,7 @@ def decode_attention(
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     COMPUTE: tl.constexpr,
+    NATIVE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -79,19 +80,16 @@ def decode_attention(
         first_part = lowest // split
         if part >= first_part:
             heads = kv_head * GROUP + members
-            at_q = token * q_token_stride + heads[:, None] * q_head_stride + dims[None, :]
-            head_offset = kv_head.to(tl.int64) * (BLOCK_SIZE * HEAD_DIM)
             greatest, total, weighted = attend(
-                tl.load(q + at_q, mask=mask, other=0.0).to(COMPUTE),
+                q + token * q_token_stride + heads * q_head_stride,
+                members < GROUP,
                 position + tl.zeros([BLOCK_M], tl.int32),
                 tl.maximum(part * split, lowest // BLOCK_N * BLOCK_N),
                 tl.minimum((part + 1) * split, position + 1),
                 lowest,
                 block_tables + row * table_stride,
-                keys + head_offset,
-                values + head_offset,
-                page_stride, window, scale,
-                WINDOW, SOFT_CAP, HEAD_DIM, BLOCK_SIZE, COMPUTE, BLOCK_M, BLOCK_N, BLOCK_D,
+                keys, values, kv_head, page_stride, window, scale,
+                WINDOW, SOFT_CAP, HEAD_DIM, BLOCK_SIZE, COMPUTE, NATIVE, BLOCK_M, BLOCK_N, BLOCK_D,
             )  # fmt: skip
             result = weighted * (value_scale / total)[:, None]
             if first_part == position // split:
@@ -117,4 +115,5 @@ def variants() -> Iterator[Variant]:
             config.num_warps,
             config.num_stages,
             (served.capability,),
+            0 if served.constexprs["COMPUTE"] == tl.float32 else config.block_n * served.position_bytes,
         )

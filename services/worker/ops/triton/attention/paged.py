@@ -17,7 +17,7 @@ from services.worker.ops.triton.attention.decode import decode_attention
 from services.worker.ops.triton.attention.ragged import ragged_attention
 from services.worker.ops.triton.attention.work import WorkLayout
 
-_NATIVE_FP8 = 89  # the first compute capability whose hardware converts e4m3
+NATIVE_FP8 = 89  # the first compute capability whose hardware converts e4m3
 _TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
@@ -54,7 +54,6 @@ class PagedAttention:
         interpreted = triton.knobs.runtime.interpret
         properties = None if interpreted else torch.cuda.get_device_properties(device)
         capability = 90 if properties is None else 10 * properties.major + properties.minor
-        self._native_fp8 = capability >= _NATIVE_FP8
         group = shape.num_heads // shape.num_kv_heads
         config = config or tuning.stored(capability, shape.head_dim, shape.kv_dtype.itemsize)
         self._decode = config.decode
@@ -88,6 +87,7 @@ class PagedAttention:
             "HEAD_DIM": shape.head_dim,
             "BLOCK_SIZE": shape.block_size,
             "COMPUTE": _TYPES[compute],
+            "NATIVE": capability >= NATIVE_FP8,
             "BLOCK_D": triton.next_power_of_2(shape.head_dim),
         }
 
@@ -115,8 +115,8 @@ class PagedAttention:
         work = self._check(q, batch, pages, sliding_window)
         shape, layout = self._shape, self._layout
         keys, values = pages.keys, pages.values
-        if shape.kv_dtype.itemsize == 1 and not self._native_fp8:
-            keys, values = keys.view(torch.uint8), values.view(torch.uint8)
+        if shape.kv_dtype.itemsize == 1:
+            keys, values = keys.view(torch.int16), values.view(torch.int16)
         out = torch.empty((q.shape[0], shape.num_heads * shape.head_dim), dtype=q.dtype, device=q.device)
         window = sliding_window or 0
         strides = (q.stride(0), q.stride(1), keys.stride(0), batch.block_tables.stride(0))

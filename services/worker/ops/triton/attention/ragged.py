@@ -34,7 +34,7 @@ from services.worker.ops.triton.variant import Variant
 @triton.jit(do_not_specialize=["table_stride", "window"], do_not_specialize_on_alignment=["work", "block_tables"])
 def ragged_attention(
     q: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], last dimension contiguous
-    keys: tl.tensor,  # [num_blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], pages contiguous
+    keys: tl.tensor,  # [num_blocks, KV_HEADS, BLOCK_SIZE, HEAD_DIM], pages contiguous; fp8 as int16 [..., HEAD_DIM / 2]
     values: tl.tensor,  # as keys
     out: tl.tensor,  # [num_tokens, KV_HEADS * GROUP, HEAD_DIM], contiguous
     work: tl.tensor,  # int32, `work.py`
@@ -54,6 +54,7 @@ def ragged_attention(
     WINDOW: tl.constexpr,
     SOFT_CAP: tl.constexpr,
     COMPUTE: tl.constexpr,
+    NATIVE: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
@@ -75,22 +76,19 @@ def ragged_attention(
         # 64 bits for the tile, 32 inside of it: a wide offset per row would cost registers all along.
         q += first_token * q_token_stride
         out += first_token * (KV_HEADS * GROUP * HEAD_DIM)
-        at_q = (queries * q_token_stride + heads * q_head_stride)[:, None] + dims[None, :]
         lowest = 0
         if WINDOW:
             lowest = tl.maximum(first_position - window + 1, 0)
-        head_offset = kv_head.to(tl.int64) * (BLOCK_SIZE * HEAD_DIM)
         _, total, weighted = attend(
-            tl.load(q + at_q, mask=mask, other=0.0).to(COMPUTE),
+            q + queries * q_token_stride + heads * q_head_stride,
+            queries < num_queries,
             first_position + queries,
             lowest // BLOCK_N * BLOCK_N,
             first_position + num_queries,
             lowest,
             block_tables + row * table_stride,
-            keys + head_offset,
-            values + head_offset,
-            page_stride, window, scale,
-            WINDOW, SOFT_CAP, HEAD_DIM, BLOCK_SIZE, COMPUTE, BLOCK_M, BLOCK_N, BLOCK_D,
+            keys, values, kv_head, page_stride, window, scale,
+            WINDOW, SOFT_CAP, HEAD_DIM, BLOCK_SIZE, COMPUTE, NATIVE, BLOCK_M, BLOCK_N, BLOCK_D,
         )  # fmt: skip
         result = weighted * (value_scale / total)[:, None]
         at_out = ((queries * (KV_HEADS * GROUP) + heads) * HEAD_DIM)[:, None] + dims[None, :]

@@ -14,12 +14,17 @@ old state is multiplied by exactly 1. So it does not matter to a query which str
 
 The page ids of a tile are loaded one tile ahead, into registers: a load that another load of the same iteration needs
 would make Triton's pipeliner give up its second buffer, and the copies would no longer overlap with the arithmetic.
+
+Pages in fp8 are read as words of two dimensions, even and odd, which are multiplied apart: so words move as 16 bits do,
+transposed ones too, and become floats in whole registers (`widen.py`).
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from services.worker.ops.triton.widen import from_fp8_pages, pages_factor
 
 LOG2_E: tl.constexpr = tl.constexpr(1.4426950408889634)
 # The maximum of no scores: below every score, and finite, so that it may be subtracted from itself.
@@ -28,14 +33,16 @@ LOWEST: tl.constexpr = tl.constexpr(-1.0e38)
 
 @triton.jit
 def attend(
-    q: tl.tensor,  # [BLOCK_M, BLOCK_D] in COMPUTE
+    q_rows: tl.tensor,  # pointers [BLOCK_M], to where each query begins
+    held: tl.tensor,  # bool [BLOCK_M], the others are no queries
     positions: tl.tensor,  # int32 [BLOCK_M], the queries' own
     begin: tl.tensor,  # the stretch's first position, a multiple of BLOCK_N
     end: tl.tensor,  # one past its last; what lies there may be anything, NaN included
     lowest: tl.tensor,  # the first position that any of the queries sees; pages before it may be gone
     table: tl.tensor,  # the sequence's page ids
-    keys: tl.tensor,  # the KV head's keys in page 0
-    values: tl.tensor,  # its values in page 0
+    keys: tl.tensor,  # page 0; int16, two dimensions to a word, if pages are in fp8
+    values: tl.tensor,  # as keys
+    kv_head: tl.tensor,
     page_stride: tl.tensor,  # elements from page to page
     window: tl.tensor,  # positions that a query sees, its own included
     scale: tl.tensor,  # with log2(e) in it
@@ -44,6 +51,7 @@ def attend(
     HEAD_DIM: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,  # slots per page
     COMPUTE: tl.constexpr,  # the type that queries, keys, weights and values are multiplied in
+    NATIVE: tl.constexpr,  # whether the GPU converts fp8
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,  # HEAD_DIM, padded to a power of two
@@ -51,31 +59,50 @@ def attend(
     """Returns g = max_n s · log2(e) and Σ_n exp2(s · log2(e) - g), [BLOCK_M] each, and Σ_n exp2(s · log2(e) - g) v_n,
     [BLOCK_M, BLOCK_D].
     """
+    WORDS: tl.constexpr = keys.dtype.element_ty == tl.int16
+    WIDTH: tl.constexpr = HEAD_DIM // 2 if WORDS else HEAD_DIM  # elements of a slot
+    BLOCK_W: tl.constexpr = BLOCK_D // 2 if WORDS else BLOCK_D
+    FACTOR: tl.constexpr = pages_factor(COMPUTE, NATIVE) if WORDS else 1.0
     slots = tl.arange(0, BLOCK_N)
-    dims = tl.arange(0, BLOCK_D)
+    lanes = tl.arange(0, BLOCK_W)
+    q_mask = held[:, None]
+    if BLOCK_W != WIDTH:
+        q_mask &= lanes[None, :] < WIDTH
+    if WORDS:  # even dimensions and odd ones, as words have them
+        q_at = q_rows[:, None] + 2 * lanes[None, :]
+        q = tl.load(q_at, mask=q_mask, other=0.0).to(COMPUTE)
+        q_odd = tl.load(q_at + 1, mask=q_mask, other=0.0).to(COMPUTE)
+        weighted_odd = tl.zeros([BLOCK_M, BLOCK_W], tl.float32)
+    else:
+        q = tl.load(q_rows[:, None] + lanes[None, :], mask=q_mask, other=0.0).to(COMPUTE)
+    head_offset = kv_head.to(tl.int64) * (BLOCK_SIZE * WIDTH)
     greatest = tl.full([BLOCK_M], LOWEST, tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
-    weighted = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    weighted = tl.zeros([BLOCK_M, BLOCK_W], tl.float32)
     at = begin + slots
     pages = tl.load(table + at // BLOCK_SIZE, mask=at < end, other=0)
     for start in range(begin, end, BLOCK_N):
         at = start + slots
-        held = at < end
+        mask = (at < end)[:, None]
         if WINDOW:
-            held &= at >= lowest
+            mask &= (at >= lowest)[:, None]
+        if BLOCK_W != WIDTH:
+            mask &= lanes[None, :] < WIDTH
         # The product overflows 32 bits in a cache of more than 2^31 elements.
-        offsets = (pages.to(tl.int64) * page_stride + (at % BLOCK_SIZE) * HEAD_DIM)[:, None] + dims[None, :]
+        offsets = (head_offset + pages.to(tl.int64) * page_stride + (at % BLOCK_SIZE) * WIDTH)[:, None] + lanes[None, :]
         pages = tl.load(table + (at + BLOCK_N) // BLOCK_SIZE, mask=at + BLOCK_N < end, other=0)
-        mask = held[:, None]
-        if BLOCK_D != HEAD_DIM:
-            mask &= dims[None, :] < HEAD_DIM
 
-        k = dequantize(tl.load(keys + offsets, mask=mask, other=0.0), COMPUTE)
-        scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-        factor = scale
+        k = tl.load(keys + offsets, mask=mask, other=0)
+        if WORDS:
+            k, k_odd = from_fp8_pages(k, COMPUTE, NATIVE)
+            scores = tl.dot(q_odd, tl.trans(k_odd), input_precision="ieee")
+            scores = tl.dot(q, tl.trans(k), scores, input_precision="ieee")
+        else:
+            scores = tl.dot(q, tl.trans(k.to(COMPUTE)), input_precision="ieee")
+        factor = scale / FACTOR
         if SOFT_CAP > 0:
             # tanh(x) = 1 - 2 / (exp2(2 x log2(e)) + 1), which is right at both infinities.
-            scores = SOFT_CAP * LOG2_E * (1 - 2 / (tl.exp2(scores * (scale * (2 / SOFT_CAP))) + 1))
+            scores = SOFT_CAP * LOG2_E * (1 - 2 / (tl.exp2(scores * (factor * (2 / SOFT_CAP))) + 1))
             factor = 1.0
         visible = at[None, :] <= positions[:, None]
         if WINDOW:
@@ -88,19 +115,12 @@ def attend(
         shrink = tl.exp2(greatest - above)
         greatest = above
         total = total * shrink + tl.sum(weights, 1)
-        v = dequantize(tl.load(values + offsets, mask=mask, other=0.0), COMPUTE)
-        weighted = tl.dot(weights.to(COMPUTE), v, weighted * shrink[:, None], input_precision="ieee")
+        weights = weights.to(COMPUTE)
+        v = tl.load(values + offsets, mask=mask, other=0)
+        if WORDS:
+            v, v_odd = from_fp8_pages(v, COMPUTE, NATIVE)
+            weighted_odd = tl.dot(weights, v_odd, weighted_odd * shrink[:, None], input_precision="ieee")
+        weighted = tl.dot(weights, v.to(COMPUTE), weighted * shrink[:, None], input_precision="ieee")
+    if WORDS:
+        weighted = tl.interleave(weighted, weighted_odd) * (1 / FACTOR)
     return greatest, total, weighted
-
-
-@triton.jit
-def dequantize(stored: tl.tensor, COMPUTE: tl.constexpr) -> tl.tensor:
-    """What a page holds, in COMPUTE, without the layer's scale. Bytes are fp8 e4m3fn on GPUs that cannot convert it
-    (below capability 8.9): its exponent and mantissa become those of a float16, whose bias is greater by 8.
-    """
-    if stored.dtype == tl.uint8:
-        bits = stored.to(tl.uint16)
-        magnitude = (bits & 0x7F) << 7
-        magnitude = tl.where(magnitude == 0x3F80, 0x7E00, magnitude)  # all ones is NaN
-        return (((bits & 0x80) << 8) | magnitude).to(tl.uint16).to(tl.float16, bitcast=True).to(COMPUTE) * 256
-    return stored.to(COMPUTE)

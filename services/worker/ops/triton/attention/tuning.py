@@ -92,6 +92,7 @@ class Served:
     tuning: Tuning
     signature: dict[str, str]
     constexprs: dict[str, object]
+    position_bytes: int  # a key and a value of one head
 
 
 _TYPES = {"bf16": (tl.bfloat16, 2), "fp16": (tl.float16, 2), "fp32": (tl.float32, 4), "fp8": (tl.float16, 1)}
@@ -114,13 +115,14 @@ def served() -> Iterator[Served]:
             (128, "fp32", "fp32", False),
         ):
             compute, page_bytes = _TYPES[kv]
-            page = f"*{kv}" if kv != "fp8" else "*fp8e4nv" if capability >= 89 else "*u8"
+            page = f"*{kv}" if kv != "fp8" else "*i16"
             signature = {"q": f"*{q}", "keys": page, "values": page, "out": f"*{q}", "work": "*i32"}
             signature |= {"block_tables": "*i32", "table_stride": "i32", "window": "i32"}
             signature |= dict.fromkeys(("q_token_stride", "q_head_stride", "page_stride"), "i32:16")
             signature |= {"scale": "fp32", "value_scale": "fp32"}
             constexprs = {"GROUP": 4, "KV_HEADS": 8, "HEAD_DIM": head_dim, "BLOCK_SIZE": 16, "COMPUTE": compute}
-            constexprs |= {"WINDOW": special, "SOFT_CAP": 50.0 if special else 0.0}
+            constexprs |= {"NATIVE": capability >= 89, "WINDOW": special, "SOFT_CAP": 50.0 if special else 0.0}
             constexprs |= {"BLOCK_D": triton.next_power_of_2(head_dim)}
             name = f"d{head_dim} q {q} kv {kv}" + (" window cap" if special else "")
-            yield Served(name, capability, stored(capability, head_dim, page_bytes), signature, constexprs)
+            config = stored(capability, head_dim, page_bytes)
+            yield Served(name, capability, config, signature, constexprs, 2 * head_dim * page_bytes)

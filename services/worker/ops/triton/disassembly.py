@@ -1,0 +1,55 @@
+"""What a compiled kernel's inner loop is made of, by the disassembler that Triton brings along.
+
+A processor of every target starts one instruction of 32 threads per cycle in each of its four parts (CUDA C++
+Programming Guide, section on compute capabilities). So a loop's instructions are a floor of its time, beside that of
+the bytes it reads: where the first is higher, memory is not what the kernel waits for.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import triton.backends.nvidia
+
+_DISASSEMBLER = Path(triton.backends.nvidia.__file__).parent / "bin" / "nvdisasm"
+_LABEL = re.compile(r"^(\.L_\w+):$")
+_INSTRUCTION = re.compile(r"^/\*[0-9a-f]{4,}\*/\s+(.*?);")
+_BRANCH = re.compile(r"\bBRA\b.*\((\.L_\w+)\)")
+_PRODUCT = re.compile(r"\b[A-Z]*MMA\b")  # HMMA, IGMMA, QGMMA, ...
+PARTS = 4  # of a processor
+
+
+def product_loop(cubin: bytes) -> int:
+    """Instructions of an iteration of the innermost loop that multiplies on tensor cores; of the longest, where there
+    are several. Raises ValueError if there is none."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        listing = subprocess.run([_DISASSEMBLER, "-c", file.name], capture_output=True, text=True, check=True).stdout
+    lengths = [len(body) for body in innermost_loops(listing.splitlines()) if any(map(_PRODUCT.search, body))]
+    if not lengths:
+        raise ValueError("no loop multiplies on tensor cores")
+    return max(lengths)
+
+
+def innermost_loops(listing: Sequence[str]) -> Iterator[list[str]]:
+    """The instructions of each loop that has no other in it: from a label to the branch back to it."""
+    instructions: list[str] = []
+    labels: dict[str, int] = {}
+    begins: list[int] = []  # of loops that have been closed, in the order of their ends
+    for line in map(str.strip, listing):
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(instructions)
+        elif instruction := _INSTRUCTION.match(line):
+            instructions.append(instruction[1])
+            branch = _BRANCH.search(instruction[1])
+            if branch is None or branch[1] not in labels:
+                continue
+            begin = labels[branch[1]]
+            if not any(begin <= inner for inner in begins):
+                yield instructions[begin:]
+            begins.append(begin)

@@ -1,0 +1,206 @@
+"""y = x Wᵀ + b with weights of 8 bits, int8 or fp8 e4m3, and activations of floats (weight-only).
+
+    y[m, n] = Σ_g scale[n, g] · (Σ_{k in g} x[m, k] · v[n, k]) + b[n]           v exact in x's type
+
+The scale, float32, is applied to a group's sum, or to the whole sum where an output has one scale: W itself is never
+rounded. (LLM.int8(), Dettmers et al., 2022, section 3; Micikevicius et al., 2022, for fp8.)
+
+The weight is repacked at load, as in `four_bit.py`: K is cut into steps of 2 · LANES columns, and word j of a step
+holds its columns j (low byte) and LANES + j (high), so that registers of two words become operands as they are
+(`widen.py`). Words lie [steps, N, LANES]: what a program loads for a step is one stretch of memory. How tiles are laid
+out and K is split: `tiles.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.nn import functional
+
+from services.worker.ops.triton.join_splits import join_splits
+from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, cut, finish, store_tile, tile_of_program
+from services.worker.ops.triton.variant import Variant
+from services.worker.ops.triton.widen import from_bytes
+from services.worker.quantization.fp8 import Fp8Weight
+from services.worker.quantization.int8 import Int8Weight
+
+# k: columns of a step at most. Within 99 KiB of shared memory, which every GPU from compute capability 8.0 on has.
+HALF = TileTable(
+    few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=3),
+    some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
+    many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
+)
+# A group's sum takes registers beside the whole one's.
+HALF_IN_GROUPS = TileTable(
+    few=Tiles(rows=16, outs=128, k=64, num_warps=4, num_stages=4),
+    some=Tiles(rows=32, outs=128, k=64, num_warps=4, num_stages=4),
+    many=Tiles(rows=64, outs=128, k=64, num_warps=8, num_stages=3),
+)
+SINGLE = TileTable(
+    few=Tiles(rows=16, outs=64, k=32, num_warps=8, num_stages=3),
+    some=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
+    many=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
+)
+LEAST_LANES = 16  # the shortest product of a tensor core
+
+
+@triton.jit
+def _half(x_at, half, lanes, K: tl.constexpr, LANES: tl.constexpr):
+    """[LANES, rows] of x."""
+    if K % (2 * LANES) == 0:
+        return tl.load(x_at + half * LANES)
+    return tl.load(x_at + half * LANES, mask=(half * LANES + lanes < K)[:, None], other=0.0)
+
+
+@triton.jit(do_not_specialize=["m"])
+def eight_bit_weights_kernel(
+    x,  # [m, K], rows x_stride apart
+    packed,  # int16 [steps, N, LANES]
+    scales,  # float32 [groups, N]
+    bias,  # [N], read if BIAS
+    y,  # [m, N]; float32 [splits, m, N] if SPLIT
+    m,
+    x_stride,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    GROUP: tl.constexpr,  # a multiple of LANES; 0: one scale per output
+    IS_FP8: tl.constexpr,  # else int8
+    BIAS: tl.constexpr,
+    SPLIT: tl.constexpr,
+    STEPS: tl.constexpr,  # in a stretch
+    BLOCK_ROWS: tl.constexpr,
+    BLOCK_OUTS: tl.constexpr,
+    LANES: tl.constexpr,
+    GROUP_ROWS: tl.constexpr,
+    STAGES: tl.constexpr,
+):
+    outs, rows = tile_of_program(m, N, BLOCK_OUTS, BLOCK_ROWS, GROUP_ROWS)
+    lanes = tl.arange(0, LANES)
+    last_out = tl.minimum(outs, N - 1)
+    x_at = x + tl.minimum(rows, m - 1)[None, :] * x_stride + lanes[:, None]
+    num_steps: tl.constexpr = (K + 2 * LANES - 1) // (2 * LANES)
+    total = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
+    first = tl.program_id(1) * STEPS
+    # With stages of its own, as the loop reads the scales ahead too, though no product takes them.
+    for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
+        word = tl.load(packed + (step * N + last_out)[:, None] * LANES + lanes[None, :])
+        low, high = from_bytes(word, x.dtype.element_ty, IS_FP8)
+        x_low, x_high = _half(x_at, step * 2, lanes, K, LANES), _half(x_at, step * 2 + 1, lanes, K, LANES)
+        if GROUP == 0:
+            total = tl.dot(low, x_low, total, input_precision="ieee")
+            total = tl.dot(high, x_high, total, input_precision="ieee")
+        else:
+            scale = tl.load(scales + (step * (2 * LANES) // GROUP) * N + last_out)
+            partial = tl.dot(low, x_low, input_precision="ieee")
+            if GROUP % (2 * LANES) != 0:
+                total += partial * scale[:, None]
+                partial = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
+                group = tl.minimum((step * 2 + 1) * LANES // GROUP, (K - 1) // GROUP)
+                scale = tl.load(scales + group * N + last_out)
+            total += tl.dot(high, x_high, partial, input_precision="ieee") * scale[:, None]
+    if SPLIT:
+        store_tile(y + tl.program_id(1).to(tl.int64) * m * N, total, outs, rows, m, N)
+    else:
+        finish(total, y, scales, bias, y, outs, rows, m, N, False, GROUP == 0, BIAS)
+
+
+@dataclass(frozen=True, slots=True)
+class EightBitLayout:
+    """An `Int8Weight` or `Fp8Weight` as the kernel reads it; the only copy."""
+
+    packed: Tensor  # int16 [steps, out_features, lanes]
+    scales: Tensor  # float32 [groups, out_features]
+    in_features: int
+    is_fp8: bool  # else int8
+
+    @classmethod
+    def of(cls, weight: Fp8Weight | Int8Weight, dtype: torch.dtype) -> EightBitLayout:
+        """`dtype`: of the activations."""
+        n, k = weight.shape
+        scales = weight.scales.float().reshape(n, -1).t().contiguous()
+        lanes = _lanes(k, k // len(scales) if len(scales) > 1 else 0, _table(dtype, len(scales)).few.k // 2)
+        values = functional.pad(weight.values.view(torch.uint8), (0, -k % (2 * lanes)))
+        word = values.view(n, -1, 2, lanes).permute(1, 0, 3, 2).contiguous().view(torch.int16)
+        return cls(word.squeeze(3), scales, k, isinstance(weight, Fp8Weight))
+
+    def select_rows(self, ids: Tensor) -> Fp8Weight | Int8Weight:
+        """int64 [n] -> those outputs, as checkpoints have them."""
+        word = self.packed[:, ids].contiguous().unsqueeze(3).view(torch.uint8)  # [steps, n, lanes, 2]
+        values = word.permute(1, 0, 3, 2).flatten(1)[:, : self.in_features].contiguous()
+        scales = self.scales[:, ids].t()
+        if self.is_fp8:
+            return Fp8Weight(values.view(torch.float8_e4m3fn), scales.squeeze(1), quantize_activations=False)
+        return Int8Weight(values.view(torch.int8), scales, quantize_activations=False)
+
+
+def eight_bit_weights(
+    x: Tensor, weight: EightBitLayout, bias: Tensor | None, *, batch_invariant: bool = False
+) -> Tensor:
+    """[m, K] with contiguous rows, in the type that the layout was made for, [N] -> [m, N]. Raises ValueError for what
+    the kernel would misread."""
+    steps, n, lanes = weight.packed.shape
+    if x.dim() != 2 or x.shape[1] != weight.in_features or x.stride(1) != 1:
+        raise ValueError(f"the weight wants contiguous rows of {weight.in_features}")
+    m, groups = len(x), len(weight.scales)
+    if not m:
+        return torch.empty((0, n), dtype=x.dtype, device=x.device)
+    tiles = _table(x.dtype, groups).of(m)
+    plan = cut(tiles, m, n, steps, may_split=not batch_invariant)
+    split = plan.splits > 1
+    shape, dtype = ((plan.splits, m, n), torch.float32) if split else ((m, n), x.dtype)
+    y = torch.empty(shape, dtype=dtype, device=x.device)
+    eight_bit_weights_kernel[(plan.tiles, plan.splits)](
+        x, weight.packed, weight.scales, y if bias is None else bias, y, m, x.stride(0),
+        N=n, K=weight.in_features, GROUP=weight.in_features // groups if groups > 1 else 0, IS_FP8=weight.is_fp8,
+        BIAS=bias is not None, SPLIT=split, STEPS=plan.steps, BLOCK_ROWS=tiles.rows, BLOCK_OUTS=tiles.outs,
+        LANES=lanes, GROUP_ROWS=GROUP_ROWS, STAGES=tiles.num_stages, num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )  # fmt: skip
+    return join_splits(y, None, weight.scales if groups == 1 else None, bias, x.dtype) if split else y
+
+
+def _lanes(k: int, group: int, greatest: int) -> int:
+    """As many as make a step of one scale, and steps of whole rows of x; `LEAST_LANES` where none does. `group`: 0 if
+    there is one in all."""
+    step = k if group == 0 else math.gcd(k, group)
+    return max(LEAST_LANES, min(greatest, (step & -step) // 2))
+
+
+def _table(x_type: torch.dtype, num_groups: int) -> TileTable:
+    if x_type is torch.float32:
+        return SINGLE
+    return HALF_IN_GROUPS if num_groups > 1 else HALF
+
+
+def variants() -> Iterator[Variant]:
+    for dtype, is_fp8, groups in (
+        ("bf16", False, (0, 32, 64)), ("fp16", False, (0, 32)), ("bf16", True, (0,)), ("fp16", True, (0,)),
+        ("fp32", False, (0, 32)), ("fp32", True, (0,)),
+    ):  # fmt: skip
+        for group in groups:
+            table = SINGLE if dtype == "fp32" else HALF_IN_GROUPS if group else HALF
+            for size, tiles, k, split in (
+                ("few", table.few, 4096, True), ("some", table.some, 4096, True),
+                ("many split", table.many, 4096, True), ("many", table.many, 4096, False),
+                ("many short", table.many, 528, False),
+            ):  # fmt: skip
+                lanes = _lanes(k, group, table.few.k // 2)
+                tensors = {"x": f"*{dtype}", "packed": "*i16", "scales": "*fp32", "bias": f"*{dtype}"}
+                kind = "fp8" if is_fp8 else "int8"
+                yield Variant(
+                    f"eight_bit_weights {dtype} x {kind}, {size} rows" + (f", groups of {group}" if group else ""),
+                    eight_bit_weights_kernel,
+                    {**tensors, "y": "*fp32" if split else f"*{dtype}", "m": "i32", "x_stride": "i32:16"},
+                    {"N": 4096, "K": k, "GROUP": group, "IS_FP8": is_fp8, "BIAS": True, "SPLIT": split,
+                     "STEPS": 8 if split else triton.cdiv(k, 2 * lanes), "BLOCK_ROWS": tiles.rows,
+                     "BLOCK_OUTS": tiles.outs, "LANES": lanes, "GROUP_ROWS": GROUP_ROWS, "STAGES": tiles.num_stages},
+                    tiles.num_warps,
+                    tiles.num_stages,
+                    loop_bytes=0 if "many" in size or dtype == "fp32" else tiles.outs * lanes * 2,
+                )  # fmt: skip

@@ -80,10 +80,11 @@ class DeviceTensor(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor, memory: Allocation) -> DeviceTensor:
-        tensor: DeviceTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
-            device=DEVICE,
-        )  # fmt: skip
+        with torch.inference_mode(False):  # in which torch makes no views of tensors from outside of it
+            tensor: DeviceTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+                cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+                device=DEVICE,
+            )  # fmt: skip
         tensor.inner, tensor.memory = inner, memory
         return tensor
 
@@ -448,11 +449,18 @@ class _Device(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = tree_map(_with_index, (args, kwargs or {}))
+        if func is torch.tensor and "device" in kwargs:  # made where no mode sees it
+            device = kwargs.pop("device")
+            return func(*args, **kwargs).to(device)
         return func(*args, **kwargs)
 
 
 def _with_index(leaf: Any) -> Any:
-    return DEVICE if (isinstance(leaf, str) and leaf == "cuda") or (isinstance(leaf, torch.device) and leaf.type == "cuda") else leaf
+    return (
+        DEVICE
+        if (isinstance(leaf, str) and leaf == "cuda") or (isinstance(leaf, torch.device) and leaf.type == "cuda")
+        else leaf
+    )
 
 
 def _again(func: Any, args: Any, kwargs: Any, fresh: list[Tensor], alive: list[DeviceTensor]) -> None:

@@ -22,12 +22,13 @@ from tests.unit.worker.tiny_models import VOCAB_SIZE, reference_logits
 
 @contextmanager
 def serving(
-    model: Path, *arguments: str, num_blocks: int = 24, dtype: str = "float32", max_num_seqs: int = 4
+    model: Path, *arguments: str, num_blocks: int | None = 24, dtype: str = "float32", max_num_seqs: int = 3
 ) -> Iterator[tuple[SimulatedGPU, ModelRunner]]:
     """Under the rules of serving, once it has started. `model`: a checkpoint, or a file of one."""
     gpu = SimulatedGPU()
-    options = [str(model), "--device", "cuda", "--dtype", dtype, "--block-size", "8", "--max-num-batched-tokens", "24"]
-    options += ["--max-num-seqs", str(max_num_seqs), "--num-gpu-blocks-override", str(num_blocks), *arguments]
+    options = [str(model), "--device", "cuda", "--dtype", dtype, "--block-size", "8", "--max-num-batched-tokens", "12"]
+    options += ["--max-num-seqs", str(max_num_seqs), *arguments]
+    options += [] if num_blocks is None else ["--num-gpu-blocks-override", str(num_blocks)]
     with gpu.running():
         runner = load_engine(resolve(WorkerConfig, options, prog="test", description=""), lambda *_: None).runner
         with gpu.rules_of_serving():

@@ -226,6 +226,7 @@ class SimulatedGPU:
             self.refuse(f"{what} waits for the device")
         self.arrive(self.num_copies)
 
+    @torch.inference_mode()  # in which tensors may be written to whatever mode they are of
     def arrive(self, count: int) -> None:
         """The first `count` copies have run."""
         while self.num_arrived < count:

@@ -22,12 +22,17 @@ from tests.unit.worker.tiny_models import VOCAB_SIZE, reference_logits
 
 @contextmanager
 def serving(
-    model: Path, *arguments: str, num_blocks: int | None = 24, dtype: str = "float32", max_num_seqs: int = 3
+    model: Path,
+    *arguments: str,
+    num_blocks: int | None = 24,
+    dtype: str = "float32",
+    max_num_seqs: int = 3,
+    max_num_tokens: int = 12,
 ) -> Iterator[tuple[SimulatedGPU, ModelRunner]]:
     """Under the rules of serving, once it has started. `model`: a checkpoint, or a file of one."""
     gpu = SimulatedGPU()
-    options = [str(model), "--device", "cuda", "--dtype", dtype, "--block-size", "8", "--max-num-batched-tokens", "12"]
-    options += ["--max-num-seqs", str(max_num_seqs), *arguments]
+    options = [str(model), "--device", "cuda", "--dtype", dtype, "--block-size", "8"]
+    options += ["--max-num-seqs", str(max_num_seqs), "--max-num-batched-tokens", str(max_num_tokens), *arguments]
     options += [] if num_blocks is None else ["--num-gpu-blocks-override", str(num_blocks)]
     with gpu.running():
         runner = load_engine(resolve(WorkerConfig, options, prog="test", description=""), lambda *_: None).runner

@@ -44,13 +44,17 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_chunks_decodes_and_every_way_to_sample_wait_for_nothing_and_compile_nothing(directory: Path) -> None:
-    """Prompts of up to 40 tokens in steps of 12, in a cache of what memory there is: serving takes no more than was
-    measured."""
+    """Prompts of up to 40 tokens in steps of 20, and one of 16, a number that Triton has a form of its own for; in a
+    cache of what memory there is: serving takes no more than was measured."""
     model = save_model(directory, "Llama", num_hidden_layers=1)
     requests = [Request(prompt, 5) for prompt in prompts(40, 9, 1)]
     sampled = [Request(prompt, 3, way) for prompt in prompts(12) for way in (EVERYTHING, SamplingParams())]
-    with serving(directory, "--gpu-memory-utilization", "0.05", num_blocks=None) as (gpu, runner):
+    with serving(directory, "--gpu-memory-utilization", "0.05", num_blocks=None, max_num_tokens=20) as (gpu, runner):
         cache, gpu.peak = gpu.allocated, 0
+        engine = Engine(runner)
+        engine.submit(0, prompts(16)[0], 2)
+        engine.run()
+        runner.reset()
         Driver(runner, seed=3, max_chunk=24, preempt=0.1).run(*requests, *sampled)
     assert 0.9 * 0.05 * gpu.total_bytes < cache < gpu.peak < 0.05 * gpu.total_bytes
     assert all(request.error is None and len(request.output) == 3 for request in sampled)
@@ -116,7 +120,6 @@ def qwen3(directory: Path) -> transformers.PreTrainedModel:
         (awq, (), {}, 1e-4),
         (gptq, (), {"dtype": "float16"}, 0.05),
         (qwen3, (), {}, 1e-4),
-        (llama, ("--quantization", "fp8", "--kv-cache-dtype", "fp8"), {"max_num_seqs": 1}, 1.0),
         (llama, ("--load-format", "dummy", "--quantization", "int8"), {}, np.inf),
     ],
 )
@@ -128,6 +131,16 @@ def test_every_form_of_weights_and_pages_is_served_alike(
     with serving(directory, *arguments, **options) as (gpu, runner):
         Driver(runner, seed=3, max_chunk=24).run(*requests)
     check(model, requests, tolerance)
+    assert any(graph.num_replays for graph in gpu.graphs)
+
+
+def test_a_worker_of_one_sequence_compiles_nothing_either(directory: Path) -> None:
+    model = llama(directory)
+    requests = [Request(prompts(15)[0], 3), *(Request(prompts(4)[0], 2, way) for way in (EVERYTHING, SamplingParams()))]
+    with serving(directory, "--quantization", "fp8", "--kv-cache-dtype", "fp8", max_num_seqs=1) as (gpu, runner):
+        Driver(runner, seed=3, max_chunk=24).run(*requests)
+    assert all(request.error is None for request in requests)
+    check(model, requests[:1], tolerance=1.0)
     assert any(graph.num_replays for graph in gpu.graphs)
 
 

@@ -13,14 +13,13 @@ the interpreter alone would let pass is refused:
   compile anew.
 
 Not simulated: several streams (all work is in the order of its launch), copies to and from the host inside of a graph
-(refused), memory that graphs or the allocator keep, addresses that a kernel is given as numbers, which of torch's
+(refused), lists as indices (they fail), memory that graphs or the allocator keep, addresses that a kernel is given as numbers, which of torch's
 kernels runs and what it compiles or tunes when it runs first, the device's own rounding and atomics, and time.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -71,25 +70,25 @@ class Allocation:
 
 
 class DeviceTensor(Tensor):
-    """One in device memory. `inner`: the values."""
+    """One in device memory. `held`: its values, in the host's."""
 
-    inner: Tensor
+    held: Tensor
     memory: Allocation
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, inner: Tensor, memory: Allocation) -> DeviceTensor:
         with torch.inference_mode(False):  # in which torch makes no views of tensors from outside of it
-            tensor: DeviceTensor = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            tensor: DeviceTensor = Tensor._make_wrapper_subclass(
                 cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
                 device=DEVICE,
             )  # fmt: skip
-        tensor.inner, tensor.memory = inner, memory
+        tensor.held, tensor.memory = inner, memory
         return tensor
 
     def data_ptr(self) -> int:
-        return self.inner.data_ptr()
+        return self.held.data_ptr()
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -98,7 +97,7 @@ class DeviceTensor(Tensor):
         return f"DeviceTensor({list(self.shape)}, {self.dtype})"
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         raise RefusedError(f"{func} on the device, on a thread that has none")
 
 
@@ -164,7 +163,6 @@ class SimulatedGPU:
         self.allocated = self.peak = 0  # bytes
         self.graphs: list[Graph] = []
         self.num_copies = self.num_arrived = 0  # that nobody waited for, in the order of their launch
-        self.num_launches: defaultdict[str, int] = defaultdict(int)  # by kernel
         self._copies: list[Copy] = []  # those that have not arrived
         self._pinned: dict[int, StorageWeakRef] = {}  # by address, which is nobody else's while this refers to it
         self._forms: set[str] = set()
@@ -299,7 +297,6 @@ class SimulatedGPU:
         if form not in self._forms and (self._serving or self._recorded is not None):
             self.refuse(f"{form} is compiled, as it has not come before")
         self._forms.add(form)
-        self.num_launches[name] += 1
         self._do(partial(run, *args, **kwargs))
 
     def _do(self, launch: Callable[[], object]) -> None:
@@ -329,8 +326,7 @@ class SimulatedGPU:
         pinned = kwargs.pop("pin_memory", False) or func is aten._pin_memory.default
         out = args[0].clone() if func is aten._pin_memory.default else func(*args, **kwargs)
         if pinned:
-            storage = out.untyped_storage()
-            self._pinned[storage._cdata] = StorageWeakRef(storage)
+            self._pin(out)
         return out
 
     def _on_device(self, func: Any, args: Any, kwargs: Any, of_device: list[DeviceTensor]) -> Any:
@@ -349,7 +345,8 @@ class SimulatedGPU:
             tensor.copy_(was)
         fresh, wrapped = self._wrap(out, of_device)
         if func._schema.name.removeprefix("aten::").removeprefix("new_").startswith("empty"):
-            self._do(lambda: [_spoil(tensor) for tensor in fresh])
+            for tensor in fresh:
+                self._do(partial(_spoil, tensor))
         elif self._recorded is not None and (written or fresh):
             self._recorded.launches.append(partial(_again, func, arguments, options, fresh, of_device))
         return wrapped
@@ -367,8 +364,8 @@ class SimulatedGPU:
 
     def _wrap(self, out: Any, of_device: list[DeviceTensor]) -> tuple[list[Tensor], Any]:
         """The values that are no part of a tensor given, and all as tensors of the device."""
-        same = {id(tensor.inner): tensor for tensor in of_device}
-        memory = {tensor.inner.untyped_storage()._cdata: tensor.memory for tensor in of_device}
+        same = {id(tensor.held): tensor for tensor in of_device}
+        memory = {tensor.held.untyped_storage()._cdata: tensor.memory for tensor in of_device}
         fresh: list[Tensor] = []
 
         def wrap(leaf: Any) -> Any:
@@ -391,7 +388,7 @@ class SimulatedGPU:
         if target == "cuda":
             out = DeviceTensor(out, Allocation(self, out.untyped_storage().nbytes()))
         elif pinned:
-            self._pinned[out.untyped_storage()._cdata] = StorageWeakRef(out.untyped_storage())
+            self._pin(out)
         return self._copy(out, tensor, non_blocking)
 
     def _copy(self, to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
@@ -419,13 +416,17 @@ class SimulatedGPU:
         self.num_copies += 1
         return to
 
+    def _pin(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self._pinned[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
     def _is_pinned(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._pinned
 
 
-class _Dispatch(TorchDispatchMode):
+class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, gpu: SimulatedGPU) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._gpu = gpu
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -480,7 +481,7 @@ def _new(out: Any, args: Any, kwargs: Any) -> list[Tensor]:
 def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     """Those arguments that an operation writes to."""
     arguments = func._schema.arguments
-    values = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | kwargs
+    values = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | dict(kwargs)
     names = [argument.name for argument in arguments if argument.alias_info and argument.alias_info.is_write]
     return [values[name] for name in names if isinstance(values.get(name), Tensor)]
 
@@ -500,7 +501,7 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def _inner(leaf: Any) -> Any:
-    return leaf.inner if isinstance(leaf, DeviceTensor) else leaf
+    return leaf.held if isinstance(leaf, DeviceTensor) else leaf
 
 
 def _is_host(leaf: object) -> bool:

@@ -1,4 +1,4 @@
-"""The worker's whole start, and its steps, on a device with the rules of a GPU (`tests/simulated_gpu.py`): nothing
+"""The worker's whole start, and its steps, on a device with the rules of a GPU (`tests/simulated_gpu`): nothing
 waits, nothing mixes host and device, graphs repeat launches alone, and serving compiles nothing.
 """
 

@@ -1,29 +1,11 @@
-"""A GPU for machines that have none: tensors in host memory that say "cuda", under the rules that a real one has.
-
-Kernels run in Triton's interpreter and torch's operations on the host, so values are right and nothing is fast. What
-the interpreter alone would let pass is refused:
-
-- An operation takes tensors of the device, or scalars; a kernel takes tensors of the device, or pinned ones.
-- What is allocated holds rubbish, and there is only so much memory.
-- A copy that nobody waits for arrives late. Until an event after it is waited for, the host reads rubbish where the
-  result is to be, and what the host sends must stay as it is.
-- A graph that is recorded runs nothing. Replayed, it launches the same operations on the same memory, and no code of
-  the host's.
-- In `rules_of_serving`, nothing waits for the device but an event, and no kernel comes in a form that Triton would
-  compile anew.
-
-Not simulated: several streams (all work is in the order of its launch), copies to and from the host inside of a graph
-(refused), lists as indices (they fail), memory that graphs or the allocator keep, addresses that a kernel is given as numbers, which of torch's
-kernels runs and what it compiles or tunes when it runs first, the device's own rounding and atomics, and time.
-"""
+"""The device: what it runs, what it has memory for, and when the host may go on."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from threading import RLock
 from types import SimpleNamespace
@@ -34,78 +16,21 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from triton.runtime.interpreter import InterpretedFunction
 
-from tests.kernel_forms import form_of
+from tests.simulated_gpu.graphs import Graph, repeat, written_by
+from tests.simulated_gpu.hooks import Dispatch, HostGenerator, NamedDevice, guard_that_does_nothing
+from tests.simulated_gpu.kernel_forms import form_of
+from tests.simulated_gpu.tensors import Allocation, DeviceTensor, RefusedError, bytes_of, held, is_host, spoil
 
 aten = torch.ops.aten
-DEVICE = torch.device("cuda", 0)
 CAPABILITY = (9, 0)
 MAX_GRID = (2**31 - 1, 65535, 65535)
-RUBBISH = 0x7F  # of every byte: large integers, and no number in 8 bits
 # Operations that answer a question about values, or whose result is as large as values say: the host waits for them.
 WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 # With indices of the device they do not wait, unless it is a mask, whose result is as large as it has ones.
 INDEXING = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
-
-
-class RefusedError(AssertionError):
-    """What a GPU would refuse, wait for, or answer wrongly."""
-
-
-class Allocation:
-    """Device memory that lasts as long as a tensor over it."""
-
-    def __init__(self, gpu: SimulatedGPU, num_bytes: int) -> None:
-        """Raises OutOfMemoryError."""
-        self._gpu, self._num_bytes = gpu, 0
-        gpu.grow(num_bytes)
-        self._num_bytes = num_bytes
-
-    def __del__(self) -> None:
-        self._gpu.grow(-self._num_bytes)
-
-
-class DeviceTensor(Tensor):
-    """One in device memory. `held`: its values, in the host's."""
-
-    held: Tensor
-    memory: Allocation
-
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
-
-    @staticmethod
-    def __new__(cls, inner: Tensor, memory: Allocation) -> DeviceTensor:
-        with torch.inference_mode(False):  # in which torch makes no views of tensors from outside of it
-            tensor: DeviceTensor = Tensor._make_wrapper_subclass(
-                cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
-                device=DEVICE,
-            )  # fmt: skip
-        tensor.held, tensor.memory = inner, memory
-        return tensor
-
-    def data_ptr(self) -> int:
-        return self.held.data_ptr()
-
-    def tolist(self) -> Any:
-        return self.cpu().tolist()
-
-    def __repr__(self) -> str:  # type: ignore[override]
-        return f"DeviceTensor({list(self.shape)}, {self.dtype})"
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise RefusedError(f"{func} on the device, on a thread that has none")
-
-
-class HostGenerator(torch.Generator):
-    """The host's, whatever the device: it draws there."""
-
-    def __new__(cls, device: object = None) -> HostGenerator:
-        return super().__new__(cls)
 
 
 @dataclass(slots=True)
@@ -115,19 +40,6 @@ class Copy:
     source: Tensor | None
     destination: Tensor | None
     value: Tensor
-
-
-@dataclass(slots=True)
-class Graph:
-    """What was launched while it was recorded."""
-
-    launches: list[Callable[[], object]] = field(default_factory=list)
-    num_replays: int = 0
-
-    def replay(self) -> None:
-        self.num_replays += 1
-        for launch in self.launches:
-            launch()
 
 
 class Stream:
@@ -187,7 +99,7 @@ class SimulatedGPU:
             self._launch(kernel, args, kwargs, grid, partial(run, kernel, grid=grid, warmup=warmup))
 
         with ExitStack() as stack:
-            stack.enter_context(_guard_that_does_nothing())
+            stack.enter_context(guard_that_does_nothing())
             for name, stand_in in self._cuda().items():
                 stack.enter_context(patch.object(torch.cuda, name, stand_in))
             stack.enter_context(patch.object(torch, "Generator", HostGenerator))
@@ -198,7 +110,7 @@ class SimulatedGPU:
 
     @contextmanager
     def _on_this_thread(self) -> Iterator[None]:
-        with _Device(), _Dispatch(self):
+        with NamedDevice(), Dispatch(self.dispatch):
             yield
 
     @contextmanager
@@ -230,7 +142,7 @@ class SimulatedGPU:
         while self.num_arrived < count:
             copy = self._copies.pop(0)
             self.num_arrived += 1
-            if copy.source is not None and not torch.equal(_bytes(copy.source), _bytes(copy.value)):
+            if copy.source is not None and not torch.equal(bytes_of(copy.source), bytes_of(copy.value)):
                 self.refuse("memory was written to before its copy to the device had run")
             if copy.destination is not None:
                 copy.destination.copy_(copy.value)
@@ -292,7 +204,7 @@ class SimulatedGPU:
                 self.refuse(f"{name} is given memory of the host that is not pinned")
         if any(size > limit for size, limit in zip(grid, MAX_GRID, strict=False)):
             self.refuse(f"{name} is launched on a grid of {grid}")
-        args, kwargs = tree_map(_inner, (tuple(args), dict(kwargs)))
+        args, kwargs = tree_map(held, (tuple(args), dict(kwargs)))
         form = form_of(kernel, args, kwargs, CAPABILITY)
         if form not in self._forms and (self._serving or self._recorded is not None):
             self.refuse(f"{form} is compiled, as it has not come before")
@@ -315,7 +227,7 @@ class SimulatedGPU:
             return self._move(args[0], kwargs, target)
         if of_device or target == "cuda":
             if func._can_decompose():  # into what has kernels, which inference mode does not do before
-                with _Dispatch(self):
+                with Dispatch(self.dispatch):
                     return func.decompose(*args, **kwargs)
             return self._on_device(func, args, kwargs, of_device)
         if func is aten.is_pinned.default:
@@ -333,12 +245,12 @@ class SimulatedGPU:
         if func is aten._fused_sdp_choice.default:
             return SDPBackend.MATH.value
         self._check(func, args, kwargs)
-        arguments, options = tree_map(_inner, (args, kwargs))
+        arguments, options = tree_map(held, (args, kwargs))
         options.pop("pin_memory", None)
         if options.get("device") is not None:
             options["device"] = torch.device("cpu")
         # An operation that is recorded does not run: what it has written is taken back.
-        written = _written(func, arguments, options) if self._recorded is not None else []
+        written = written_by(func, arguments, options) if self._recorded is not None else []
         before = [tensor.clone() for tensor in written]
         out = func(*arguments, **options)
         for tensor, was in zip(written, before, strict=True):
@@ -346,18 +258,18 @@ class SimulatedGPU:
         fresh, wrapped = self._wrap(out, of_device)
         if func._schema.name.removeprefix("aten::").removeprefix("new_").startswith("empty"):
             for tensor in fresh:
-                self._do(partial(_spoil, tensor))
+                self._do(partial(spoil, tensor))
         elif self._recorded is not None and (written or fresh):
-            self._recorded.launches.append(partial(_again, func, arguments, options, fresh, of_device))
+            self._recorded.launches.append(partial(repeat, func, arguments, options, fresh, of_device))
         return wrapped
 
     def _check(self, func: Any, args: Any, kwargs: Any) -> None:
         """Raises for what a GPU refuses or waits for."""
         indices = args[1] if func in INDEXING else []
         others = [args[0], *args[2:]] if func in INDEXING else args
-        if any(_is_host(leaf) and leaf.dim() for leaf in tree_leaves((others, kwargs))):
+        if any(is_host(leaf) and leaf.dim() for leaf in tree_leaves((others, kwargs))):
             self.refuse(f"{func} is given tensors on the device and on the host")
-        if any(_is_host(index) or index.dtype in (torch.bool, torch.uint8) for index in indices if index is not None):
+        if any(is_host(index) or index.dtype in (torch.bool, torch.uint8) for index in indices if index is not None):
             self.wait(f"{func} with a mask, or with indices of the host's,")
         elif func not in INDEXING and WAITING_TAGS & {*func.tags}:
             self.wait(str(func))
@@ -373,7 +285,7 @@ class SimulatedGPU:
                 return same.get(id(leaf), leaf)
             storage = leaf.untyped_storage()
             if storage._cdata not in memory:
-                memory[storage._cdata] = Allocation(self, storage.nbytes())
+                memory[storage._cdata] = Allocation(self.grow, storage.nbytes())
                 fresh.append(leaf)
             return DeviceTensor(leaf, memory[storage._cdata])
 
@@ -384,34 +296,34 @@ class SimulatedGPU:
         dtype, non_blocking = kwargs.get("dtype") or tensor.dtype, kwargs.get("non_blocking", False)
         # To the host without waiting, torch takes pinned memory.
         pinned = non_blocking and target == "cpu"
-        out = torch.empty_like(_inner(tensor), dtype=dtype, device="cpu", memory_format=kwargs.get("memory_format"))
+        out = torch.empty_like(held(tensor), dtype=dtype, device="cpu", memory_format=kwargs.get("memory_format"))
         if target == "cuda":
-            out = DeviceTensor(out, Allocation(self, out.untyped_storage().nbytes()))
+            out = DeviceTensor(out, Allocation(self.grow, out.untyped_storage().nbytes()))
         elif pinned:
             self._pin(out)
         return self._copy(out, tensor, non_blocking)
 
     def _copy(self, to: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
-        if _is_host(to) and _is_host(source):
+        if is_host(to) and is_host(source):
             return to.copy_(source, non_blocking)
-        if not _is_host(to) and not _is_host(source):
+        if not is_host(to) and not is_host(source):
             copied: Tensor = self._on_device(aten.copy_.default, (to, source), {}, [to, source])  # type: ignore[list-item]
             return copied
-        host = to if _is_host(to) else source
-        value = _inner(source).to(to.dtype).expand(to.shape).clone()
+        host = to if is_host(to) else source
+        value = held(source).to(to.dtype).expand(to.shape).clone()
         # Another type or layout goes through memory that torch takes for it, which is not pinned.
         alike = to.dtype == source.dtype and host.is_contiguous()
         if not (non_blocking and alike and self._is_pinned(host)):
             self.wait("a copy between the device and memory of the host that is not pinned, or that is waited for,")
-            _inner(to).copy_(value)
+            held(to).copy_(value)
             return to
         if self._recorded is not None:
             self.refuse("a graph would repeat a copy between the device and the host")
         if host is to:
-            _spoil(to)
+            spoil(to)
             self._copies.append(Copy(None, to, value))
         else:
-            _inner(to).copy_(value)
+            held(to).copy_(value)
             self._copies.append(Copy(source, None, source.clone()))
         self.num_copies += 1
         return to
@@ -422,87 +334,3 @@ class SimulatedGPU:
 
     def _is_pinned(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._pinned
-
-
-class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    def __init__(self, gpu: SimulatedGPU) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._gpu = gpu
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._gpu.dispatch(func, args, dict(kwargs or {}))
-
-
-@contextmanager
-def _guard_that_does_nothing() -> Iterator[None]:
-    """Some of torch's methods make their tensor's device the current one, by what only a CUDA build has a table entry
-    for. The CPU's does nothing, and stands for it."""
-    cpu, cuda = 0, 1  # c10::DeviceType
-    guards = (ctypes.c_void_p * 2).in_dll(ctypes.CDLL("libc10.so"), "_ZN3c104impl26device_guard_impl_registryE")
-    before, guards[cuda] = guards[cuda], guards[cpu]
-    try:
-        yield
-    finally:
-        guards[cuda] = before
-
-
-class _Device(TorchFunctionMode):
-    """Names the device by its index, for which torch would ask CUDA."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map(_with_index, (args, kwargs or {}))
-        if func is torch.tensor and "device" in kwargs:  # made where no mode sees it
-            device = kwargs.pop("device")
-            return func(*args, **kwargs).to(device)
-        return func(*args, **kwargs)
-
-
-def _with_index(leaf: Any) -> Any:
-    return (
-        DEVICE
-        if (isinstance(leaf, str) and leaf == "cuda") or (isinstance(leaf, torch.device) and leaf.type == "cuda")
-        else leaf
-    )
-
-
-def _again(func: Any, args: Any, kwargs: Any, fresh: list[Tensor], alive: list[DeviceTensor]) -> None:
-    """Repeats an operation, results to where they were. `alive`: what must be, as long as the graph is."""
-    for tensor, value in zip(fresh, _new(func(*args, **kwargs), args, kwargs), strict=True):
-        tensor.copy_(value)
-
-
-def _new(out: Any, args: Any, kwargs: Any) -> list[Tensor]:
-    """Those results that are no part of an argument."""
-    given = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
-    tensors = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
-    return [tensor for tensor in tensors if tensor.untyped_storage()._cdata not in given]
-
-
-def _written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
-    """Those arguments that an operation writes to."""
-    arguments = func._schema.arguments
-    values = {argument.name: value for argument, value in zip(arguments, args, strict=False)} | dict(kwargs)
-    names = [argument.name for argument in arguments if argument.alias_info and argument.alias_info.is_write]
-    return [values[name] for name in names if isinstance(values.get(name), Tensor)]
-
-
-def _spoil(tensor: Tensor) -> None:
-    """Fills it with what nobody computed."""
-    if tensor.dtype is torch.bool:
-        tensor.fill_(True)
-    elif tensor.dtype.is_floating_point and tensor.itemsize > 1:
-        tensor.fill_(torch.nan)
-    else:
-        tensor.view(torch.uint8).fill_(RUBBISH)
-
-
-def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().flatten().view(torch.uint8)
-
-
-def _inner(leaf: Any) -> Any:
-    return leaf.held if isinstance(leaf, DeviceTensor) else leaf
-
-
-def _is_host(leaf: object) -> bool:
-    return isinstance(leaf, Tensor) and not isinstance(leaf, DeviceTensor)

@@ -47,7 +47,7 @@ def test_chunks_decodes_and_every_way_to_sample_wait_for_nothing_and_compile_not
     """Prompts of up to 40 tokens in steps of 20, and one of 16, a number that Triton has a form of its own for; in a
     cache of what memory there is: serving takes no more than was measured."""
     model = save_model(directory, "Llama", num_hidden_layers=1)
-    requests = [Request(prompt, 5) for prompt in prompts(40, 9, 1)]
+    requests = [Request(prompt, 4) for prompt in prompts(40, 9, 1)]
     sampled = [Request(prompt, 3, way) for prompt in prompts(12) for way in (EVERYTHING, SamplingParams())]
     with serving(directory, "--gpu-memory-utilization", "0.05", num_blocks=None, max_num_tokens=20) as (gpu, runner):
         cache, gpu.peak = gpu.allocated, 0
@@ -127,7 +127,7 @@ def test_every_form_of_weights_and_pages_is_served_alike(
     directory: Path, make: Make, arguments: tuple[str, ...], options: dict[str, Any], tolerance: float
 ) -> None:
     model = make(directory)
-    requests = [Request(prompt, 3) for prompt in prompts(15, 1)]
+    requests = [Request(prompt, 2) for prompt in prompts(15, 1)]
     with serving(directory, *arguments, **options) as (gpu, runner):
         Driver(runner, seed=3, max_chunk=24).run(*requests)
     check(model, requests, tolerance)
@@ -136,7 +136,7 @@ def test_every_form_of_weights_and_pages_is_served_alike(
 
 def test_a_worker_of_one_sequence_compiles_nothing_either(directory: Path) -> None:
     model = llama(directory)
-    requests = [Request(prompts(15)[0], 3), *(Request(prompts(4)[0], 2, way) for way in (EVERYTHING, SamplingParams()))]
+    requests = [Request(prompts(15)[0], 2), *(Request(prompts(4)[0], 2, way) for way in (EVERYTHING, SamplingParams()))]
     with serving(directory, "--quantization", "fp8", "--kv-cache-dtype", "fp8", max_num_seqs=1) as (gpu, runner):
         Driver(runner, seed=3, max_chunk=24).run(*requests)
     assert all(request.error is None for request in requests)
@@ -151,7 +151,7 @@ def test_a_gguf_file_is_served_alike(directory: Path) -> None:
     model = llama(directory)
     kept = write_gguf(directory / "model.gguf", directory, gguf.GGMLQuantizationType.Q8_0)
     model.load_state_dict({name: torch.from_numpy(matrix) for name, matrix in kept.items()}, strict=False)
-    requests = [Request(prompt, 3) for prompt in prompts(15, 1)]
+    requests = [Request(prompt, 2) for prompt in prompts(15, 1)]
     with serving(directory / "model.gguf") as (_, runner):
         Driver(runner, seed=3, max_chunk=24).run(*requests)
     check(model, requests)

@@ -5,23 +5,21 @@ grpcio, protobuf, and what those need themselves. Whatever else Quire can make u
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 HIDDEN = (
-    "aiohttp", "envoy", "gguf", "google.api", "google.rpc", "grpc_health", "grpc_reflection", "hypothesis",
-    "llguidance", "matplotlib", "openai", "opentelemetry", "prometheus_client", "prompt_toolkit", "pydantic",
-    "pydantic_core", "pytest", "pytest_asyncio", "pytest_timeout", "requests", "rich",
-    "uvloop",
+    "aiohttp", "anthropic", "envoy", "gguf", "google.api", "google.rpc", "grpc_health", "grpc_reflection",
+    "hypothesis", "jsonschema", "jsonschema_rs", "llguidance", "matplotlib", "ollama", "openai", "opentelemetry",
+    "prometheus_client", "prompt_toolkit", "pydantic", "pydantic_core", "pytest", "pytest_asyncio", "pytest_timeout",
+    "redis", "requests", "rich", "schemathesis", "sentence_transformers", "uvloop", "xdist", "yarl",
 )  # fmt: skip
 
 # Found by every process that is started with this folder on its path, and so by that process's own.
-_SITE = f"""
+_SITE = """
 import sys
 from importlib.machinery import PathFinder
-
-HIDDEN = {HIDDEN!r}
 
 
 class Finder:
@@ -38,8 +36,9 @@ sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys
 """
 
 
-def environment(folder: Path) -> Mapping[str, str]:
-    """For processes that are to find nothing of `HIDDEN`, and the source tree without an installation. Writes to
-    `folder`."""
-    (folder / "sitecustomize.py").write_text(_SITE)
+def environment(folder: Path, shown: Sequence[str] = ()) -> Mapping[str, str]:
+    """For processes that are to find nothing of `HIDDEN` but what is `shown`, and the source tree without an
+    installation. Writes to `folder`."""
+    hidden = tuple(name for name in HIDDEN if name not in shown)
+    (folder / "sitecustomize.py").write_text(f"HIDDEN = {hidden!r}\n{_SITE}")
     return os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}

@@ -14,6 +14,7 @@ from services.worker.graphs import Recorder
 from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder
 from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
+from services.worker.ops.upload import upload
 
 
 class ForwardPass(Protocol):
@@ -84,12 +85,12 @@ class EncoderForwardPass:
     def run(self, batch: Batch, block_tables: I32, last_tokens: Tensor, wanted: I64) -> Tensor:
         """See `ForwardPass`. Every row is a whole sequence."""
         whole = WholeSequences(
-            positions=torch.from_numpy(batch.positions).to(self._device),
-            query_starts=torch.from_numpy(batch.query_starts).to(self._device),
+            positions=upload(batch.positions, self._device),
+            query_starts=upload(batch.query_starts, self._device),
             lengths=tuple(np.diff(batch.query_starts).tolist()),
         )
-        hidden = self._encoder.hidden_states(torch.from_numpy(batch.token_ids).to(self._device), whole)
-        return hidden[torch.from_numpy(wanted).to(self._device)]
+        hidden = self._encoder.hidden_states(upload(batch.token_ids, self._device), whole)
+        return hidden[upload(wanted, self._device)]
 
 
 def create_forward_pass(model: Decoder | Encoder, ops: Ops, pages: Sequence[KVPages], limits: Limits) -> ForwardPass:

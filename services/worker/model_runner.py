@@ -269,7 +269,13 @@ class ModelRunner:
         if sequence.pooling is not None:
             problem = self._pooler.admit(sequence)
         elif runs:
-            self._sampler.admit(sequence)
+            try:
+                self._sampler.admit(sequence)
+            except torch.OutOfMemoryError as error:
+                # Penalties and biases take memory as they come. What the slot has of them is its next sequence's.
+                logger.warning("out of memory for a sequence's penalties or biases: %s", str(error))
+                self._state.fail(SequenceError(sequence.wire_id, OUT_OF_MEMORY))
+                return
             problem = self._constraints.admit(sequence)
         if problem is not None:
             self._state.fail(SequenceError(sequence.wire_id, problem, is_request_at_fault=True))
@@ -295,7 +301,8 @@ class ModelRunner:
             try:
                 return batch, self._run(batch)
             except torch.OutOfMemoryError as error:
-                logger.warning("out of memory in a step of %d sequences: %s", len(batch.slots), error)
+                # As text: whoever kept the error would keep the failed attempt's tensors with it.
+                logger.warning("out of memory in a step of %d sequences: %s", len(batch.slots), str(error))
             # Not while the error is being handled: it keeps the failed attempt's tensors alive.
             batch = self._state.leave_out_newest(batch, OUT_OF_MEMORY)
 

@@ -12,6 +12,7 @@ import torch
 
 from services.worker.model_runner import ModelRunner
 from services.worker.plan import U32, NewSequence, Rows, StepPlan
+from services.worker.pooling.params import PoolingParams
 from services.worker.sampling.params import MAX_LOGPROBS, SamplingParams
 
 EVERYTHING = SamplingParams(
@@ -26,15 +27,19 @@ _PROMPT_TOKENS = 17
 
 def warm_up(runner: ModelRunner) -> None:
     """Runs every kind of kernel that serving does, so that nothing is compiled under way: chunks and decodes, mixed and
-    alone, in all layers, each way to sample, and a copy of blocks."""
+    alone, in all layers, each way to sample, pooling, and a copy of blocks."""
     limits = runner.limits
-    if limits.max_num_seqs < 2 or limits.max_num_batched_tokens < 2 or limits.max_model_len < 3:
+    num_rows = min(2, limits.max_num_seqs, limits.max_num_batched_tokens)
+    room = min(limits.max_num_batched_tokens - num_rows, limits.max_model_len - 2)
+    if room < 0:
         return
-    longest = min(_PROMPT_TOKENS, limits.max_num_batched_tokens - 1, limits.max_model_len - 1)
+    lengths = [min(_PROMPT_TOKENS, 1 + room), 1][:num_rows]
     for sampling in SAMPLING:
-        _run_prompts(runner, [longest, 1], sampling)
-        _run(runner, (), [longest, 1], [1, 1], copy=limits.num_blocks > 1)
+        _run_prompts(runner, lengths, sampling)
+        _run(runner, (), lengths, [1] * num_rows, copy=limits.num_blocks > 1)
         runner.reset()
+    _run_prompts(runner, lengths[:1], SAMPLING[0], PoolingParams())
+    runner.reset()
 
 
 def run_largest_step(runner: ModelRunner) -> None:
@@ -49,7 +54,9 @@ def run_largest_step(runner: ModelRunner) -> None:
     runner.reset()
 
 
-def _run_prompts(runner: ModelRunner, lengths: Sequence[int], sampling: SamplingParams) -> None:
+def _run_prompts(
+    runner: ModelRunner, lengths: Sequence[int], sampling: SamplingParams, pooling: PoolingParams | None = None
+) -> None:
     """One prompt per slot, from the first on."""
     limits = runner.limits
 
@@ -60,7 +67,7 @@ def _run_prompts(runner: ModelRunner, lengths: Sequence[int], sampling: Sampling
         NewSequence(
             wire_id=slot + 1, slot=slot, token_ids=np.zeros(length, np.uint32), num_prompt_tokens=length,
             num_computed_tokens=0, block_ids=blocks(length),
-            sampling=sampling, choice_index=0, prompt_logprobs_from=1,
+            sampling=sampling, choice_index=0, pooling=pooling, prompt_logprobs_from=1 if pooling is None else None,
         )
         for slot, length in enumerate(lengths)
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer, models
 
 from services.worker.config import WorkerConfig
 from services.worker.engine import Engine, load_engine
+from services.worker.graphs import GraphRecorder, Replay
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.sampling.params import SamplingParams
 from shared.config import resolve
@@ -70,17 +72,36 @@ def engine(directory: Path, *arguments: str) -> Engine:
     return load_engine(resolve(WorkerConfig, options, prog="test", description=""), lambda _detail, _progress: None)
 
 
-def test_recorded_steps_draw_what_launched_ones_draw(cuda: torch.device, tmp_path: Path) -> None:
+def test_recorded_steps_draw_what_launched_ones_draw(
+    cuda: torch.device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Batch-invariant, so that the rows that fill a recorded step up leave the others' bits alone."""
+    replays: list[Replay] = []
+    record = GraphRecorder.record
+
+    def counted(self: GraphRecorder, run: Callable[[], None]) -> Replay:
+        replay = record(self, run)
+
+        def noted() -> None:
+            replays.append(replay)
+            replay()
+
+        return noted
+
+    monkeypatch.setattr(GraphRecorder, "record", counted)
     save_model(tmp_path, "Llama", **SHAPE)
     vocabulary = {f"t{index}": index for index in range(VOCAB_SIZE)}
     Tokenizer(models.WordLevel(vocabulary, unk_token="t0")).save(str(tmp_path / "tokenizer.json"))
-    answers = []
+    answers, num_replays = [], []
     for arguments in ((), ("--enforce-eager",)):
         runner = engine(tmp_path, *arguments).runner
+        replays.clear()
         requests = prompts(SamplingParams(temperature=0.8, seed=7, logprobs=2))
         Driver(runner, seed=4, max_chunk=64).run(*requests)
         answers.append([(request.error, request.output, request.logprobs) for request in requests])
+        num_replays.append(len(replays))
     recorded, launched = answers
     assert recorded == launched
     assert all(error is None for error, _, _ in launched)
+    assert num_replays[0] >= NUM_OUTPUTS // 2
+    assert num_replays[1] == 0

@@ -16,6 +16,7 @@ from torch import Tensor
 from services.worker.batch_state import I64, Batch
 from services.worker.errors import PlanError
 from services.worker.ops.interface import Ops
+from services.worker.ops.upload import upload
 from services.worker.plan import F32, NewSequence
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig
@@ -81,10 +82,10 @@ class Pooler:
             vectors = hidden.to(torch.float32, copy=True)
         else:
             starts = np.concatenate(([0], np.cumsum(np.diff(batch.query_starts)[rows]))).astype(np.int64)
-            at = torch.from_numpy(slots).to(self._ops.device)
+            at = upload(slots, self._ops.device)
             totals = self._sums[at]
             self._ops.add_segments(totals, hidden, starts)
-            sums, vectors = (at, totals), totals[torch.from_numpy(ends).to(self._ops.device)]
+            sums, vectors = (at, totals), totals[upload(np.flatnonzero(ends), self._ops.device)]
             counts = batch.positions[batch.query_starts[complete + 1] - 1].astype(np.int64) + 1
         params = tuple(self._params[slot] for slot in batch.slots[complete].tolist())
         return Pooled(batch.wire_ids[complete], params, counts, vectors, sums)

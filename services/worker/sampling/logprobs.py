@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.ops.upload import upload
 from services.worker.plan import NewSequence
 from services.worker.sampling.params import MAX_LOGPROBS
 from services.worker.sampling.stage import I64
@@ -33,7 +34,7 @@ class RawDistribution:
 
     def look_up(self, tokens: Tensor) -> LogprobTensors:
         """tokens int64 [n]: what every row of the sample drew."""
-        drawn = tokens[torch.from_numpy(self.rows).to(tokens.device)]
+        drawn = tokens[upload(self.rows, tokens.device)]
         # As many for every row, whatever it asked for: which of several equals topk finds may depend on k.
         top = self.logprobs.topk(min(MAX_LOGPROBS, self.logprobs.shape[1]))
         by_id = top.indices.argsort(-1)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.ops.triton.variant import Variant
+from services.worker.ops.upload import upload
 
 BLOCK = 256
 NUM_WARPS = 4
@@ -51,7 +52,7 @@ def add_segments(totals: Tensor, x: Tensor, starts: NDArray[np.int64]) -> None:
     if x.shape[1] != features or len(starts) != count + 1:
         raise ValueError(f"{x.shape[1]} columns and {len(starts) - 1} segments for totals of {count} x {features}")
     if count:
-        at = torch.from_numpy(starts).to(totals.device, non_blocking=True)
+        at = upload(starts, totals.device)
         add_segments_kernel[(count, triton.cdiv(features, BLOCK))](
             totals, x, at, features, BLOCK=BLOCK, num_warps=NUM_WARPS
         )

@@ -1,0 +1,193 @@
+"""The worker's whole start, and its steps, on a device with the rules of a GPU (`tests/simulated_gpu`): nothing
+waits, nothing mixes host and device, graphs repeat launches alone, and serving compiles nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from services.scheduler.core.config import PreemptionMode
+from services.worker.model_runner import OUT_OF_MEMORY
+from services.worker.pooling.choices import PoolingKind
+from services.worker.sampling.params import SamplingParams
+from tests.integration.engine.mixed import MixedEngine
+from tests.integration.engine.test_scheduler_with_model import Engine
+from tests.unit.worker.driver import GREEDY, Driver, Request
+from tests.unit.worker.quantization import stored
+from tests.unit.worker.tiny_encoders import embed_together, embeddings, hidden_states, normalized, save_encoder
+from tests.unit.worker.tiny_models import VOCAB_SIZE, save_model
+from tests.unit.worker.triton.conftest import HAS_GPU
+from tests.unit.worker.triton.simulated_worker import check, prompts, serving, write_tokenizer
+
+pytestmark = pytest.mark.skipif(HAS_GPU, reason="there is a real one")
+HALF_A_MEBIBYTE = str(0.5 / 1024)
+EVERYTHING = SamplingParams(
+    temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, repetition_penalty=1.1, frequency_penalty=0.1, seed=3,
+    logit_bias=((5, 1.0), (7, -1.0)), logprobs=3,
+)  # fmt: skip
+Make = Callable[[Path], transformers.PreTrainedModel]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of a checkpoint, with a tokenizer."""
+    write_tokenizer(tmp_path)
+    return tmp_path
+
+
+def test_chunks_decodes_and_every_way_to_sample_wait_for_nothing_and_compile_nothing(directory: Path) -> None:
+    """Prompts of up to 40 tokens in steps of 20, and one of 16, a number that Triton has a form of its own for; in a
+    cache of what memory there is: serving takes no more than was measured."""
+    model = save_model(directory, "Llama", num_hidden_layers=1)
+    requests = [Request(prompt, 4) for prompt in prompts(40, 9, 1)]
+    sampled = [Request(prompt, 3, way) for prompt in prompts(12) for way in (EVERYTHING, SamplingParams())]
+    with serving(directory, "--gpu-memory-utilization", "0.05", num_blocks=None, max_num_tokens=20) as (gpu, runner):
+        cache, gpu.peak = gpu.allocated, 0
+        engine = Engine(runner)
+        engine.submit(0, prompts(16)[0], 2)
+        engine.run()
+        runner.reset()
+        Driver(runner, seed=3, max_chunk=24, preempt=0.1).run(*requests, *sampled)
+    assert 0.9 * 0.05 * gpu.total_bytes < cache < gpu.peak < 0.05 * gpu.total_bytes
+    assert all(request.error is None and len(request.output) == 3 for request in sampled)
+    assert sum(graph.num_replays > 0 for graph in gpu.graphs) > 1
+    check(model, requests)
+
+
+@pytest.mark.parametrize(
+    ("kind", "argument"), [(PoolingKind.LAST, "--enforce-eager"), (PoolingKind.MEAN, "--batch-invariant")]
+)
+def test_masks_prompt_logprobs_and_pooled_sequences_wait_for_nothing(
+    directory: Path, kind: PoolingKind, argument: str
+) -> None:
+    model = save_model(directory, "Llama", num_hidden_layers=1, seed=3)
+    with serving(directory, "--pooling-type", kind.name.lower(), argument) as (gpu, runner):
+        engine = MixedEngine(runner, kind)
+        engine.submit_some(6, seed=8, longest_prompt=20, longest_output=4)
+        engine.run()
+    engine.check(model)
+    assert bool(gpu.graphs) == (argument != "--enforce-eager")
+
+
+def test_swaps_and_copies_wait_for_nothing(directory: Path) -> None:
+    model = save_model(directory, "Llama", num_hidden_layers=1)
+    chance, common = random.Random(3), prompts(28)[0]
+    with serving(directory, "--swap-space", HALF_A_MEBIBYTE, num_blocks=8) as (_, runner):
+        engine = Engine(runner, preemption_mode=PreemptionMode.SWAP)
+        asked: dict[int, list[int]] = {}
+        for key in range(8):
+            own = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 6))]
+            asked[key] = asked[key - 1] if key % 2 else common[: chance.randint(0, 28)] + own
+            engine.submit(key, asked[key], chance.randint(4, 12), group=key // 2, choice_index=key % 2)
+        engine.run()
+    assert engine.num_copies > 0, "blocks were to be copied"
+    assert engine.core.counters.swapped_in_blocks > 0, "blocks were to run out"
+    check(model, [Request(prompt, 0, output=engine.outputs[key]) for key, prompt in asked.items()])
+
+
+def awq(directory: Path) -> transformers.PreTrainedModel:
+    settings = {"quant_method": "awq", "bits": 4, "group_size": stored.GROUP, "version": "gemm", "zero_point": True}
+    return stored.quantize_checkpoint(directory, "Llama", settings, stored.awq, num_hidden_layers=1)
+
+
+def gptq(directory: Path) -> transformers.PreTrainedModel:
+    """Each projection with an order of inputs of its own."""
+    settings = {"quant_method": "gptq", "bits": 4, "group_size": stored.GROUP, "desc_act": True, "sym": False}
+    return stored.quantize_checkpoint(directory, "Llama", settings, stored.gptq("apart"), num_hidden_layers=1)
+
+
+def llama(directory: Path) -> transformers.PreTrainedModel:
+    return save_model(directory, "Llama", num_hidden_layers=1)
+
+
+def qwen3(directory: Path) -> transformers.PreTrainedModel:
+    """Norms of q and k, and a layer with a window."""
+    window = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}
+    return save_model(directory, "Qwen3", num_hidden_layers=2, **window)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "options", "tolerance"),
+    [
+        (awq, (), {}, 1e-4),
+        (gptq, (), {"dtype": "float16"}, 0.05),
+        (qwen3, (), {}, 1e-4),
+        (llama, ("--load-format", "dummy", "--quantization", "int8"), {}, np.inf),
+    ],
+)
+def test_every_form_of_weights_and_pages_is_served_alike(
+    directory: Path, make: Make, arguments: tuple[str, ...], options: dict[str, Any], tolerance: float
+) -> None:
+    model = make(directory)
+    requests = [Request(prompt, 2) for prompt in prompts(15, 1)]
+    with serving(directory, *arguments, **options) as (gpu, runner):
+        Driver(runner, seed=3, max_chunk=24).run(*requests)
+    check(model, requests, tolerance)
+    assert any(graph.num_replays for graph in gpu.graphs)
+
+
+def test_a_worker_of_one_sequence_compiles_nothing_either(directory: Path) -> None:
+    model = llama(directory)
+    requests = [Request(prompts(15)[0], 2), *(Request(prompts(4)[0], 2, way) for way in (EVERYTHING, SamplingParams()))]
+    with serving(directory, "--quantization", "fp8", "--kv-cache-dtype", "fp8", max_num_seqs=1) as (gpu, runner):
+        Driver(runner, seed=3, max_chunk=24).run(*requests)
+    assert all(request.error is None for request in requests)
+    check(model, requests[:1], tolerance=1.0)
+    assert any(graph.num_replays for graph in gpu.graphs)
+
+
+def test_a_gguf_file_is_served_alike(directory: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    from tests.unit.worker.gguf.writing import write_gguf
+
+    model = llama(directory)
+    kept = write_gguf(directory / "model.gguf", directory, gguf.GGMLQuantizationType.Q8_0)
+    model.load_state_dict({name: torch.from_numpy(matrix) for name, matrix in kept.items()}, strict=False)
+    requests = [Request(prompt, 2) for prompt in prompts(15, 1)]
+    with serving(directory / "model.gguf") as (_, runner):
+        Driver(runner, seed=3, max_chunk=24).run(*requests)
+    check(model, requests)
+
+
+@pytest.mark.parametrize("kind", ["mean", "cls"])
+def test_an_encoder_waits_for_nothing(directory: Path, kind: str) -> None:
+    model = save_encoder(directory)
+    asked = prompts(1, 2, 9)
+    with serving(directory, "--pooling-type", kind) as (_, runner):
+        vectors = [embeddings(embed_together(runner, asked[:count])) for count in (3, 1)]
+    for embedded in vectors:
+        for prompt, vector in zip(asked, embedded, strict=False):
+            hidden = hidden_states(model, prompt)
+            expected = normalized(hidden.mean(0) if kind == "mean" else hidden[0])
+            np.testing.assert_allclose(vector, expected, atol=1e-5)
+
+
+def test_a_step_without_memory_fails_its_newest_sequences_and_no_others(directory: Path) -> None:
+    """Wherever in the step it runs out: at every allocation that is the first to fail with so much room."""
+    model = llama(directory)
+    failed = set()
+    with serving(directory, max_num_seqs=4) as (gpu, runner):
+        total = gpu.total_bytes
+        for room in (0, 5 << 10, 12 << 10):
+            gpu.total_bytes = gpu.allocated + room
+            driver = Driver(runner, seed=1, idle=0.0)
+            driver._shuffled = list  # type: ignore[method-assign, assignment]
+            sampling = [GREEDY, EVERYTHING, EVERYTHING, EVERYTHING]
+            requests = [Request(prompt, 2, way) for prompt, way in zip(prompts(3, 4, 2, 5), sampling, strict=True)]
+            driver.run(*requests)
+            errors = [request.error for request in requests]
+            failed.add(sum(error is not None for error in errors))
+            assert {*errors} <= {None, OUT_OF_MEMORY}
+            assert [error is not None for error in errors] == sorted(error is not None for error in errors)
+            check(model, [request for request in requests[:1] if request.error is None])
+            gpu.total_bytes = total
+            runner.reset()
+    assert failed == {1, 3, 4}, "room was to suffice for none and for some"

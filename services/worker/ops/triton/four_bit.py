@@ -9,8 +9,8 @@ The weight is repacked at load (`FourBitLayout`). A checkpoint's byte holds colu
 be interleaved again, between threads, before a product. Here K is cut into steps of 4 · LANES columns, and word j of a
 step holds its columns j, LANES + j, 2 · LANES + j and 3 · LANES + j, from the lowest bits up: each quarter of the words
 is an operand as it is (`widen.py`). LANES divides a group, so that a quarter has one scale. Words lie [steps, N,
-LANES]: what a program loads for a step is one stretch of memory. Scales and zero points lie [groups, N], one word for both, for
-loads of 4 bytes that can run ahead.
+LANES]: what a program loads for a step is one stretch of memory. Scales and zero points lie [groups, N], one word for
+both, for loads of 4 bytes that can run ahead.
 
 How tiles are laid out and K is split: `tiles.py`.
 """

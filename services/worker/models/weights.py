@@ -20,7 +20,7 @@ from services.worker.ops.interface import Ops
 from services.worker.progress import Progress
 from services.worker.quantization.at_load import AtLoad
 from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.weight import Weight
+from services.worker.quantization.weight import QuantizedWeight, Weight
 
 logger = logging.getLogger(__name__)
 
@@ -66,19 +66,27 @@ class QuantizingSource:
 
     def __init__(self, source: WeightSource, scheme: AtLoad, ops: Ops, tied: bool) -> None:
         self._source, self._scheme, self._ops, self._tied = source, scheme, ops, tied
+        self._told = False
 
     def weight(self, layer: str) -> Weight:
-        """Raises ModelError if the operations would only undo it."""
+        """With activations in floats where the operations quantize none. Raises ModelError if they would undo it."""
         weight = self._source.weight(layer)
         if not isinstance(weight, Tensor) or not self._scheme.applies(layer, self._tied):
             return weight
         quantized = self._scheme.form.quantize(weight)
-        if isinstance(quantized, Tensor) or not self._ops.computes_with(quantized):
+        computed = quantized if isinstance(quantized, Tensor) else in_a_form_of(quantized, self._ops)
+        if computed is None or isinstance(computed, Tensor):
             raise ModelError(
                 f"--quantization {self._scheme.name} rounds weights to a form that the {self._ops.name} operations do "
                 "not compute with: it would cost precision and save nothing; leave it out"
             )
-        return quantized
+        if computed is not quantized and not self._told:
+            self._told = True
+            logger.warning(
+                "the %s operations multiply no activations in %s here: they stay in %s, weights alone are quantized",
+                self._ops.name, self._scheme.name, str(self._ops.dtype).removeprefix("torch."),
+            )  # fmt: skip
+        return computed
 
     def vector(self, name: str) -> Tensor:
         return self._source.vector(name)
@@ -93,13 +101,11 @@ class NativeSource:
 
     def weight(self, layer: str) -> Weight:
         weight = self._source.weight(layer)
-        if isinstance(weight, Tensor) or self._ops.computes_with(weight):
+        if isinstance(weight, Tensor):
             return weight
-        if not isinstance(weight, Int4Weight) and weight.quantize_activations:
-            # Activations that stay in floats only make the product more precise.
-            weights_alone = replace(weight, quantize_activations=False)
-            if self._ops.computes_with(weights_alone):
-                return weights_alone
+        computed = in_a_form_of(weight, self._ops)
+        if computed is not None:
+            return computed
         if type(weight) not in self._told:
             self._told.add(type(weight))
             logger.warning(
@@ -111,3 +117,15 @@ class NativeSource:
 
     def vector(self, name: str) -> Tensor:
         return self._source.vector(name)
+
+
+def in_a_form_of(weight: QuantizedWeight, ops: Ops) -> QuantizedWeight | None:
+    """The weight as `ops` compute with it: with activations left in floats where they do not take quantized ones, which
+    only makes the product more precise. None if they do not compute with it at all."""
+    if ops.computes_with(weight):
+        return weight
+    if not isinstance(weight, Int4Weight) and weight.quantize_activations:
+        weights_alone = replace(weight, quantize_activations=False)
+        if ops.computes_with(weights_alone):
+            return weights_alone
+    return None

@@ -98,17 +98,29 @@ class IntegersOnly(ReferenceOps):
         return isinstance(weight, Int8Weight) and not weight.quantize_activations
 
 
-@pytest.mark.parametrize("option", AT_LOAD)
-def test_quantizing_is_refused_where_the_operations_would_undo_it(tmp_path: Path, option: str) -> None:
+def test_quantizing_is_refused_where_the_operations_would_undo_it(tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama")
+    config = read_model_config(tmp_path)
+    ops = IntegersOnly(CPU, torch.float32)
+    source = open_weights(tmp_path, config, ops, "auto", AT_LOAD["fp8"], lambda _: None)
+    with pytest.raises(ModelError, match="--quantization fp8 rounds weights to a form that the reference"):
+        Decoder(config, ops, source, 16)
+
+
+@pytest.mark.parametrize(("option", "told"), [("int8", 1), ("int8-weight-only", 0)])
+def test_weights_alone_are_quantized_where_the_operations_quantize_no_activations(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, option: str, told: int
+) -> None:
     save_model(tmp_path, "Llama")
     config = read_model_config(tmp_path)
     ops = IntegersOnly(CPU, torch.float32)
     source = open_weights(tmp_path, config, ops, "auto", AT_LOAD[option], lambda _: None)
-    if option == "int8-weight-only":
-        Decoder(config, ops, source, 16)
-        return
-    with pytest.raises(ModelError, match=f"--quantization {option} rounds weights to a form that the reference"):
-        Decoder(config, ops, source, 16)
+    for layer in ("model.layers.0.mlp.up_proj", "model.layers.1.mlp.up_proj"):
+        weight = source.weight(layer)
+        assert isinstance(weight, Int8Weight)
+        assert not weight.quantize_activations
+    sentence = "the reference operations multiply no activations in int8 here: they stay in float32"
+    assert [record.getMessage().startswith(sentence) for record in caplog.records] == [True] * told
 
 
 class OneWeight:

@@ -20,7 +20,11 @@ _GROUPS = (
         "sampling",
         r"shape_kernel|pivots|brackets|collect|threshold|draw|finish|top_tiles|top_rows|gumbel|softmax|argmax",
     ),
-    ("products", r"gemm|matmul|nvjet|cutlass|cublas|splitk|xmma|linear|aten::mm|addmm|dequant|int4|fp8"),
+    (
+        "products",
+        r"gemm|matmul|nvjet|cutlass|cublas|splitk|xmma|linear|aten::mm|addmm|eight_bit|four_bit|join_splits|quantize",
+    ),
+    ("pooling", r"segments"),
     ("copies and fills", r"memcpy|memset|copy|fill|slot_mapping|index|gather|embedding"),
 )
 GROUPS = (*(name for name, _ in _GROUPS), "other")

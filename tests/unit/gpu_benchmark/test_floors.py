@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
+
 import pytest
 import torch
 
@@ -10,6 +13,7 @@ from benchmarks.gpu.ceilings import Ceilings
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.floors import Floors
 from benchmarks.gpu.trace import GROUPS, Activity, gaps, group_of, span
+from services.worker.ops import triton as triton_ops
 from services.worker.quantization.at_load import AT_LOAD
 
 CEILINGS = Ceilings(read=4e12, copy=4e12, rates={"bf16": 8e14, "fp8": 16e14})
@@ -78,3 +82,12 @@ def test_idle_time_is_what_no_activity_covers() -> None:
 def test_kernels_are_told_apart_by_their_names(name: str, group: str) -> None:
     assert group in GROUPS
     assert group_of(name) == group
+
+
+def test_every_kernel_of_ours_belongs_to_a_group() -> None:
+    kernels = set()
+    for info in pkgutil.walk_packages(triton_ops.__path__, f"{triton_ops.__name__}."):
+        variants = getattr(importlib.import_module(info.name), "variants", tuple)
+        kernels |= {variant.kernel.__name__ for variant in variants()}
+    assert "four_bit_kernel" in kernels
+    assert not {kernel for kernel in kernels if group_of(kernel) == "other"}

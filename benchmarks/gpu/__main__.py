@@ -27,13 +27,15 @@ PARTS = {
     "attention": "attention alone, beside torch's",
     "products": "matrix products alone",
     "tunings": "attention's launch configurations beside others",
+    "tiles": "quantized products' tiles beside others",
     "idle": "the GPU's idle time between steps",
     "peer": "transformers' generation",
     "serve": "end to end through gRPC",
 }
 # What `all` runs: everything in floats, and then what depends on the form of the weights.
 FORMS = ("fp8", "awq")
-OF_A_FORM = ("decode", "prefill", "kernels", "products", "serve")
+OF_A_FORM = ("decode", "prefill", "kernels", "products", "tiles", "serve")
+OF_FLOATS = tuple(part for part in PARTS if part != "tiles")
 
 
 def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
@@ -94,8 +96,10 @@ def run_all(options: argparse.Namespace, words: Sequence[str]) -> int:
     from benchmarks.gpu import machine
     from benchmarks.gpu.bench import Bench
 
-    runs = [(part, options.quantization) for part in PARTS]
-    if options.quantization is None:
+    if options.quantization is not None:
+        runs = [(part, options.quantization) for part in PARTS]
+    else:
+        runs = [(part, None) for part in OF_FLOATS]
         forms = ("int8",) if options.dry_run else FORMS  # a CPU computes with no other
         runs += [(part, form) for form in forms for part in OF_A_FORM]
     rest = [word for word in words if word != "all"]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
+from services.worker.models.config import ModelConfig
 from services.worker.quantization.fp8 import Fp8Weight
 from services.worker.quantization.int8 import Int8Weight
 from services.worker.quantization.weight import Weight
@@ -23,25 +24,29 @@ REPEATS = 10
 Work = Callable[[], Tensor]
 
 
-def measure(bench: Bench) -> Iterator[Figure]:
-    model = bench.model
+def matrices(model: ModelConfig) -> dict[str, tuple[int, int]]:
+    """Outputs and inputs of a layer's products."""
     heads, kv_heads = model.num_heads * model.head_dim, model.num_kv_heads * model.head_dim
-    sizes = {
+    return {
         "qkv": (heads + 2 * kv_heads, model.hidden_size),
         "output": (model.hidden_size, heads),
         "gate and up": (2 * model.intermediate_size, model.hidden_size),
         "down": (model.hidden_size, model.intermediate_size),
     }
-    for name, (n, k) in sizes.items():
+
+
+def measure(bench: Bench) -> Iterator[Figure]:
+    for name, (n, k) in matrices(bench.model).items():
         weight = torch.randn(n, k, device=bench.device, dtype=bench.dtype) * 0.02
         forms: dict[str, Weight] = {bench.dtype_name: weight}
         if bench.quantization is not None:
-            forms[bench.quantization] = _quantized(bench, weight)
+            forms[bench.quantization] = quantized(bench, weight)
         for form, stored in forms.items():
             yield from _by_rows(bench, f"{name} {n} x {k}, {form}", stored)
 
 
-def _quantized(bench: Bench, weight: Tensor) -> Weight:
+def quantized(bench: Bench, weight: Tensor) -> Weight:
+    """In the form that --quantization names."""
     floors = bench.floors
     if floors.at_load is not None:
         return floors.at_load.form.quantize(weight)
@@ -54,7 +59,7 @@ def _by_rows(bench: Bench, name: str, weight: Weight) -> Iterator[Figure]:
     if not isinstance(weight, Tensor) and not bench.ops.computes_with(weight):
         yield Figure(name, None, "us", note=f"the {bench.ops.name} operations do not compute with it")
         return
-    num_bytes = _bytes_of(weight)
+    num_bytes = bytes_of(weight)
     num_copies = 1 if bench.dry_run else 1 + ROTATED_BYTES // num_bytes
     linears = [bench.ops.linear(copy.deepcopy(weight)) for _ in range(num_copies)]
     n, k = weight.shape
@@ -77,7 +82,7 @@ def _matrix_type(weight: Weight) -> str:
     return "bf16"
 
 
-def _bytes_of(weight: Weight) -> int:
+def bytes_of(weight: Weight) -> int:
     if isinstance(weight, Tensor):
         return weight.nbytes
     values = (getattr(weight, field.name) for field in fields(weight))

@@ -23,7 +23,7 @@ import triton.language as tl
 GROUP_ROWS = 8
 # What is split makes at least that many programs, three for two of an H200's processors. With 24 KB or more on their
 # way for each they keep 4.8 TB/s busy over 0.8 µs of latency, and 28,672 outputs (Llama-3.1-8B's widest) need no join.
-_PROGRAMS = 198
+PROGRAMS = 198
 _MIN_STEPS = 4  # of BLOCK_K in a stretch, for loads to run ahead
 
 
@@ -63,7 +63,7 @@ def cut(tiles: Tiles, num_rows: int, n: int, num_steps: int, may_split: bool) ->
     """`num_steps`: of the whole K. Splits only what is one row tile, so that their number hides no number of rows."""
     row_tiles = triton.cdiv(num_rows, tiles.rows)
     programs = row_tiles * triton.cdiv(n, tiles.outs)
-    splits = min(triton.cdiv(_PROGRAMS, programs), num_steps // _MIN_STEPS) if may_split and row_tiles == 1 else 1
+    splits = min(triton.cdiv(PROGRAMS, programs), num_steps // _MIN_STEPS) if may_split and row_tiles == 1 else 1
     steps = triton.cdiv(num_steps, max(1, splits))
     return Cut(programs, triton.cdiv(num_steps, steps), steps)
 

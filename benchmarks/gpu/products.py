@@ -13,6 +13,8 @@ from torch import Tensor
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from services.worker.models.config import ModelConfig
+from services.worker.ops.triton.linear import create_linear
+from services.worker.ops.triton.quantized_linear import computes_with
 from services.worker.quantization.fp8 import Fp8Weight
 from services.worker.quantization.int8 import Int8Weight
 from services.worker.quantization.weight import Weight
@@ -43,6 +45,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
             forms[bench.quantization] = quantized(bench, weight)
         for form, stored in forms.items():
             yield from _by_rows(bench, f"{name} {n} x {k}, {form}", stored)
+            invariant = f"{name} {n} x {k}, {form}, batch-invariant"
+            yield from _by_rows(bench, invariant, stored, batch_invariant=True)
 
 
 def quantized(bench: Bench, weight: Tensor) -> Weight:
@@ -54,14 +58,17 @@ def quantized(bench: Bench, weight: Tensor) -> Weight:
     return bench.model.quantization.format_of("model.layers.0.mlp.up_proj").quantize(weight)
 
 
-def _by_rows(bench: Bench, name: str, weight: Weight) -> Iterator[Figure]:
+def _by_rows(bench: Bench, name: str, weight: Weight, *, batch_invariant: bool = False) -> Iterator[Figure]:
     """Over copies of the weight in turn, so that none is found in the L2 cache."""
-    if not isinstance(weight, Tensor) and not bench.ops.computes_with(weight):
-        yield Figure(name, None, "us", note=f"the {bench.ops.name} operations do not compute with it")
+    if not isinstance(weight, Tensor) and not computes_with(weight, bench.device):
+        yield Figure(name, None, "us", note="the GPU kernels do not compute with it")
         return
     num_bytes = bytes_of(weight)
     num_copies = 1 if bench.dry_run else 1 + ROTATED_BYTES // num_bytes
-    linears = [bench.ops.linear(copy.deepcopy(weight)) for _ in range(num_copies)]
+    linears = [
+        create_linear(copy.deepcopy(weight), None, bench.device, bench.dtype, batch_invariant=batch_invariant)
+        for _ in range(num_copies)
+    ]
     n, k = weight.shape
     ceilings = bench.ceilings
     for rows in (1, 3) if bench.dry_run else ROWS:

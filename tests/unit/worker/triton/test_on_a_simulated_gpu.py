@@ -16,15 +16,18 @@ import transformers
 
 from services.scheduler.core.config import PreemptionMode
 from services.worker.model_runner import OUT_OF_MEMORY
+from services.worker.ops.triton.ops import TritonOps
 from services.worker.pooling.choices import PoolingKind
 from services.worker.sampling.params import SamplingParams
 from tests.integration.engine.mixed import MixedEngine
 from tests.integration.engine.test_scheduler_with_model import Engine
+from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.driver import GREEDY, Driver, Request
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.tiny_encoders import embed_together, embeddings, hidden_states, normalized, save_encoder
 from tests.unit.worker.tiny_models import VOCAB_SIZE, save_model
 from tests.unit.worker.triton.conftest import HAS_GPU
+from tests.unit.worker.triton.quantized import WEIGHTS_ALONE
 from tests.unit.worker.triton.simulated_worker import check, prompts, serving, write_tokenizer
 
 pytestmark = pytest.mark.skipif(HAS_GPU, reason="there is a real one")
@@ -155,6 +158,21 @@ def test_a_gguf_file_is_served_alike(directory: Path) -> None:
     with serving(directory / "model.gguf") as (_, runner):
         Driver(runner, seed=3, max_chunk=24).run(*requests)
     check(model, requests)
+
+
+@pytest.mark.parametrize(("kind", "times"), [("int4, groups of 128 in bfloat16", 5), ("int8", 1.2), ("fp8", 1.2)])
+def test_a_weight_is_repacked_within_a_few_times_its_memory(kind: str, times: float) -> None:
+    """Beside what is stored: what the kernels read, and what is between them. A model's largest matrix has to fit so,
+    beside all others."""
+    quantized = WEIGHTS_ALONE[kind](torch.randn(64, 1024))
+    with SimulatedGPU().running() as gpu:
+        weight = quantized.to(torch.device("cuda"))
+        before = gpu.peak = gpu.allocated
+        linear = TritonOps(weight.scales.device, torch.float16).linear(weight)
+        taken = gpu.allocated - before
+        assert taken < 1.2 * before, "the only copy"
+        assert gpu.peak - before < times * taken
+        del linear
 
 
 @pytest.mark.parametrize("kind", ["mean", "cls"])

@@ -205,6 +205,17 @@ def test_every_fp8_number_is_read_exactly(
     assert torch.equal(step.run(model.attention(device))[0].float().cpu(), numbers * 0.25)
 
 
+@pytest.mark.parametrize("soft_cap", [None, 5.0])
+def test_without_an_instruction_for_fp8_attention_is_as_exact(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, soft_cap: float | None
+) -> None:
+    """Keys and values are read times a factor then, which neither scores nor the output may show."""
+    monkeypatch.setattr(paged, "NATIVE_FP8", 1000)
+    model = Model(head_dim=80, dtype=torch.float16, kv_dtype=FP8, window=50, soft_cap=soft_cap)
+    step = lay_out(model, random_rows(model, [(100, 1), (20, 30)]), device)
+    assert_exact(step, step.run(model.attention(device)))
+
+
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("queries", [1, 9])
 def test_what_is_not_a_number_in_fp8_pages_reaches_who_sees_it(

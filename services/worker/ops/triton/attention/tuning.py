@@ -86,7 +86,7 @@ def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int) ->
 def block_d(head_dim: int, page_bytes: int) -> int:
     """The head size, at least 16, padded to a power of two. Of fp8 pages each product takes every other element, and 16
     of them at least."""
-    return triton.next_power_of_2(max(32, head_dim) if page_bytes == 1 else head_dim)
+    return int(triton.next_power_of_2(max(32, head_dim) if page_bytes == 1 else head_dim))
 
 
 @dataclass(frozen=True, slots=True)

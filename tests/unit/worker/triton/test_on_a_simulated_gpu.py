@@ -160,6 +160,20 @@ def test_a_gguf_file_is_served_alike(directory: Path) -> None:
     check(model, requests)
 
 
+def test_no_number_of_sequences_that_sample_compiles_the_output_layer_anew(directory: Path) -> None:
+    """20 of at most 70: neither as few as in a step that is warmed up for something else, nor as many as in the
+    largest."""
+    save_model(directory, "Llama", num_hidden_layers=1)
+    arguments = ("--quantization", "int8-weight-only", "--enforce-eager")
+    limits: dict[str, Any] = {"max_num_seqs": 70, "max_num_tokens": 80, "num_blocks": 100}
+    with serving(directory, *arguments, dtype="float16", **limits) as (_, runner):
+        engine = Engine(runner)
+        for key, prompt in enumerate(prompts(*[2] * 20)):
+            engine.submit(key, prompt, 2)
+        engine.run()
+    assert len(engine.outputs) == 20
+
+
 @pytest.mark.parametrize(("kind", "times"), [("int4, groups of 128 in bfloat16", 5), ("int8", 1.2), ("fp8", 1.2)])
 def test_a_weight_is_repacked_within_a_few_times_its_memory(kind: str, times: float) -> None:
     """Beside what is stored: what the kernels read, and what is between them. A model's largest matrix has to fit so,

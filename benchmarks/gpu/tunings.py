@@ -49,7 +49,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     if bench.device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(bench.device)
         capability = 10 * major + minor
-    stored = tuning.stored(capability, shape.head_dim, shape.kv_dtype.itemsize)
+    stored = tuning.stored(capability, shape.head_dim, shape.dtype.itemsize, shape.kv_dtype.itemsize)
     decodes, prompts = (((1, 20),), ((1, 8),)) if bench.dry_run else (DECODES, PROMPTS)
     for batch, length in decodes:
         load = Load(batch, length, 1)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from services.worker.batch_state import Limits
 from services.worker.model_runner import ModelRunner
 from services.worker.plan import U32, NewSequence, Rows, StepPlan
 from services.worker.pooling.params import PoolingParams
@@ -23,11 +24,14 @@ EVERYTHING = SamplingParams(
 # Which of the sampler's kernels run, and how they are specialized, depends on what its rows want.
 SAMPLING = (SamplingParams(temperature=0.0), SamplingParams(), EVERYTHING)
 _PROMPT_TOKENS = 17
+# Products are compiled for classes of row counts that end at 16, 32, 64 and 128 (`ops/triton/tiles.py`), and the output
+# layer has a row for each sequence that samples.
+_STEP_TOKENS = (32, 64, 128, 256)
 
 
 def warm_up(runner: ModelRunner) -> None:
     """Runs every kind of kernel that serving does, so that nothing is compiled under way: chunks and decodes, mixed and
-    alone, in all layers, each way to sample, pooling, and a copy of blocks."""
+    alone, in all layers, each way to sample, steps of few tokens and of many, pooling, and a copy of blocks."""
     limits = runner.limits
     num_rows = min(2, limits.max_num_seqs, limits.max_num_batched_tokens)
     room = min(limits.max_num_batched_tokens - num_rows, limits.max_model_len - 2)
@@ -38,6 +42,10 @@ def warm_up(runner: ModelRunner) -> None:
         _run_prompts(runner, lengths, sampling)
         _run(runner, (), lengths, [1] * num_rows, copy=limits.num_blocks > 1)
         runner.reset()
+    for num_tokens in _STEP_TOKENS:
+        if num_tokens < limits.max_num_batched_tokens:
+            _run_prompts(runner, _spread(num_tokens, limits), SAMPLING[0])
+            runner.reset()
     _run_prompts(runner, lengths[:1], SAMPLING[0], PoolingParams())
     runner.reset()
 
@@ -45,13 +53,17 @@ def warm_up(runner: ModelRunner) -> None:
 def run_largest_step(runner: ModelRunner) -> None:
     """As many tokens as a step takes, of as many sequences, all of which sample."""
     limits = runner.limits
-    num_rows = min(limits.max_num_seqs, limits.max_num_batched_tokens)
-    counts = np.full(num_rows, limits.max_num_batched_tokens // num_rows)
-    counts[: limits.max_num_batched_tokens % num_rows] += 1
     # Penalties and biases take memory of their own as sequences come that want them.
     sampling = SamplingParams(top_k=5, top_p=0.9, logprobs=MAX_LOGPROBS, prompt_logprobs=MAX_LOGPROBS)
-    _run_prompts(runner, np.minimum(counts, limits.max_model_len).tolist(), sampling)
+    _run_prompts(runner, _spread(limits.max_num_batched_tokens, limits), sampling)
     runner.reset()
+
+
+def _spread(num_tokens: int, limits: Limits) -> list[int]:
+    """Lengths of as many prompts as there may be in a step."""
+    num_rows = min(limits.max_num_seqs, num_tokens)
+    short, num_longer = divmod(num_tokens, num_rows)
+    return [min(short + (row < num_longer), limits.max_model_len) for row in range(num_rows)]
 
 
 def _run_prompts(

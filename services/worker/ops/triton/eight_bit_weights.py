@@ -125,7 +125,9 @@ class EightBitLayout:
         n, k = weight.shape
         scales = weight.scales.float().reshape(n, -1).t().contiguous()
         lanes = _lanes(k, k // len(scales) if len(scales) > 1 else 0, _table(dtype, len(scales)).few.k // 2)
-        values = functional.pad(weight.values.view(torch.uint8), (0, -k % (2 * lanes)))
+        values, missing = weight.values.view(torch.uint8), -k % (2 * lanes)
+        if missing:  # else it would be copied all the same
+            values = functional.pad(values, (0, missing))
         word = values.view(n, -1, 2, lanes).permute(1, 0, 3, 2).contiguous().view(torch.int16)
         return cls(word.squeeze(3), scales, k, isinstance(weight, Fp8Weight))
 

@@ -169,16 +169,15 @@ class FourBitLayout:
         n, k = weight.shape
         group = weight.group_size if weight.scales.shape[1] > 1 else 0
         lanes = _lanes(k, group, (SINGLE if dtype is torch.float32 else HALF).few.k // 4)
-        q = functional.pad(unpack_nibbles(weight.packed), (0, -k % (4 * lanes))).to(torch.int32)
-        first, second, third, fourth = q.view(n, -1, 4, lanes).unbind(2)
-        word = (first | second << 4 | third << 8 | fourth << 12).to(torch.int16)
+        # In bytes all along, as a wider type would take several times the weight's memory.
+        q = unpack_nibbles(functional.pad(weight.packed, (0, -k % (4 * lanes) // 2))).view(n, -1, 4, lanes)
+        pairs = q[:, :, ::2] | q[:, :, 1::2] << 4  # the words' low bytes, and their high ones
+        word = pairs.permute(1, 0, 3, 2).contiguous().view(torch.int16)
         bits = weight.scales.element_size() * 8
         narrow, wide = (torch.int32, torch.int64) if bits == 32 else (torch.int16, torch.int32)
         scales = weight.scales.contiguous().view(narrow).to(wide) & ((1 << bits) - 1)
         words = scales | weight.zero_points.to(wide) << bits
-        return cls(
-            word.transpose(0, 1).contiguous(), words.t().contiguous(), weight.scales.dtype, k, weight.input_order
-        )
+        return cls(word.squeeze(3), words.t().contiguous(), weight.scales.dtype, k, weight.input_order)
 
     def select_rows(self, ids: Tensor) -> Int4Weight:
         """int64 [n] -> those outputs, as checkpoints have them."""

@@ -32,19 +32,12 @@ def to_e4m3(x):
 
 
 @triton.jit
-def from_e4m3(code, dtype: tl.constexpr):
-    """uint8 -> dtype, a float of 16 or 32 bits, of the same shape and exact; NaN, which no weight is, reads as ±480.
+def from_e4m3(code):
+    """uint8 -> float32 of the same shape, exact; NaN, which no weight is, reads as ±480. To floats of 16 bits:
+    `widen.py`.
 
-    The bits of exponent and mantissa, moved to where dtype has them, are the value times a power of two, subnormals
+    The bits of exponent and mantissa, moved to where float32 has them, are the value times a power of two, subnormals
     too.
     """
-    if dtype == tl.float32:
-        wide = code.to(tl.uint32)
-        value = (((wide & 0x80) << 24) | ((wide & 0x7F) << 20)).to(dtype, bitcast=True) * 2.0**120
-    elif dtype == tl.float16:
-        wide = code.to(tl.uint16)
-        value = (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(dtype, bitcast=True) * 2.0**8
-    else:
-        wide = code.to(tl.uint16)
-        value = (((wide & 0x80) << 8) | ((wide & 0x7F) << 4)).to(dtype, bitcast=True) * 2.0**120
-    return value
+    wide = code.to(tl.uint32)
+    return (((wide & 0x80) << 24) | ((wide & 0x7F) << 20)).to(tl.float32, bitcast=True) * 2.0**120

@@ -24,6 +24,5 @@ class Variant:
     num_warps: int
     num_stages: int
     capabilities: tuple[int, ...] = TARGETS
-    loop_bytes: int = (
-        0  # that an iteration of the loop around its products reads from memory, if that is what bounds it
-    )
+    # That an iteration of the loop around its products reads from memory, if that is what bounds it.
+    loop_bytes: int = 0

@@ -3,15 +3,15 @@
 A product that is bound by reading such weights has few instructions for each: at 4.8 TB/s, one of an H200's processors
 is handed 18 bytes per cycle, which are 37 numbers of 4 bits, and starts four instructions of 32 threads. What Triton
 makes of `(byte & 15).to(tl.bfloat16)` is seven for a pair. Here bytes stay four to a register, and pairs of floats are
-made by what the GPU does to whole registers: PRMT sets each byte below a constant one, so that it is the mantissa's end
-of a known power of two, and one operation on both floats takes that away again.
+made by what the GPU does to whole registers: one instruction (LOP3, or PRMT for whole bytes) sets two numbers below
+constant bits, so that each is the mantissa's end of a known power of two, and one on both floats takes that away again.
 
     bfloat16 of the bits 0x4300 | u is 128 + u, for u < 128      float16 of the bits 0x6400 | u is 1024 + u
     int8 v is (v & 0x7F) - (v & 0x80), or (v ^ 0x80) - 128
     e4m3 is its exponent and mantissa, moved to where the float has them, times a power of two (`fp8.py`)
 
 (Kim et al., 2022, "Who Says Elephants Can't Run", section 3.2.) In float32, which has no pairs, Triton's own
-conversions serve. Of the instructions, all are there from compute capability 8.0 on.
+conversions serve. Of the instructions, all are there from compute capability 8.0 on, but for the one that converts fp8.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _E4M3_PAGES_NATIVE = _asm(
 )
 _E4M3_FP16 = _e4m3("f16x2", 1, "0x5C005C00")  # 2^8
 _E4M3_BF16 = _e4m3("bf16x2", 4, "0x7B807B80")  # 2^120
-# Registers: those of the results, then that of the bytes, and two of what is taken off.
+# Registers: those of the results, which none of the others may share, that of the words, and what is taken off of each.
 _FROM_NIBBLES: tl.constexpr = tl.constexpr("=&r,=&r,=&r,=&r,r,r,r,r,r")
 _FOUR_FP16: tl.constexpr = tl.constexpr((tl.float16,) * 4)
 _FOUR_BF16: tl.constexpr = tl.constexpr((tl.bfloat16,) * 4)
@@ -134,7 +134,7 @@ def from_bytes(word, dtype: tl.constexpr, IS_FP8: tl.constexpr):
     which no weight is, reads as ±480."""
     if dtype == tl.float32:
         if IS_FP8:
-            low, high = from_e4m3((word & 0xFF).to(tl.uint8), dtype), from_e4m3((word >> 8).to(tl.uint8), dtype)
+            low, high = from_e4m3((word & 0xFF).to(tl.uint8)), from_e4m3((word >> 8).to(tl.uint8))
         else:
             low, high = word.to(tl.int8).to(dtype), (word >> 8).to(dtype)
     elif dtype == tl.float16:
@@ -166,7 +166,7 @@ def from_fp8_pages(word, dtype: tl.constexpr, NATIVE: tl.constexpr):
 @triton.jit
 def _with_nan(code):
     """uint8 -> float32."""
-    return tl.where(code & 0x7F == 0x7F, float("nan"), from_e4m3(code, tl.float32))
+    return tl.where(code & 0x7F == 0x7F, float("nan"), from_e4m3(code))
 
 
 @triton.constexpr_function

@@ -205,6 +205,17 @@ def test_every_fp8_number_is_read_exactly(
     assert torch.equal(step.run(model.attention(device))[0].float().cpu(), numbers * 0.25)
 
 
+@pytest.mark.parametrize("soft_cap", [None, 5.0])
+def test_without_an_instruction_for_fp8_attention_is_as_exact(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch, soft_cap: float | None
+) -> None:
+    """Keys and values are read times a factor then, which neither scores nor the output may show."""
+    monkeypatch.setattr(paged, "NATIVE_FP8", 1000)
+    model = Model(head_dim=80, dtype=torch.float16, kv_dtype=FP8, window=50, soft_cap=soft_cap)
+    step = lay_out(model, random_rows(model, [(100, 1), (20, 30)]), device)
+    assert_exact(step, step.run(model.attention(device)))
+
+
 @pytest.mark.parametrize("native", [True, False])
 @pytest.mark.parametrize("queries", [1, 9])
 def test_what_is_not_a_number_in_fp8_pages_reaches_who_sees_it(
@@ -323,10 +334,27 @@ def test_shapes_that_are_not_served_are_refused(device: torch.device, shape: Att
 
 
 def test_a_configuration_is_stored_for_every_device_that_triton_serves() -> None:
-    for capability, head_dim, page_bytes in itertools.product(
-        (80, 86, 87, 89, 90, 100, 120), range(16, 257, 16), (1, 2, 4)
+    for capability, head_dim, (query_bytes, page_bytes) in itertools.product(
+        (80, 86, 87, 89, 90, 100, 120), range(16, 257, 16), ((2, 1), (2, 2), (4, 1), (4, 4))
     ):
-        config = tuning.stored(capability, head_dim, page_bytes)
+        config = tuning.stored(capability, head_dim, query_bytes, page_bytes)
         assert config.split_size % config.decode.block_n == 0
     with pytest.raises(ValueError, match=r"8\.0"):
-        tuning.stored(75, 128, 2)
+        tuning.stored(75, 128, 2, 2)
+
+
+def test_float32_is_computed_in_small_tiles_whatever_the_pages_are_in() -> None:
+    assert tuning.stored(90, 128, 4, 1) == tuning.stored(90, 128, 4, 4) != tuning.stored(90, 128, 2, 1)
+
+
+@pytest.mark.parametrize("head_dim", [16, 32])
+@pytest.mark.parametrize("kv_dtype", [FP8, torch.float16])
+def test_the_smallest_heads_make_products_that_tensor_cores_take(
+    device: torch.device, head_dim: int, kv_dtype: torch.dtype
+) -> None:
+    """Of 16 elements at least, which the interpreter does not ask for; words of two elements are multiplied apart."""
+    model = Model(head_dim=head_dim, dtype=torch.float16, kv_dtype=kv_dtype)
+    step = lay_out(model, random_rows(model, [(40, 1), (7, 20)]), device)
+    attention = model.attention(device)
+    assert_exact(step, step.run(attention))
+    assert attention._constants["BLOCK_D"] // (2 if kv_dtype is FP8 else 1) >= 16

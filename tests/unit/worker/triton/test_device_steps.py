@@ -203,7 +203,7 @@ def test_warming_up_leaves_a_new_epoch_and_runs_decodes_chunks_and_copies(
 
     monkeypatch.setattr(DeviceForwardPass, "run", noted)
     warm_up(runner)
-    assert steps == [*([([17, 1], 2), ([1, 1], 2)] * 3), ([17], 0)]
+    assert steps == [*([([17, 1], 2), ([1, 1], 2)] * 3), ([6, 6, 5, 5, 5, 5], 6), ([17], 0)]
     assert runner.num_sequences == 0
     steps.clear()
     run_largest_step(runner)

@@ -16,15 +16,18 @@ import transformers
 
 from services.scheduler.core.config import PreemptionMode
 from services.worker.model_runner import OUT_OF_MEMORY
+from services.worker.ops.triton.ops import TritonOps
 from services.worker.pooling.choices import PoolingKind
 from services.worker.sampling.params import SamplingParams
 from tests.integration.engine.mixed import MixedEngine
 from tests.integration.engine.test_scheduler_with_model import Engine
+from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.driver import GREEDY, Driver, Request
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.tiny_encoders import embed_together, embeddings, hidden_states, normalized, save_encoder
 from tests.unit.worker.tiny_models import VOCAB_SIZE, save_model
 from tests.unit.worker.triton.conftest import HAS_GPU
+from tests.unit.worker.triton.quantized import WEIGHTS_ALONE
 from tests.unit.worker.triton.simulated_worker import check, prompts, serving, write_tokenizer
 
 pytestmark = pytest.mark.skipif(HAS_GPU, reason="there is a real one")
@@ -155,6 +158,35 @@ def test_a_gguf_file_is_served_alike(directory: Path) -> None:
     with serving(directory / "model.gguf") as (_, runner):
         Driver(runner, seed=3, max_chunk=24).run(*requests)
     check(model, requests)
+
+
+def test_no_number_of_sequences_that_sample_compiles_the_output_layer_anew(directory: Path) -> None:
+    """20 of at most 70: neither as few as in a step that is warmed up for something else, nor as many as in the
+    largest."""
+    save_model(directory, "Llama", num_hidden_layers=1)
+    arguments = ("--quantization", "int8-weight-only", "--enforce-eager")
+    limits: dict[str, Any] = {"max_num_seqs": 70, "max_num_tokens": 80, "num_blocks": 100}
+    with serving(directory, *arguments, dtype="float16", **limits) as (_, runner):
+        engine = Engine(runner)
+        for key, prompt in enumerate(prompts(*[2] * 20)):
+            engine.submit(key, prompt, 2)
+        engine.run()
+    assert len(engine.outputs) == 20
+
+
+@pytest.mark.parametrize(("kind", "times"), [("int4, groups of 128 in bfloat16", 5), ("int8", 1.2), ("fp8", 1.2)])
+def test_a_weight_is_repacked_within_a_few_times_its_memory(kind: str, times: float) -> None:
+    """Beside what is stored: what the kernels read, and what is between them. A model's largest matrix has to fit so,
+    beside all others."""
+    quantized = WEIGHTS_ALONE[kind](torch.randn(64, 1024))
+    with SimulatedGPU().running() as gpu:
+        weight = quantized.to(torch.device("cuda"))
+        before = gpu.peak = gpu.allocated
+        linear = TritonOps(weight.scales.device, torch.float16).linear(weight)
+        taken = gpu.allocated - before
+        assert taken < 1.2 * before, "the only copy"
+        assert gpu.peak - before < times * taken
+        del linear
 
 
 @pytest.mark.parametrize("kind", ["mean", "cls"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,8 +11,11 @@ import torch
 from torch import Tensor
 
 from services.worker.ops.reference import ReferenceOps
+from services.worker.ops.triton.eight_bit_weights import EightBitLayout, eight_bit_weights
+from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.quantization.fp8 import Fp8Weight
+from services.worker.quantization.int4 import Int4Weight
 from services.worker.quantization.int8 import Int8Weight
 from tests.unit.worker.triton.quantized import ALL, WEIGHTS_ALONE, exact_product
 from tests.unit.worker.triton.random_tensors import draw
@@ -111,6 +115,29 @@ def test_what_is_not_a_number_stays_in_its_row(device: torch.device, kind: str, 
     assert got[1].isnan().all()
     others = torch.arange(m) != 1
     assert torch.equal(got[others], clean[others])
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8", "int4"])
+def test_what_follows_a_row_that_is_no_whole_steps_is_not_read(device: torch.device, kind: str) -> None:
+    weight = ALL[kind](draw(20, 100, dtype=torch.float32, device=device, seed=1))
+    linear = TritonOps(device, torch.float32).linear(weight)
+    x = draw(3, 100, dtype=torch.float32, device=device)
+    clean = linear(x)
+    x[1] = torch.nan
+    assert torch.equal(linear(x)[0], clean[0])
+
+
+@pytest.mark.parametrize("m", [3, 70])
+def test_scales_past_the_last_group_are_not_read(device: torch.device, m: int) -> None:
+    """The last step has columns that no group has: groups of 48, steps of 32 or 64. Bits that are all ones are NaN."""
+    matrix = draw(20, 240, dtype=torch.float32, device=device)
+    x = draw(m, 240, dtype=torch.float16, device=device, seed=1) / 16
+    four = FourBitLayout.of(Int4Weight.quantize(matrix.half(), 48), torch.float16)
+    eight = EightBitLayout.of(Int8Weight.quantize(matrix, False, 48), torch.float16)
+    words = torch.cat((four.words, torch.full_like(four.words, -1)))[: len(four.words)]
+    scales = torch.cat((eight.scales, torch.full_like(eight.scales, torch.nan)))[: len(eight.scales)]
+    assert torch.equal(four_bit(x, replace(four, words=words), None), four_bit(x, four, None))
+    assert torch.equal(eight_bit_weights(x, replace(eight, scales=scales), None), eight_bit_weights(x, eight, None))
 
 
 @pytest.mark.parametrize("kind", WEIGHTS_ALONE)

@@ -55,7 +55,7 @@ class PagedAttention:
         properties = None if interpreted else torch.cuda.get_device_properties(device)
         capability = 90 if properties is None else 10 * properties.major + properties.minor
         group = shape.num_heads // shape.num_kv_heads
-        config = config or tuning.stored(capability, shape.head_dim, shape.kv_dtype.itemsize)
+        config = config or tuning.stored(capability, shape.head_dim, shape.dtype.itemsize, shape.kv_dtype.itemsize)
         self._decode = config.decode
         self._ragged = config.ragged
         self._decode_rows = max(config.decode.block_m, triton.next_power_of_2(group))
@@ -88,7 +88,7 @@ class PagedAttention:
             "BLOCK_SIZE": shape.block_size,
             "COMPUTE": _TYPES[compute],
             "NATIVE": capability >= NATIVE_FP8,
-            "BLOCK_D": triton.next_power_of_2(shape.head_dim),
+            "BLOCK_D": tuning.block_d(shape.head_dim, shape.kv_dtype.itemsize),
         }
 
     @property

@@ -54,7 +54,7 @@ def attend(
     NATIVE: tl.constexpr,  # whether the GPU converts fp8
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_D: tl.constexpr,  # HEAD_DIM, padded to a power of two
+    BLOCK_D: tl.constexpr,  # HEAD_DIM, padded: `tuning.block_d`
 ) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Returns g = max_n s · log2(e) and Σ_n exp2(s · log2(e) - g), [BLOCK_M] each, and Σ_n exp2(s · log2(e) - g) v_n,
     [BLOCK_M, BLOCK_D].

@@ -62,7 +62,7 @@ _TABLE: dict[tuple[int, int, int], Tuning] = {
     (90, 256, 1): Tuning(TileConfig(16, 32, 4, 4), 2, TileConfig(64, 64, 8, 2)),
     (90, 256, 2): Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(64, 64, 8, 2)),
 }
-# For exactness, not for speed: no tensor core takes it. The same on every device.
+# Of float32 queries. For exactness, not for speed: no tensor core takes it. The same on every device, for all pages.
 _FLOAT32: dict[int, Tuning] = {
     64: Tuning(TileConfig(16, 32, 4, 3), 2, TileConfig(32, 16, 4, 2)),
     128: Tuning(TileConfig(16, 16, 4, 3), 2, TileConfig(32, 16, 4, 2)),
@@ -70,17 +70,23 @@ _FLOAT32: dict[int, Tuning] = {
 }
 
 
-def stored(capability: int, head_dim: int, page_bytes: int) -> Tuning:
-    """`capability`: compute capability times ten; `page_bytes`: per element. Devices that are no target take what fits
+def stored(capability: int, head_dim: int, query_bytes: int, page_bytes: int) -> Tuning:
+    """`capability`: compute capability times ten; the bytes: per element. Devices that are no target take what fits
     their shared memory. Raises ValueError below capability 8.0, which Triton does not serve.
     """
     if capability < 80:
         raise ValueError(f"Triton kernels need compute capability 8.0; this device has {capability / 10}")
     head_dim = max(64, triton.next_power_of_2(head_dim))
-    if page_bytes == 4:
+    if query_bytes == 4:
         return _FLOAT32[head_dim]
     target = 80 if capability in (80, 87) else 90 if 90 <= capability < 120 else 89
     return _TABLE[target, head_dim, page_bytes]
+
+
+def block_d(head_dim: int, page_bytes: int) -> int:
+    """The head size, at least 16, padded to a power of two. Of fp8 pages each product takes every other element, and 16
+    of them at least."""
+    return int(triton.next_power_of_2(max(32, head_dim) if page_bytes == 1 else head_dim))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +105,11 @@ _TYPES = {"bf16": (tl.bfloat16, 2), "fp16": (tl.float16, 2), "fp32": (tl.float32
 
 
 def served() -> Iterator[Served]:
-    """In the shapes of Llama 3 (64 and 128, four query heads per KV head) and Gemma 2 (256, window and soft cap)."""
+    """In the shapes of Llama 3 (64 and 128, four query heads per KV head) and Gemma 2 (256, window and soft cap), and
+    the smallest."""
     for capability in (80, 89, 90):
         for head_dim, q, kv, special in (
+            (16, "bf16", "fp8", False),
             (64, "bf16", "bf16", False),
             (64, "bf16", "fp8", False),
             (80, "fp16", "fp16", False),
@@ -113,8 +121,11 @@ def served() -> Iterator[Served]:
             (256, "bf16", "bf16", True),
             (256, "bf16", "fp8", True),
             (128, "fp32", "fp32", False),
+            (128, "fp32", "fp8", False),
         ):
-            compute, page_bytes = _TYPES[kv]
+            page_bytes = _TYPES[kv][1]
+            # See `PagedAttention`.
+            compute, query_bytes = _TYPES[kv if q != "fp32" else q][0], _TYPES[q][1]
             page = f"*{kv}" if kv != "fp8" else "*i16"
             signature = {"q": f"*{q}", "keys": page, "values": page, "out": f"*{q}", "work": "*i32"}
             signature |= {"block_tables": "*i32", "table_stride": "i32", "window": "i32"}
@@ -122,7 +133,7 @@ def served() -> Iterator[Served]:
             signature |= {"scale": "fp32", "value_scale": "fp32"}
             constexprs = {"GROUP": 4, "KV_HEADS": 8, "HEAD_DIM": head_dim, "BLOCK_SIZE": 16, "COMPUTE": compute}
             constexprs |= {"NATIVE": capability >= 89, "WINDOW": special, "SOFT_CAP": 50.0 if special else 0.0}
-            constexprs |= {"BLOCK_D": triton.next_power_of_2(head_dim)}
+            constexprs |= {"BLOCK_D": block_d(head_dim, page_bytes)}
             name = f"d{head_dim} q {q} kv {kv}" + (" window cap" if special else "")
-            config = stored(capability, head_dim, page_bytes)
+            config = stored(capability, head_dim, query_bytes, page_bytes)
             yield Served(name, capability, config, signature, constexprs, 2 * head_dim * page_bytes)

@@ -13,8 +13,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.batch_state import I64, Batch, BatchState, Limits
+from services.worker.computed import NOTHING, Computed, collect_logprobs, collect_prompt_logprobs
 from services.worker.errors import PlanError
 from services.worker.forward_pass import create_forward_pass
 from services.worker.graphs import Recorder
@@ -32,10 +31,8 @@ from services.worker.ops.interface import KVPages, Ops
 from services.worker.page_copies import PageCopies, create_page_copies
 from services.worker.plan import (
     U32,
-    Logprobs,
     NewSequence,
     PooledSequence,
-    PromptLogprobs,
     SequenceError,
     StepPlan,
     StepResult,
@@ -45,9 +42,8 @@ from services.worker.pooling.config import PoolingConfig
 from services.worker.pooling.pooler import Pooled, Pooler
 from services.worker.sampling.constraints import SlotConstraints
 from services.worker.sampling.grammars import Grammars
-from services.worker.sampling.logprobs import LogprobTensors
-from services.worker.sampling.prompt_logprobs import PromptLogprobTensors, PromptTokens, prompt_logprobs
-from services.worker.sampling.sampler import Sample, create_sampler
+from services.worker.sampling.prompt_logprobs import prompt_logprobs
+from services.worker.sampling.sampler import create_sampler
 from services.worker.sampling.token_mask import TokenMask
 from services.worker.tracing import SequenceSpans
 
@@ -57,30 +53,6 @@ NO_NUMBERS = "The model computed something that is not a number for this sequenc
 STEP_FAILED = "The worker failed to compute a step of this sequence."
 LAST_TOKEN = PoolingConfig(PoolingKind.LAST)
 OUT_OF_MEMORY = "The worker ran out of memory in a step, and this was its newest sequence."
-
-
-@dataclass(frozen=True, slots=True)
-class Computed:
-    """What a step brings, on the device."""
-
-    sample: Sample | None  # None: nothing was sampled
-    prompt: PromptLogprobTensors | None  # None: no log probability of a prompt token is wanted
-    pooled: Pooled | None  # None: nothing was pooled
-
-    def tensors(self) -> list[Tensor]:
-        """The sample's, then the prompts', then the pooled ones'."""
-        return [tensor for part in self._parts() for tensor in part]
-
-    def split(self, arrived: Sequence[NDArray[Any]]) -> list[Sequence[NDArray[Any]]]:
-        """What `tensors` have become on the host, apart again: the sample's, the prompts', the pooled ones'."""
-        counts = [len(part) for part in self._parts()]
-        return [arrived[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
-
-    def _parts(self) -> list[list[Tensor]]:
-        return [[] if part is None else part.tensors() for part in (self.sample, self.prompt, self.pooled)]
-
-
-NOTHING = Computed(None, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +193,7 @@ class ModelRunner:
         invalid: dict[int, SequenceError] = {}  # sequences whose results are none
         if step.computed.prompt is not None:
             assert batch.prompt is not None
-            of_prompts, without_numbers = _collect_prompt_logprobs(batch.prompt, prompt_columns)
+            of_prompts, without_numbers = collect_prompt_logprobs(batch.prompt, prompt_columns)
             invalid |= {wire_id: SequenceError(wire_id, NO_NUMBERS) for wire_id in without_numbers}
         if step.computed.pooled is not None:
             embeddings, without_numbers = self._finish_pooled(step.computed.pooled, *pooled_columns)
@@ -239,7 +211,7 @@ class ModelRunner:
             token_ids = tokens[valid].astype(np.uint32)
             self._spans.count(slots[valid])
             if sample.logprobs is not None:
-                logprobs = _collect_logprobs(sample.logprobs, logprob_arrays, valid)
+                logprobs = collect_logprobs(sample.logprobs, logprob_arrays, valid)
         for error in invalid.values():
             self._state.fail(error)
         errors.extend(invalid.values())
@@ -348,45 +320,6 @@ class ModelRunner:
             ):
                 self._constraints.observe(slot, wire_id, token_id)
         return self._constraints.mask(slots, self.ops.device)
-
-
-def _collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]) -> Logprobs | None:
-    """Of those rows whose token counts: `valid` [n] over the rows of the sample. `arrays`: of `of`, on the host."""
-    keep = np.flatnonzero(valid[of.rows])
-    if not len(keep):
-        return None
-    logprobs, top_token_ids, top_logprobs = arrays
-    index_of = np.cumsum(valid) - 1  # a row's index among the valid ones
-    counts = of.top_counts[keep]
-    within = np.arange(top_token_ids.shape[1])[None, :] < counts[:, None]
-    return Logprobs(
-        token_indices=index_of[of.rows[keep]].astype(np.uint32),
-        logprobs=logprobs[keep],
-        top_counts=counts.astype(np.uint32),
-        top_token_ids=top_token_ids[keep][within].astype(np.uint32),
-        top_logprobs=top_logprobs[keep][within],
-    )
-
-
-def _collect_prompt_logprobs(of: PromptTokens, arrays: Sequence[NDArray[Any]]) -> tuple[PromptLogprobs, list[int]]:
-    """Of those sequences whose logits were numbers; and the wire ids of the others. `arrays`: those of
-    `PromptLogprobTensors`, on the host."""
-    valid, logprobs, ranks, top_token_ids, top_logprobs = arrays
-    counts = np.diff(of.offsets)
-    fine = np.logical_and.reduceat(valid, of.offsets[:-1])
-    entries = np.repeat(fine, counts)
-    within = np.arange(top_token_ids.shape[1])[None, :] < np.repeat(of.top_counts, counts)[entries][:, None]
-    kept = PromptLogprobs(
-        wire_ids=of.wire_ids[fine].astype(np.uint32),
-        first_positions=of.first_positions[fine].astype(np.uint32),
-        offsets=np.concatenate(([0], np.cumsum(counts[fine]))).astype(np.uint32),
-        logprobs=logprobs[entries],
-        ranks=ranks[entries].astype(np.uint32),
-        top_counts=of.top_counts[fine].astype(np.uint32),
-        top_token_ids=top_token_ids[entries][within].astype(np.uint32),
-        top_logprobs=top_logprobs[entries][within],
-    )
-    return kept, of.wire_ids[~fine].tolist()
 
 
 def _indices(column: U32) -> I64:

@@ -1,0 +1,81 @@
+"""What a step computes: on the device, and as it arrives on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.plan import Logprobs, PromptLogprobs
+from services.worker.pooling.pooler import Pooled
+from services.worker.sampling.logprobs import LogprobTensors
+from services.worker.sampling.prompt_logprobs import PromptLogprobTensors, PromptTokens
+from services.worker.sampling.sampler import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What a step brings, on the device."""
+
+    sample: Sample | None  # None: nothing was sampled
+    prompt: PromptLogprobTensors | None  # None: no log probability of a prompt token is wanted
+    pooled: Pooled | None  # None: nothing was pooled
+
+    def tensors(self) -> list[Tensor]:
+        """The sample's, then the prompts', then the pooled ones'."""
+        return [tensor for part in self._parts() for tensor in part]
+
+    def split(self, arrived: Sequence[NDArray[Any]]) -> list[Sequence[NDArray[Any]]]:
+        """What `tensors` have become on the host, apart again: the sample's, the prompts', the pooled ones'."""
+        counts = [len(part) for part in self._parts()]
+        return [arrived[end - count : end] for end, count in zip(accumulate(counts), counts, strict=True)]
+
+    def _parts(self) -> list[list[Tensor]]:
+        return [[] if part is None else part.tensors() for part in (self.sample, self.prompt, self.pooled)]
+
+
+NOTHING = Computed(None, None, None)
+
+
+def collect_logprobs(of: LogprobTensors, arrays: Sequence[NDArray[Any]], valid: NDArray[np.bool_]) -> Logprobs | None:
+    """Of those rows whose token counts: `valid` [n] over the rows of the sample. `arrays`: of `of`, on the host."""
+    keep = np.flatnonzero(valid[of.rows])
+    if not len(keep):
+        return None
+    logprobs, top_token_ids, top_logprobs = arrays
+    index_of = np.cumsum(valid) - 1  # a row's index among the valid ones
+    counts = of.top_counts[keep]
+    within = np.arange(top_token_ids.shape[1])[None, :] < counts[:, None]
+    return Logprobs(
+        token_indices=index_of[of.rows[keep]].astype(np.uint32),
+        logprobs=logprobs[keep],
+        top_counts=counts.astype(np.uint32),
+        top_token_ids=top_token_ids[keep][within].astype(np.uint32),
+        top_logprobs=top_logprobs[keep][within],
+    )
+
+
+def collect_prompt_logprobs(of: PromptTokens, arrays: Sequence[NDArray[Any]]) -> tuple[PromptLogprobs, list[int]]:
+    """Of those sequences whose logits were numbers; and the wire ids of the others. `arrays`: those of
+    `PromptLogprobTensors`, on the host."""
+    valid, logprobs, ranks, top_token_ids, top_logprobs = arrays
+    counts = np.diff(of.offsets)
+    fine = np.logical_and.reduceat(valid, of.offsets[:-1])
+    entries = np.repeat(fine, counts)
+    within = np.arange(top_token_ids.shape[1])[None, :] < np.repeat(of.top_counts, counts)[entries][:, None]
+    kept = PromptLogprobs(
+        wire_ids=of.wire_ids[fine].astype(np.uint32),
+        first_positions=of.first_positions[fine].astype(np.uint32),
+        offsets=np.concatenate(([0], np.cumsum(counts[fine]))).astype(np.uint32),
+        logprobs=logprobs[entries],
+        ranks=ranks[entries].astype(np.uint32),
+        top_counts=of.top_counts[fine].astype(np.uint32),
+        top_token_ids=top_token_ids[entries][within].astype(np.uint32),
+        top_logprobs=top_logprobs[entries][within],
+    )
+    return kept, of.wire_ids[~fine].tolist()

@@ -17,7 +17,6 @@ How tiles are laid out and K is split: `tiles.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,11 +38,11 @@ HALF = TileTable(
     some=Tiles(rows=64, outs=128, k=128, num_warps=4, num_stages=3),
     many=Tiles(rows=128, outs=128, k=128, num_warps=8, num_stages=2),
 )
-# For short steps, of short groups: several scales and their groups' sums take registers.
-HALF_SHORT = TileTable(
-    few=Tiles(rows=16, outs=128, k=64, num_warps=4, num_stages=5),
-    some=Tiles(rows=32, outs=128, k=64, num_warps=4, num_stages=4),
-    many=Tiles(rows=128, outs=128, k=64, num_warps=8, num_stages=2),
+# Several scales in a step, and their groups' sums, take registers.
+HALF_IN_GROUPS = TileTable(
+    few=Tiles(rows=16, outs=128, k=128, num_warps=4, num_stages=4),
+    some=Tiles(rows=32, outs=128, k=128, num_warps=4, num_stages=3),
+    many=Tiles(rows=64, outs=128, k=128, num_warps=8, num_stages=2),
 )
 SINGLE = TileTable(
     few=Tiles(rows=16, outs=64, k=64, num_warps=8, num_stages=3),
@@ -201,7 +200,7 @@ def four_bit(x: Tensor, weight: FourBitLayout, bias: Tensor | None, *, batch_inv
     m, groups = len(x), len(weight.words)
     if not m:
         return torch.empty((0, n), dtype=x.dtype, device=x.device)
-    tiles = _table(x.dtype, lanes).of(m)
+    tiles = _table(x.dtype, lanes, weight.in_features // groups if groups > 1 else 0).of(m)
     plan = cut(tiles, m, n, steps, may_split=not batch_invariant)
     split = plan.splits > 1
     shape, dtype = ((plan.splits, m, n), torch.float32) if split else ((m, n), x.dtype)
@@ -220,16 +219,17 @@ _TRITON_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfl
 
 
 def _lanes(k: int, group: int, greatest: int) -> int:
-    """As many as make a step of one scale, as more scales and zero points cost registers, and steps of whole rows of x;
+    """The greatest power of two up to `greatest` that divides a group, and of which four make whole rows of x;
     `LEAST_LANES` where none does. `group`: 0 if there is one in all."""
-    step = k if group == 0 else math.gcd(k, group)
-    return max(LEAST_LANES, min(greatest, (step & -step) // 4))
+    lanes = min(greatest, (k & -k) // 4)
+    return max(LEAST_LANES, min(lanes, group & -group) if group else lanes)
 
 
-def _table(x_type: torch.dtype, lanes: int) -> TileTable:
+def _table(x_type: torch.dtype, lanes: int, group: int) -> TileTable:
+    """`group`: 0 if there is one in all."""
     if x_type is torch.float32:
         return SINGLE
-    return HALF if 4 * lanes == HALF.few.k else HALF_SHORT
+    return HALF if group % (4 * lanes) == 0 else HALF_IN_GROUPS
 
 
 def variants() -> Iterator[Variant]:
@@ -245,7 +245,7 @@ def variants() -> Iterator[Variant]:
             ("many short", 544, False),
         ):  # fmt: skip
             lanes = _lanes(k, group, longest)
-            tiles = getattr(_table(x_type, lanes), size.split()[0])
+            tiles = getattr(_table(x_type, lanes, group), size.split()[0])
             steps = triton.cdiv(k, 4 * lanes)
             y = "fp32" if split else dtype
             tensors = {"x": f"*{dtype}", "packed": "*i16", "words": words, "bias": f"*{dtype}", "y": f"*{y}"}

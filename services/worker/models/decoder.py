@@ -107,6 +107,7 @@ class _Builder:
         joined = join(weights)
         if joined is None:
             return JoinedLinear(list(map(self._ops.linear, weights, biases)))
+        weights.clear()  # not beside the joined one while that is packed
         return self._ops.linear(joined, torch.cat([bias for bias in biases if bias is not None]) if bias else None)
 
     def vector(self, name: str) -> Tensor:

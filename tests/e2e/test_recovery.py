@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +16,7 @@ import openai
 import pytest
 
 from tests.e2e.conftest import Server, serving
-from tests.e2e.under_way import LONG_PROMPTS, SCHEMA, answers, pid_of
+from tests.e2e.under_way import LONG_PROMPTS, SCHEMA, answers, metric, pid_of
 
 PROMPT = "Count from 1 to 60."
 
@@ -54,13 +53,6 @@ def answer(server: Server, victim: str | None = None) -> str:
 def test_an_answer_goes_on_when_a_part_dies(fragile: Server, victim: str) -> None:
     undisturbed = answer(fragile)
     assert answer(fragile, victim) == undisturbed
-
-
-def metric(server: Server, name: str) -> float:
-    """Of the router's, its first sample."""
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as response:
-        lines = response.read().decode().splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith(name))
 
 
 @pytest.fixture(scope="module")

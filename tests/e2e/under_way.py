@@ -99,6 +99,11 @@ class Progress:
             self._chunks[name] = sys.maxsize
             self._changed.notify()
 
+    @property
+    def least(self) -> int:
+        with self._changed:
+            return min(self._chunks.values())
+
     def wait_for(self, num_chunks: int) -> None:
         """Until the client has so many of every stream, or all that came."""
         with self._changed:
@@ -112,13 +117,18 @@ def answers(server: Server, victim: str | None = None) -> dict[str, Any]:
         progress = Progress()
         with ThreadPoolExecutor(len(STREAMS) + 2) as threads:
             asked = [threads.submit(_stream, client, server.model, name, progress) for name in STREAMS]
-            progress.wait_for(1)
-            asked.append(threads.submit(_prompt_logprobs, client, server.model))
-            asked.append(threads.submit(_embeddings, client, server.model, salt=str(uuid.uuid4())))
             progress.wait_for(40)
-            # On a busy machine the last two have not been sent yet.
-            while not any(answer.done() for answer in asked) and _sequences(server) < NUM_CHOICES + 3 + 1:
-                pass
+            # The last two wait at a worker that stands still, so that neither is answered before the other is known.
+            worker = pid_of("worker", server)
+            os.kill(worker, signal.SIGSTOP)
+            try:
+                asked.append(threads.submit(_prompt_logprobs, client, server.model))
+                asked.append(threads.submit(_embeddings, client, server.model, salt=str(uuid.uuid4())))
+                while not any(answer.done() for answer in asked) and _sequences(server) < NUM_CHOICES + 3 + 1:
+                    pass
+            finally:
+                os.kill(worker, signal.SIGCONT)
+            progress.wait_for(min(progress.least + 2, sys.maxsize))
             in_time = not any(answer.done() for answer in asked)
             if victim is not None and in_time:
                 os.kill(pid_of(victim, server), signal.SIGKILL)

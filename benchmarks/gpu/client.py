@@ -29,8 +29,7 @@ class Timing:
 
 async def ask(client: AsyncClient, prompt: list[int], output: int) -> Timing:
     start, first, tokens = time.monotonic(), 0.0, 0
-    options = {"max_tokens": output, "temperature": 0.0, "ignore_eos": True}
-    async for delta in client.stream_generate(prompt, **options):  # type: ignore[arg-type]
+    async for delta in client.stream_generate(prompt, max_tokens=output, temperature=0.0, ignore_eos=True):
         first = first or time.monotonic()
         tokens += len(delta.token_ids)
     return Timing(start, first, time.monotonic(), tokens)

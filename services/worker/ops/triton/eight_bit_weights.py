@@ -24,7 +24,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.worker.ops.triton.join_splits import join_splits
-from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, cut, finish, store_tile, tile_of_program
+from services.worker.ops.triton.tiles import (
+    GROUP_ROWS,
+    LEAST_K,
+    Tiles,
+    TileTable,
+    cut,
+    finish,
+    load_part,
+    store_tile,
+    tile_of_program,
+)
 from services.worker.ops.triton.variant import Variant
 from services.worker.ops.triton.widen import from_bytes
 from services.worker.quantization.fp8 import Fp8Weight
@@ -47,15 +57,6 @@ SINGLE = TileTable(
     some=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
     many=Tiles(rows=64, outs=64, k=32, num_warps=8, num_stages=3),
 )
-LEAST_LANES = 16  # the shortest product of a tensor core
-
-
-@triton.jit
-def _half(x_at, half, lanes, K: tl.constexpr, LANES: tl.constexpr):
-    """[LANES, rows] of x."""
-    if K % (2 * LANES) == 0:
-        return tl.load(x_at + half * LANES)
-    return tl.load(x_at + half * LANES, mask=(half * LANES + lanes < K)[:, None], other=0.0)
 
 
 @triton.jit(do_not_specialize=["m"])
@@ -91,7 +92,8 @@ def eight_bit_weights_kernel(
     for step in tl.range(first, tl.minimum(first + STEPS, num_steps), num_stages=STAGES):
         word = tl.load(packed + (step * N + last_out)[:, None] * LANES + lanes[None, :])
         low, high = from_bytes(word, x.dtype.element_ty, IS_FP8)
-        x_low, x_high = _half(x_at, step * 2, lanes, K, LANES), _half(x_at, step * 2 + 1, lanes, K, LANES)
+        x_low = load_part(x_at, step * 2, lanes, K, 2 * LANES, LANES)
+        x_high = load_part(x_at, step * 2 + 1, lanes, K, 2 * LANES, LANES)
         if GROUP == 0:
             total = tl.dot(low, x_low, total, input_precision="ieee")
             total = tl.dot(high, x_high, total, input_precision="ieee")
@@ -168,10 +170,10 @@ def eight_bit_weights(
 
 
 def _lanes(k: int, group: int, greatest: int) -> int:
-    """As many as make a step of one scale, and steps of whole rows of x; `LEAST_LANES` where none does. `group`: 0 if
+    """As many as make a step of one scale, and steps of whole rows of x; `LEAST_K` where none does. `group`: 0 if
     there is one in all."""
     step = k if group == 0 else math.gcd(k, group)
-    return max(LEAST_LANES, min(greatest, (step & -step) // 2))
+    return max(LEAST_K, min(greatest, (step & -step) // 2))
 
 
 def _table(x_type: torch.dtype, num_groups: int) -> TileTable:

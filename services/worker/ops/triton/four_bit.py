@@ -27,7 +27,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from services.worker.ops.triton.join_splits import join_splits
-from services.worker.ops.triton.tiles import GROUP_ROWS, Tiles, TileTable, cut, finish, store_tile, tile_of_program
+from services.worker.ops.triton.tiles import (
+    GROUP_ROWS,
+    LEAST_K,
+    Tiles,
+    TileTable,
+    cut,
+    finish,
+    load_part,
+    store_tile,
+    tile_of_program,
+)
 from services.worker.ops.triton.variant import Variant
 from services.worker.ops.triton.widen import from_nibbles
 from services.worker.quantization.int4 import Int4Weight, pack_nibbles, unpack_nibbles
@@ -49,7 +59,6 @@ SINGLE = TileTable(
     some=Tiles(rows=64, outs=64, k=64, num_warps=8, num_stages=3),
     many=Tiles(rows=64, outs=64, k=64, num_warps=8, num_stages=3),
 )
-LEAST_LANES = 16  # the shortest product of a tensor core
 
 
 @triton.jit
@@ -67,14 +76,6 @@ def _scale_and_zero(
         scale = (word & 0xFFFF).to(tl.int16).to(scale_type, bitcast=True).to(tl.float32)
         zero = (word >> 16).to(tl.uint8)
     return scale, zero
-
-
-@triton.jit
-def _quarter(x_at, quarter, lanes, K: tl.constexpr, LANES: tl.constexpr):
-    """[LANES, rows] of x."""
-    if K % (4 * LANES) == 0:
-        return tl.load(x_at + quarter * LANES)
-    return tl.load(x_at + quarter * LANES, mask=(quarter * LANES + lanes < K)[:, None], other=0.0)
 
 
 @triton.jit(do_not_specialize=["m"])
@@ -122,19 +123,25 @@ def four_bit_kernel(
             scale_3, zero_3 = _scale_and_zero(words, step * 4 + 3, last_out, N, K, GROUP, SCALE, LANES)
         zeros = (zero_0[:, None], zero_1[:, None], zero_2[:, None], zero_3[:, None])
         w_0, w_1, w_2, w_3 = from_nibbles(word, zeros, x.dtype.element_ty)
-        partial = tl.dot(w_0, _quarter(x_at, step * 4, lanes, K, LANES), input_precision="ieee")
+        partial = tl.dot(w_0, load_part(x_at, step * 4, lanes, K, 4 * LANES, LANES), input_precision="ieee")
         if shared == 1:
             total += partial * scale_0[:, None]
             partial = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
-        partial = tl.dot(w_1, _quarter(x_at, step * 4 + 1, lanes, K, LANES), partial, input_precision="ieee")
+        partial = tl.dot(
+            w_1, load_part(x_at, step * 4 + 1, lanes, K, 4 * LANES, LANES), partial, input_precision="ieee"
+        )
         if shared <= 2:
             total += partial * scale_1[:, None]
             partial = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
-        partial = tl.dot(w_2, _quarter(x_at, step * 4 + 2, lanes, K, LANES), partial, input_precision="ieee")
+        partial = tl.dot(
+            w_2, load_part(x_at, step * 4 + 2, lanes, K, 4 * LANES, LANES), partial, input_precision="ieee"
+        )
         if shared == 1:
             total += partial * scale_2[:, None]
             partial = tl.zeros([BLOCK_OUTS, BLOCK_ROWS], tl.float32)
-        partial = tl.dot(w_3, _quarter(x_at, step * 4 + 3, lanes, K, LANES), partial, input_precision="ieee")
+        partial = tl.dot(
+            w_3, load_part(x_at, step * 4 + 3, lanes, K, 4 * LANES, LANES), partial, input_precision="ieee"
+        )
         total += partial * scale_3[:, None]
     if SPLIT:
         store_tile(y + tl.program_id(1).to(tl.int64) * m * N, total, outs, rows, m, N)
@@ -160,7 +167,7 @@ class FourBitLayout:
     def takes(weight: Int4Weight) -> bool:
         """Whether its groups are made of quarters that a tensor core takes."""
         groups = weight.scales.shape[1]
-        return groups == 1 or weight.group_size % LEAST_LANES == 0
+        return groups == 1 or weight.group_size % LEAST_K == 0
 
     @classmethod
     def of(cls, weight: Int4Weight, dtype: torch.dtype) -> FourBitLayout:
@@ -220,9 +227,9 @@ _TRITON_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfl
 
 def _lanes(k: int, group: int, greatest: int) -> int:
     """The greatest power of two up to `greatest` that divides a group, and of which four make whole rows of x;
-    `LEAST_LANES` where none does. `group`: 0 if there is one in all."""
+    `LEAST_K` where none does. `group`: 0 if there is one in all."""
     lanes = min(greatest, (k & -k) // 4)
-    return max(LEAST_LANES, min(lanes, group & -group) if group else lanes)
+    return max(LEAST_K, min(lanes, group & -group) if group else lanes)
 
 
 def _table(x_type: torch.dtype, lanes: int, group: int) -> TileTable:

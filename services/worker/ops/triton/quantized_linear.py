@@ -12,12 +12,12 @@ from services.worker.ops.triton.eight_bit_weights import EightBitLayout, eight_b
 from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
 from services.worker.ops.triton.quantize_rows import quantize_rows
 from services.worker.ops.triton.scaled_mm import scaled_mm, serves
+from services.worker.ops.triton.tiles import LEAST_K
 from services.worker.quantization.fp8 import Fp8Weight
 from services.worker.quantization.int4 import Int4Weight
 from services.worker.quantization.int8 import Int8Weight
 from services.worker.quantization.weight import QuantizedWeight
 
-_LEAST_GROUP = 16  # inputs that a tensor core multiplies at once
 # Of the tensor cores that multiply fp8.
 _FP8_CAPABILITY = (8, 9)
 
@@ -28,7 +28,7 @@ def computes_with(weight: QuantizedWeight, device: torch.device) -> bool:
     if isinstance(weight, Int4Weight):
         return FourBitLayout.takes(weight)
     if isinstance(weight, Int8Weight):
-        return weight.scales.shape[1] == 1 or weight.group_size % _LEAST_GROUP == 0
+        return weight.scales.shape[1] == 1 or weight.group_size % LEAST_K == 0
     return not weight.quantize_activations or _multiplies_fp8(device)
 
 

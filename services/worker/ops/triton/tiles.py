@@ -25,6 +25,7 @@ GROUP_ROWS = 8
 # way for each they keep 4.8 TB/s busy over 0.8 µs of latency, and 28,672 outputs (Llama-3.1-8B's widest) need no join.
 PROGRAMS = 198
 _MIN_STEPS = 4  # of BLOCK_K in a stretch, for loads to run ahead
+LEAST_K = 16  # of the shortest product of a tensor core
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,15 @@ def tile_of_program(m, N: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_ROWS: tl
     rows = (group * GROUP_ROWS + within % height) * BLOCK_ROWS + tl.arange(0, BLOCK_ROWS)
     outs = (within // height) * BLOCK_OUTS + tl.arange(0, BLOCK_OUTS)
     return outs.to(tl.int64), rows.to(tl.int64)
+
+
+@triton.jit
+def load_part(x_at, part, lanes, K: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr):
+    """Columns part · LANES and on of x, [LANES, BLOCK_ROWS]; STEP columns, a number of parts, are read in one go. x_at:
+    where each row's column `lanes` is."""
+    if K % STEP == 0:
+        return tl.load(x_at + part * LANES)
+    return tl.load(x_at + part * LANES, mask=(part * LANES + lanes < K)[:, None], other=0.0)
 
 
 @triton.jit

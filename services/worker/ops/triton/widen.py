@@ -2,8 +2,8 @@
 
 A product that is bound by reading such weights has few instructions for each: at 4.8 TB/s, one of an H200's processors
 is handed 18 bytes per cycle, which are 37 numbers of 4 bits, and starts four instructions of 32 threads. What Triton
-makes of `(byte & 15).to(tl.bfloat16)` is seven for a pair. Here bytes stay four to a register, and pairs of floats are
-made by what the GPU does to whole registers: one instruction (LOP3, or PRMT for whole bytes) sets two numbers below
+makes of `(byte & 15).to(tl.bfloat16)` is some seven for each. Here bytes stay four to a register, and pairs of floats
+are made by what the GPU does to whole registers: one instruction (LOP3, or PRMT for whole bytes) sets two numbers below
 constant bits, so that each is the mantissa's end of a known power of two, and one on both floats takes that away again.
 
     bfloat16 of the bits 0x4300 | u is 128 + u, for u < 128      float16 of the bits 0x6400 | u is 1024 + u

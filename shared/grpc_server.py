@@ -1,4 +1,4 @@
-"""What every service's gRPC server has: bounded messages, health checking and reflection.
+"""What every service's gRPC server has: bounded messages, a guard against malformed ones, health and reflection.
 
 The health and reflection services come from grpcio's own packages and are left out, with a line in the log, where
 those are not installed (a bare GPU machine).
@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
+
+from shared.malformed import GuardedServer
 
 logger = logging.getLogger(__name__)
 
@@ -47,11 +49,12 @@ class GrpcServer:
         """`services`: full names of those to be added through `add`; each gets a health status."""
         self._services = list(services)
         self.server = grpc.aio.server(options=SERVER_OPTIONS)
+        self._guarded = GuardedServer(self.server)
         self._health: Any = None
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
         """`register` is the generated add_…_to_server."""
-        register(servicer, self.server)
+        register(servicer, self._guarded)
 
     async def start(self, addresses: Iterable[str]) -> list[str]:
         """Starts serving; health is NOT_SERVING until `set_serving`. Returns the addresses, port 0 replaced by the
@@ -85,12 +88,14 @@ class GrpcServer:
     async def _add_health_and_reflection(self) -> None:
         try:
             from grpc_health.v1 import health, health_pb2_grpc
-            from grpc_reflection.v1alpha import reflection
+            from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
         except ImportError:
             logger.info("grpcio-health-checking or grpcio-reflection is not installed: serving without them")
             return
         self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self.server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._guarded)
         await self.set_serving(False)
         names = [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME]
-        reflection.enable_server_reflection(names, self.server)
+        # Not through enable_server_reflection, which tells servers apart by their type.
+        servicer = reflection.aio.ReflectionServicer(names)
+        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._guarded)

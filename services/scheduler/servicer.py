@@ -14,6 +14,7 @@ import grpc
 from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.grpc_server import STALLED_PEER_S
+from shared.malformed import MalformedRequestError
 from shared.placement import LOAD_INTERVAL_S
 
 from .converters import u32
@@ -25,6 +26,9 @@ from .session import Owner, RouterSession, hello_message
 from .worker_link import WorkerLostError
 
 logger = logging.getLogger(__name__)
+
+# A peer that opens a stream says hello within this time.
+HELLO_TIMEOUT_S = 10.0
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -42,9 +46,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def Connect(  # type: ignore[override] # noqa: N802
         self, request_iterator: AsyncIterator[scheduler_pb2.ConnectRequest], context: Context
     ) -> None:
-        first = await anext(aiter(request_iterator), None)
+        first = await _first(request_iterator)
         if first is None or not first.HasField("hello"):
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message must be a hello")
+            raise MalformedRequestError("the first message must be a hello")
         session = RouterSession(first.hello.router_id)
         await self._wait_ready()
         await context.write(hello_message(self._fleet.scheduler_id, self._fleet.model.info))
@@ -147,8 +151,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def _write(
         self, session: RouterSession, context: Context, reader: asyncio.Task[None]
     ) -> tuple[grpc.StatusCode, str] | None:
-        """The stream's one writer, until the router closes its side. Returns the status to end with where it stalls or
-        breaks the contract.
+        """The stream's one writer, until the router closes its side. Returns the status to end with where it stalls.
+        Raises MalformedRequestError where it breaks the contract.
         """
         while not reader.done():
             news = asyncio.ensure_future(session.next_messages())
@@ -166,7 +170,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         try:
             await reader
         except ValueError as error:
-            return grpc.StatusCode.INVALID_ARGUMENT, str(error)
+            raise MalformedRequestError(str(error)) from None
         return None
 
     async def _read(self, session: RouterSession, requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> None:
@@ -255,3 +259,12 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     def _abort(self, owner: Owner) -> None:
         owner.session.owners.pop(owner.sequence_id, None)
         any(engine.abort(owner) for engine in self._fleet.engines)
+
+
+async def _first(requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> scheduler_pb2.ConnectRequest | None:
+    """The stream's first message; None where none comes in time."""
+    try:
+        async with asyncio.timeout(HELLO_TIMEOUT_S):
+            return await anext(aiter(requests), None)
+    except TimeoutError:
+        return None

@@ -18,6 +18,7 @@ from services.worker.errors import PlanError
 from services.worker.plan import StepPlan, StepResult
 from services.worker.sampling.grammars import Grammars
 from services.worker.step_thread import MAX_QUEUED_STEPS, Outcome, Session, StepThread
+from shared.malformed import MalformedRequestError
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -71,7 +72,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self, request_iterator: Requests, context: Any
     ) -> None:
         engine = await self._ready(context)
-        claim = await self._claim(request_iterator, context)
+        claim = await self._claim(request_iterator)
         if self._owner is not None:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"this worker is held by {self._owner}")
         self._owner = claim.scheduler_id or "a scheduler"
@@ -87,6 +88,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             end = error
         finally:
             self._let_go(epoch)
+        if isinstance(end, MalformedRequestError):
+            raise end
         if end is not None:
             # Last, as a status waits behind results that a stalled peer does not take.
             await context.abort(*_status(epoch.number, end))
@@ -105,15 +108,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise AssertionError("abort raises")
         return self._engine
 
-    async def _claim(self, requests: Requests, context: Any) -> worker_pb2.Claim:
+    async def _claim(self, requests: Requests) -> worker_pb2.Claim:
         try:
             async with asyncio.timeout(CLAIM_TIMEOUT_S):
                 first = await anext(aiter(requests), None)
         except TimeoutError:
             first = None
         if first is None or first.WhichOneof("message") != "claim":
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream is a claim")
-            raise AssertionError("abort raises")
+            raise MalformedRequestError("the first message of a stream is a claim")
         return first.claim
 
     def _let_go(self, epoch: _Epoch) -> None:

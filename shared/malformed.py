@@ -1,0 +1,174 @@
+"""Answers requests that a method cannot read with INVALID_ARGUMENT, and logs one line for each.
+
+grpc.aio answers bytes that are no message of the method with UNKNOWN and logs a traceback for each. `GuardedServer`
+stands between the generated add_…_to_server functions and the server, and wraps every method handler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+logger = logging.getLogger(__name__)
+
+# Per host, so that a port scanner cannot fill the disk.
+LOG_INTERVAL_S = 10.0
+# Hosts that are counted apart; all others share one line.
+MAX_HOSTS = 256
+_OTHERS = "other hosts"
+_MAX_REASON_CHARS = 256
+
+_CONSTRUCTORS = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+class MalformedRequestError(Exception):
+    """The peer sent what the method does not take. The message tells the peer why.
+
+    A servicer may raise it: the call then ends with INVALID_ARGUMENT.
+    """
+
+
+@dataclass(slots=True)
+class _Line:
+    """The last line about one host: when it was logged, and how many requests were refused since."""
+
+    logged_at: float
+    num_silent: int = 0
+
+
+class RefusalLog:
+    """Logs at most one line per host and LOG_INTERVAL_S. The next line says how many were left out."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds."""
+        self._clock = clock
+        self._lines: dict[str, _Line] = {}
+
+    def refused(self, peer: str, method: str, reason: str) -> None:
+        """`peer`: as grpc names it, such as ipv4:10.0.0.1:41234."""
+        now = self._clock()
+        host = peer.rpartition(":")[0] if peer.startswith(("ipv4:", "ipv6:")) else peer
+        if host not in self._lines and len(self._lines) >= MAX_HOSTS:
+            self._forget(now)
+            if len(self._lines) >= MAX_HOSTS:
+                host = _OTHERS
+        line = self._lines.get(host)
+        if line is not None and now - line.logged_at < LOG_INTERVAL_S:
+            line.num_silent += 1
+            return
+        self._lines[host] = _Line(now)
+        omitted = f" ({line.num_silent} more since the last such line)" if line is not None and line.num_silent else ""
+        logger.warning("refused a request from %s to %s: %s%s", host, method, reason[:_MAX_REASON_CHARS], omitted)
+
+    def _forget(self, now: float) -> None:
+        """Drops the hosts whose next line would be logged anyway."""
+        self._lines = {host: line for host, line in self._lines.items() if now - line.logged_at < LOG_INTERVAL_S}
+
+
+class GuardedServer:
+    """Takes method handlers as a grpc.aio server does, and hands them to one with a guard around each."""
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+        self._log = RefusalLog()
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        self._server.add_generic_rpc_handlers(tuple(_GuardedHandlers(handler, self._log) for handler in handlers))
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        guarded = {name: _guarded(handler, f"/{service}/{name}", self._log) for name, handler in handlers.items()}
+        self._server.add_registered_method_handlers(service, guarded)
+
+
+class _GuardedHandlers(grpc.GenericRpcHandler):
+    def __init__(self, handlers: grpc.GenericRpcHandler, log: RefusalLog) -> None:
+        self._handlers = handlers
+        self._log = log
+        self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
+        method = str(details.method)
+        if method not in self._guarded:
+            handler = self._handlers.service(details)
+            if handler is None:
+                return None
+            self._guarded[method] = _guarded(handler, method, self._log)
+        return self._guarded[method]
+
+
+@dataclass(frozen=True, slots=True)
+class _Malformed:
+    """Takes the place of a request that cannot be parsed, until the handler runs."""
+
+    error: MalformedRequestError
+
+
+def _guarded(handler: grpc.RpcMethodHandler[Any, Any], method: str, log: RefusalLog) -> grpc.RpcMethodHandler[Any, Any]:
+    deserialize = handler.request_deserializer
+    is_streamed = bool(handler.request_streaming)
+
+    def parse(data: bytes) -> Any:
+        try:
+            return data if deserialize is None else deserialize(data)
+        except Exception:  # whatever the parser raises, the bytes are the reason
+            error = MalformedRequestError(f"{len(data)} bytes that are no message of this method")
+        # Of a stream, the handler itself reads the messages; grpc reads a single one before the handler runs.
+        if is_streamed:
+            raise error
+        return _Malformed(error)
+
+    async def refuse(error: MalformedRequestError, peer: str, context: Any) -> None:
+        log.refused(peer, method, str(error))
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    construct: Any = _CONSTRUCTORS[is_streamed, bool(handler.response_streaming)]
+    behaviour = _guarded_behaviour(_behaviour(handler), refuse)
+    return construct(behaviour, request_deserializer=parse, response_serializer=handler.response_serializer)  # type: ignore[no-any-return]
+
+
+def _behaviour(handler: Any) -> Callable[[Any, Any], Any]:
+    behaviours = (handler.unary_unary, handler.unary_stream, handler.stream_unary, handler.stream_stream)
+    behaviour: Callable[[Any, Any], Any] = next(behaviour for behaviour in behaviours if behaviour is not None)
+    return behaviour
+
+
+def _guarded_behaviour(
+    behaviour: Callable[[Any, Any], Any], refuse: Callable[[MalformedRequestError, str, Any], Any]
+) -> Callable[[Any, Any], Any]:
+    """Of the same kind as `behaviour`, because grpc looks at it: an async generator, or a coroutine function."""
+
+    async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
+        peer = context.peer()  # before the call ends, with which grpc forgets it
+        try:
+            if isinstance(request, _Malformed):
+                raise request.error
+            async with contextlib.aclosing(behaviour(request, context)) as responses:
+                async for response in responses:
+                    yield response
+        except MalformedRequestError as error:
+            await refuse(error, peer, context)
+
+    async def call(request: Any, context: Any) -> Any:
+        peer = context.peer()
+        try:
+            if isinstance(request, _Malformed):
+                raise request.error
+            return await behaviour(request, context)
+        except MalformedRequestError as error:
+            await refuse(error, peer, context)
+
+    return generate if inspect.isasyncgenfunction(behaviour) else call

@@ -1,0 +1,78 @@
+"""What port scanners, broken clients and other programs send to a gRPC port."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+import pytest
+
+NO_MESSAGE = b"\xff\xff\xff"
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_EMPTY_SETTINGS = bytes.fromhex("000000040000000000")
+RAW = (
+    b"",
+    b"GET / HTTP/1.1\r\nHost: quire\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",  # the beginning of a TLS handshake
+    random.Random(1).randbytes(5000),
+    _PREFACE + random.Random(2).randbytes(5000),
+    _PREFACE + _EMPTY_SETTINGS + random.Random(3).randbytes(5000),
+)
+TOO_LARGE = 33 * 1024 * 1024
+
+
+async def status_of(channel: grpc.aio.Channel, method: str, *messages: bytes) -> tuple[grpc.StatusCode, str]:
+    """What a call ends with that sends these bytes for messages."""
+    call: Any = channel.stream_stream(method)()
+    try:
+        for message in messages:
+            await call.write(message)
+        await call.done_writing()
+        while await call.read() is not grpc.aio.EOF:
+            pass  # a status waits behind what has not been read
+    except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+        pass  # the server has ended the call
+    return await call.code(), await call.details()
+
+
+async def throw_at(address: str, methods: Iterable[str]) -> None:
+    """Sends all of it. Calls that gRPC can answer must be answered with the right status."""
+    options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(address, options=options) as channel:
+        for method in methods:
+            code, details = await status_of(channel, method, NO_MESSAGE)
+            assert code is grpc.StatusCode.INVALID_ARGUMENT, (method, code, details)
+            assert "no message of this method" in details, (method, details)
+            code, details = await status_of(channel, method, bytes(TOO_LARGE))
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, (method, code, details)
+        assert (await status_of(channel, "/no.such/Method", NO_MESSAGE))[0] is grpc.StatusCode.UNIMPLEMENTED
+    for data in RAW:
+        await _send(address, data)
+
+
+async def _send(address: str, data: bytes) -> None:
+    """Until the server has closed the connection, as it does with what is not HTTP/2."""
+    if address.startswith("unix:"):
+        reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
+    else:
+        host, _, port = address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        writer.write(data)
+        writer.write_eof()
+        await reader.read()
+    except ConnectionError:
+        pass
+    finally:
+        writer.close()
+
+
+def check_log(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+    """One line for all the garbage that one host has sent, and no traceback."""
+    assert [record.message for record in caplog.records if record.exc_info] == []
+    refusals = [record.message for record in caplog.records if "refused a request" in record.message]
+    assert len(refusals) == 1, refusals
+    assert "Traceback" not in capfd.readouterr().err

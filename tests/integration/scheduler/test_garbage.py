@@ -1,0 +1,53 @@
+"""Garbage on the scheduler's port costs one line in the log and disturbs nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from quire.scheduler.v1 import scheduler_pb2
+from services.scheduler import servicer as servicer_module
+from tests.fakes.fake_model import expected_output
+from tests.fakes.fake_worker import FakeWorker, Script
+from tests.fakes.garbage import NO_MESSAGE, check_log, status_of, throw_at
+from tests.integration.scheduler.test_scheduler_service import running
+
+SERVICE = "/quire.scheduler.v1.SchedulerService"
+METHODS = [f"{SERVICE}/{name}" for name in ("Connect", "GetTokenizer", "GetStats", "ResetPrefixCache")]
+HELLO = scheduler_pb2.ConnectRequest(hello=scheduler_pb2.RouterHello(router_id="odd")).SerializeToString()
+
+
+async def test_garbage_is_refused_beside_a_stream_that_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    gate = asyncio.Semaphore(3)
+    async with running(tmp_path, FakeWorker(script=Script(gate=gate))) as stack:
+        router = await stack.router()
+        await router.submit(1, [7, 8], 20)
+        while not router.outputs[1]:
+            await router.read()
+        await throw_at(f"unix:{tmp_path}/s", METHODS)
+        async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
+            for messages, problem in (
+                ((b"",), "must be a hello"),
+                ((HELLO, NO_MESSAGE), "no message of this method"),
+                ((HELLO, HELLO), "unexpected message: hello"),
+            ):
+                code, details = await status_of(channel, f"{SERVICE}/Connect", *messages)
+                assert (code, problem in details) == (grpc.StatusCode.INVALID_ARGUMENT, True), details
+        for _ in range(40):
+            gate.release()
+        await router.read_until_finished(1)
+        assert router.outputs[1] == expected_output([7, 8], 20)
+    check_log(caplog, capfd)
+
+
+async def test_a_peer_that_says_nothing_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicer_module, "HELLO_TIMEOUT_S", 0.1)
+    async with running(tmp_path, FakeWorker()), grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
+        call: Any = channel.stream_stream(f"{SERVICE}/Connect")()
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT

@@ -1,0 +1,43 @@
+"""Garbage on the worker's port costs one line in the log and disturbs nobody."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+
+from quire.worker.v1 import worker_pb2
+from services.worker.engine import Engine
+from tests.fakes.garbage import NO_MESSAGE, check_log, status_of, throw_at
+from tests.integration.worker.client import Stream, new_sequence, rows, values
+from tests.integration.worker.test_step_stream import PROMPT, greedy
+
+RUN = "/quire.worker.v1.WorkerService/Run"
+CLAIM = worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id="odd")).SerializeToString()
+
+
+async def test_garbage_is_refused_beside_a_stream_that_goes_on(
+    address: str,
+    channel: grpc.aio.Channel,
+    engine: Engine,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    expected = greedy(engine, PROMPT, 1)
+    stream = Stream(channel)
+    await stream.claim()
+    await throw_at(address, [RUN, "/quire.worker.v1.WorkerService/GetTokenizer"])
+    async with grpc.aio.insecure_channel(address) as other:
+        code, details = await status_of(other, RUN, b"")
+        assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "the first message of a stream is a claim")
+    result = await stream.step(new_sequences=[new_sequence(1, 0, PROMPT, [0])], rows=rows((1, 0, len(PROMPT), 0)))
+    assert values(result.token_ids) == expected
+    check_log(caplog, capfd)
+
+
+async def test_garbage_of_an_owner_ends_its_epoch(
+    address: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async with grpc.aio.insecure_channel(address) as channel:
+        code, details = await status_of(channel, RUN, CLAIM, NO_MESSAGE)
+    assert (code, "no message of this method" in details) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    check_log(caplog, capfd)

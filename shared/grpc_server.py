@@ -35,9 +35,12 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_reconnect_backoff_ms", 1_000),
 ]
 
+# Servers accept any number of pings. By default gRPC closes a connection, with all answers on it, after the third ping
+# in a row that comes less than five minutes after the last while the server sends nothing. A long answer that is not
+# streamed looks like that (docs/adr/0018-silent-connections.md).
 SERVER_OPTIONS: list[tuple[str, Any]] = [
     *CHANNEL_OPTIONS,
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),
 ]
 

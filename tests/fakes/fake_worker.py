@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import sys
 from array import array
 from collections.abc import AsyncIterator, Callable
@@ -143,6 +144,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                 max_model_len=self.max_model_len,
                 vocab_size=VOCAB_SIZE,
                 eos_token_ids=[EOS_TOKEN_ID],
+                tokenizer_sha256=hashlib.sha256(self.tokenizer_bundle).hexdigest() if self.tokenizer_bundle else "",
                 tokenizer_bytes=len(self.tokenizer_bundle),
                 architecture="Fake",
                 dtype="none",

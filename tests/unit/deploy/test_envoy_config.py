@@ -48,6 +48,26 @@ def test_envoy_takes_what_is_rendered(config: GatewayConfig, tmp_path: Path) -> 
     accepted(render(config, f"unix:{tmp_path}/admin.sock"), tmp_path)
 
 
+def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
+    """Neither its length nor its silence. Envoy's defaults are 15 s for a request and 5 minutes of silence."""
+    rendered = yaml.safe_load(render(GatewayConfig(allowed_origins=("https://chat.example",)), "unix:/run/admin.sock"))
+    listener, cluster = rendered["static_resources"]["listeners"][0], rendered["static_resources"]["clusters"][0]
+    manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+    assert manager["stream_idle_timeout"] == "0s"
+    # An idle timeout of a connection counts only while it has no request under way.
+    assert set(manager["common_http_protocol_options"]) == {"idle_timeout", "max_headers_count"}
+    (host,) = manager["route_config"]["virtual_hosts"]
+    actions = [route["route"] for route in host["routes"] if "route" in route]
+    assert len(actions) > 20
+    assert [action for action in actions if action != {"cluster": "routers", "timeout": "0s"}] == []
+    assert {"per_try_timeout", "per_try_idle_timeout"}.isdisjoint(host["retry_policy"])
+    (protocol,) = cluster["typed_extension_protocol_options"].values()
+    assert "common_http_protocol_options" not in protocol
+    assert {"max_stream_duration", "stream_flush_timeout"}.isdisjoint(manager)
+    tcp = listener["tcp_keepalive"]
+    assert tcp["keepalive_time"] + tcp["keepalive_interval"] * tcp["keepalive_probes"] < 120
+
+
 def test_a_value_cannot_become_yaml() -> None:
     nasty = '/tmp/x"\nadmin: {address: {socket_address: {address: 0.0.0.0, port_value: 9}}} # {{ config }} {% raw %}'
 

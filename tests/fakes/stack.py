@@ -1,0 +1,82 @@
+"""Router and schedulers in the test's own process, over fake workers, with real gRPC between them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from quire.scheduler.v1 import scheduler_pb2_grpc
+from services.router.config import RouterConfig
+from services.router.main import Router
+from services.scheduler.config import SchedulerConfig
+from services.scheduler.engine import Engine, run_engines
+from services.scheduler.fleet import Fleet
+from services.scheduler.servicer import SchedulerServicer
+from shared.grpc_server import GrpcServer
+from tests.fakes.fake_model import FakeModel
+from tests.fakes.fake_worker import FakeWorker, Script
+from tests.integration.router.fake_scheduler import bundle_of
+from tests.integration.router.small_tokenizers import byte_level, tokenizer_config
+
+
+@dataclass(slots=True)
+class RunningScheduler:
+    address: str
+    fleet: Fleet
+    servicer: SchedulerServicer
+    server: GrpcServer
+
+    @property
+    def engines(self) -> list[Engine]:
+        return self.fleet.engines
+
+    @property
+    def num_unfinished(self) -> int:
+        return sum(engine.num_unfinished for engine in self.engines)
+
+
+def talking_worker(script: Script | None = None) -> FakeWorker:
+    """A worker with a tokenizer, so that a router can serve its model."""
+    bundle, _ = bundle_of(byte_level().to_str(), json.dumps(tokenizer_config()))
+    return FakeWorker(
+        make_model=lambda: FakeModel(num_blocks=2048, max_num_seqs=32, max_num_batched_tokens=512),
+        script=script or Script(),
+        tokenizer_bundle=bundle,
+    )
+
+
+@asynccontextmanager
+async def running_scheduler(
+    address: str, *workers: str, config: SchedulerConfig | None = None
+) -> AsyncIterator[RunningScheduler]:
+    """`workers`: addresses of worker groups."""
+    fleet = Fleet(f"scheduler at {address}", config or SchedulerConfig())
+    engines = [Engine(worker, fleet) for worker in workers]
+    servicer = SchedulerServicer(fleet)
+    server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
+    server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
+    (bound,) = await server.start([address])
+    tasks = [asyncio.create_task(run_engines(engines)), asyncio.create_task(servicer.tick_forever())]
+    try:
+        yield RunningScheduler(bound, fleet, servicer, server)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.stop(0)
+
+
+@asynccontextmanager
+async def running_router(address: str, *schedulers: str, **options: Any) -> AsyncIterator[Router]:
+    """Ready for requests. `schedulers`: addresses. `options`: of RouterConfig."""
+    router = Router(RouterConfig(listen=(address,), scheduler=schedulers, **({"drain_timeout": 0.0} | options)))
+    await router.start()
+    try:
+        await router.ready.wait()
+        yield router
+    finally:
+        await router.stop()

@@ -170,7 +170,8 @@ def _submit_to_proto(
                 attempt=sequence.attempt,
                 output_token_ids=ids_to_bytes(sequence.output_token_ids),
                 num_prompt_logprobs=len(submission.prompt_logprobs),
-                was_accepted=sequence.num_losses > 0 or bool(sequence.output_token_ids),
+                was_accepted=sequence.was_accepted or bool(sequence.output_token_ids),
+                num_worker_losses=sequence.num_worker_losses,
             )
             for sequence in sequences
         ],

@@ -34,6 +34,8 @@ class Load:
 class LoadTracker:
     def __init__(self) -> None:
         self.last = Load()
+        # Whether `last` came from the scheduler.
+        self.is_known = False
         # Tokens sent since the last report, and between the last two: a report may have left before the former arrived
         # there, and even before the latter did.
         self._sent = 0
@@ -50,6 +52,7 @@ class LoadTracker:
     def report(self, load: Load, now: float) -> None:
         """`now`: seconds on a monotonic clock."""
         self.last = load
+        self.is_known = True
         self._sent_before, self._sent = self._sent, 0
         samples = self._samples
         if not samples or now - samples[-1][0] >= _SAMPLE_SECONDS:

@@ -170,15 +170,14 @@ class Placement:
         self._resume(connection)
 
     def on_load(self, connection: SchedulerConnection) -> None:
-        if self._parked and connection.load.last.num_ready_groups and not connection.load.last.is_draining:
+        if connection.lacks_workers:
+            self._relieve(connection)
+        elif self._parked and not connection.load.last.is_draining:
             self._resume(connection)
 
     def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None:
         self._on_change()
-        by_submission: dict[int, list[Sequence]] = {}
-        for sequence in sequences:
-            by_submission.setdefault(id(sequence.submission), []).append(sequence)
-        for group in by_submission.values():
+        for group in _by_submission(sequences):
             if max(sequence.count_loss() for sequence in group) > MAX_LOSSES:
                 message = f"{MAX_LOSSES} schedulers in a row were lost while they worked on this request."
                 # Not UNAVAILABLE: nobody is to send it once more.
@@ -280,6 +279,33 @@ class Placement:
                 parked.submission.refused_by.pop(connection, None)
                 self._place(parked.submission, parked.sequences)
 
+    def _relieve(self, connection: SchedulerConnection) -> None:
+        """Moves the sequences of a scheduler that has lost all of its workers to schedulers that have some. If no other
+        scheduler of the model has one, they stay: the worker may come back. The loss of a worker is counted by the
+        scheduler (WorkerLoss), so the move itself does not count.
+        """
+        if not connection.num_sequences or not any(
+            other.has_workers and not other.load.last.is_draining and _have_same_model(other, connection)
+            for other in self.connections
+        ):
+            return
+        num_moved = 0
+        for group in _by_submission(connection.sequences):
+            submission = group[0].submission
+            # Schedulers that were too busy for a new request take one that was accepted already.
+            for other in [other for other, error in submission.refused_by.items() if not _is_unavailable(error)]:
+                del submission.refused_by[other]
+            target = self._choose(submission)
+            if target is None or not target.has_workers:
+                continue
+            for sequence in group:
+                connection.drop(sequence, abort=True)
+                sequence.was_accepted = True
+            self._resubmit(submission, group)
+            num_moved += len(group)
+        if num_moved:
+            logger.warning("scheduler %s has no worker: moved %d sequences to others", connection.address, num_moved)
+
     def _choose(self, submission: Submission) -> SchedulerConnection | None:
         """Of the model's schedulers that take new work and have not refused this submission, the one its prompt belongs
         to; one without a worker only where no other is left."""
@@ -288,7 +314,7 @@ class Placement:
             for connection in self.connections
             if self._takes(connection, submission) and connection.has_room and connection not in submission.refused_by
         ]
-        candidates = [connection for connection in candidates if connection.load.last.num_ready_groups] or candidates
+        candidates = [connection for connection in candidates if connection.has_workers] or candidates
         if not candidates:
             return None
         nodes = {connection.node: connection for connection in candidates}
@@ -318,6 +344,17 @@ class Placement:
         # Wraps after four billion; what is that old is over.
         self._last_sequence_id = self._last_sequence_id % _LAST_SEQUENCE_ID + 1
         return self._last_sequence_id
+
+
+def _by_submission(sequences: Iterable[Sequence]) -> list[list[Sequence]]:
+    groups: dict[int, list[Sequence]] = {}
+    for sequence in sequences:
+        groups.setdefault(id(sequence.submission), []).append(sequence)
+    return list(groups.values())
+
+
+def _have_same_model(one: SchedulerConnection, other: SchedulerConnection) -> bool:
+    return one.info is not None and other.info is not None and one.info.key == other.info.key
 
 
 def _is_unavailable(error: ApiError | None) -> bool:

@@ -104,8 +104,23 @@ class SchedulerConnection:
         return Node(self.scheduler_id, self.load.outstanding_tokens, last.num_blocks * last.block_size)
 
     @property
+    def has_workers(self) -> bool:
+        """Whether the scheduler has said that it holds a worker group."""
+        return self.load.last.num_ready_groups > 0
+
+    @property
+    def lacks_workers(self) -> bool:
+        """Whether it has said that it holds none."""
+        return self.load.is_known and not self.has_workers
+
+    @property
     def num_sequences(self) -> int:
         return len(self._sequences)
+
+    @property
+    def sequences(self) -> list[Sequence]:
+        """Those that run here now."""
+        return list(self._sequences.values())
 
     def submit(self, sequences: SequenceOf[Sequence], sequence_ids: SequenceOf[int]) -> None:
         """Starts or goes on with sequences of one submission here, under fresh ids."""
@@ -284,6 +299,10 @@ class SchedulerConnection:
             sequence.output_token_ids += row.token_ids
             sequence.logprobs += row.logprobs
             sequence.submission.mailbox.put(sequence)
+        for loss in frame.worker_losses:
+            sequence = sequences.get(loss.sequence_id)
+            if sequence is not None and sequence.attempt == loss.attempt:
+                sequence.num_worker_losses = loss.num_losses
         for message in frame.finished:
             sequence = sequences.get(message.sequence_id)
             if sequence is None or sequence.attempt != message.attempt:

@@ -103,6 +103,8 @@ class Sequence:
     """One answer to one prompt."""
 
     __slots__ = (
+        "_num_tokens_at_worker_loss",
+        "_num_worker_losses",
         "attempt",
         "choice_index",
         "connection",
@@ -116,6 +118,7 @@ class Sequence:
         "output_token_ids",
         "sequence_id",
         "submission",
+        "was_accepted",
     )
 
     def __init__(self, submission: Submission, choice_index: int) -> None:
@@ -138,6 +141,9 @@ class Sequence:
         # How often in a row a scheduler was lost without a new token in between.
         self.num_losses = 0
         self.num_tokens_at_loss = -1
+        # Whether it was at a scheduler that was lost or had lost its workers: no queue is too long for it.
+        self.was_accepted = False
+        self.num_worker_losses = 0
 
     @property
     def is_over(self) -> bool:
@@ -147,8 +153,20 @@ class Sequence:
         self.finish_reason = reason
         self.submission.mailbox.put(self)
 
+    @property
+    def num_worker_losses(self) -> int:
+        """Worker groups lost in a row while they computed it, with no new token in between, as its schedulers count."""
+        has_progressed = len(self.output_token_ids) > self._num_tokens_at_worker_loss
+        return 0 if has_progressed else self._num_worker_losses
+
+    @num_worker_losses.setter
+    def num_worker_losses(self, num_losses: int) -> None:
+        self._num_worker_losses = num_losses
+        self._num_tokens_at_worker_loss = len(self.output_token_ids)
+
     def count_loss(self) -> int:
         """Counts a lost scheduler; returns how many in a row brought nothing new."""
+        self.was_accepted = True
         progressed = len(self.output_token_ids) > self.num_tokens_at_loss
         self.num_tokens_at_loss = len(self.output_token_ids)
         self.num_losses = 1 if progressed else self.num_losses + 1

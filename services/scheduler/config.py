@@ -35,7 +35,10 @@ class SchedulerConfig:
         maximum=8,
     )
     worker_timeout: float = option(
-        60.0, "Seconds that sequences wait for a lost worker group to come back before they fail.", minimum=0
+        60.0,
+        "Seconds that sequences wait for a lost worker group to come back before they fail, if no scheduler of the "
+        "model has another group.",
+        minimum=0,
     )
     step_timeout: float = option(120.0, "Seconds after which a worker that answers no plan is given up.", minimum=1)
     enable_chunked_prefill: bool = option(True, "Compute prompts in chunks beside decodes.", not_built=True)

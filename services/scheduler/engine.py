@@ -2,7 +2,8 @@
 
 Everything here runs on the event loop's thread and none of it waits for a peer: plans go to the link's writer, tokens
 to the sessions' writers. A worker that is lost takes pages and steps in flight with it; the sequences stay, and are
-planned anew when it, or another in its place, is there.
+planned anew when it, or another in its place, is there. If this scheduler has no other group, its routers move the
+sequences to another scheduler of the model that has one.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Engine:
         self._config = fleet.config
         self._link: WorkerLink | None = None
         self._pump_due: asyncio.Handle | None = None
-        self._lost_since: float | None = None
+        # When its worker was lost, if it is; seconds, monotonic.
+        self.lost_since: float | None = None
         self._last_progress = time.monotonic()
         self._run_ahead = RunAhead(fleet.config.run_ahead)
         self._turn_rate = TurnRate()
@@ -88,7 +90,7 @@ class Engine:
             return
         self._finish(self.core.expire(now))
         self._turn_rate.observe(now, self.core.counters.starts)
-        if self._lost_since is not None and now - self._lost_since > self._config.worker_timeout:
+        if self.lost_since is not None and now - self.lost_since > self._config.worker_timeout:
             self._fail_all(Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0))
         if self.core.num_in_flight and now - self._last_progress > self._config.step_timeout and self._link is not None:
             logger.error("worker %s answered no plan for %g s: giving it up", self.address, self._config.step_timeout)
@@ -147,7 +149,7 @@ class Engine:
         except ValueError as error:
             raise WorkerLostError(f"worker {self.address} offers what cannot work: {error}") from error
         self._link = link
-        self._lost_since = None
+        self.lost_since = None
         self._last_progress = time.monotonic()
         logger.info(
             "claimed worker %s, epoch %d: %s, %d blocks of %d",
@@ -157,6 +159,8 @@ class Engine:
             hello.num_blocks,
             hello.block_size,
         )
+        # Groups that were lost together with this one may not come back: what waits for them goes on here.
+        self._take(self._fleet.drain_lost(but=self))
         self.ready.set()
         self._pump()
         async for message in link.results():
@@ -197,12 +201,16 @@ class Engine:
     def _lose(self) -> None:
         self.ready.clear()
         self._link = None
-        if self._lost_since is None:
-            self._lost_since = time.monotonic()
+        if self.lost_since is None:
+            self.lost_since = time.monotonic()
         if self.core is None:
             return
         self._sent_at.clear()
         self._finish(self.core.reset())
+        for sequence in self.core.lost():
+            owner = sequence.request.key
+            assert isinstance(owner, Owner)
+            owner.session.add_worker_loss(owner, sequence.num_losses)
         other = self._fleet.least_loaded()
         if other is not None and other is not self and other.ready.is_set():
             other._take(self.core.drain())

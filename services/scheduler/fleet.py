@@ -10,6 +10,7 @@ from .served_model import ServedModel
 from .spans import SequenceSpans
 
 if TYPE_CHECKING:
+    from .core.sequence import Sequence
     from .engine import Engine
 
 
@@ -22,10 +23,16 @@ class Fleet:
     engines: list[Engine] = field(default_factory=list)
 
     def least_loaded(self) -> Engine | None:
-        """Of the engines with a worker; where all workers are lost, of those whose worker may come back. None if
-        there never was one.
+        """Of the engines with a worker. If all workers are lost, the engine that lost its worker last: its sequences
+        wait longest before they fail. None if there never was a worker.
         """
         engines = [engine for engine in self.engines if engine.core is not None]
-        if not engines:
-            return None
-        return min(engines, key=lambda engine: (not engine.ready.is_set(), engine.num_unfinished))
+        ready = [engine for engine in engines if engine.ready.is_set()]
+        if ready:
+            return min(ready, key=lambda engine: engine.num_unfinished)
+        return max(engines, key=lambda engine: engine.lost_since or 0.0, default=None)
+
+    def drain_lost(self, but: Engine) -> list[Sequence]:
+        """Removes and returns the sequences that wait for lost workers of other engines than `but` to come back."""
+        others = [engine for engine in self.engines if engine is not but and not engine.ready.is_set()]
+        return [sequence for engine in others if engine.core is not None for sequence in engine.core.drain()]

@@ -29,6 +29,7 @@ class FrameBuilder:
         "_sequence_ids",
         "_started",
         "_token_ids",
+        "_worker_losses",
     )
 
     def __init__(self) -> None:
@@ -40,13 +41,19 @@ class FrameBuilder:
         self._started: list[scheduler_pb2.Started] = []
         self._finished: list[scheduler_pb2.Finished] = []
         self._num_embedding_bytes = 0
+        self._worker_losses: list[scheduler_pb2.WorkerLoss] = []
 
     def __bool__(self) -> bool:
-        return bool(self._sequence_ids) or bool(self._started) or bool(self._finished)
+        return bool(self._sequence_ids or self._started or self._finished or self._worker_losses)
 
     def add_started(self, sequence_id: int, attempt: int, num_cached_tokens: int) -> None:
         self._started.append(
             scheduler_pb2.Started(sequence_id=sequence_id, attempt=attempt, num_cached_tokens=num_cached_tokens)
+        )
+
+    def add_worker_loss(self, sequence_id: int, attempt: int, num_losses: int) -> None:
+        self._worker_losses.append(
+            scheduler_pb2.WorkerLoss(sequence_id=sequence_id, attempt=attempt, num_losses=num_losses)
         )
 
     def add_token(
@@ -89,6 +96,7 @@ class FrameBuilder:
             token_ids=self._token_ids.tobytes(),
             started=self._started,
             finished=self._finished,
+            worker_losses=self._worker_losses,
         )
         if self._logprobs:
             frame.logprobs.CopyFrom(self._logprob_columns())

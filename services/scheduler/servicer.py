@@ -232,6 +232,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     stop_token_ids=frozenset(stop_token_ids),
                     output_token_ids=u32(choice.output_token_ids if pooling is None else b""),
                     was_accepted=choice.was_accepted,
+                    num_losses=choice.num_worker_losses,
                     choice_index=choice.choice_index,
                     num_prompt_logprobs=choice.num_prompt_logprobs if wants and choice.choice_index == 0 else None,
                     group=group,

@@ -61,6 +61,10 @@ class RouterSession:
         self._frame.add_started(owner.sequence_id, owner.attempt, num_cached_tokens)
         self._news.set()
 
+    def add_worker_loss(self, owner: Owner, num_losses: int) -> None:
+        self._frame.add_worker_loss(owner.sequence_id, owner.attempt, num_losses)
+        self._news.set()
+
     def add_finished(
         self, owner: Owner, reason: FinishReason, failure: Failure | None = None, embedding: bytes | None = None
     ) -> None:

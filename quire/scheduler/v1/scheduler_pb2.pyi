@@ -215,6 +215,7 @@ class Choice(_message.Message):
     OUTPUT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     WAS_ACCEPTED_FIELD_NUMBER: _builtins.int
     NUM_PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
+    NUM_WORKER_LOSSES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     """The router's name for this choice, unique on its stream."""
     choice_index: _builtins.int
@@ -226,6 +227,8 @@ class Choice(_message.Message):
     """A scheduler had taken it and was lost: no queue is too long for it. Those that were only refused elsewhere are new."""
     num_prompt_logprobs: _builtins.int
     """Log probabilities of prompt tokens received before this attempt. Only the choice of index 0 brings any."""
+    num_worker_losses: _builtins.int
+    """As in the last WorkerLoss of this choice, if no output came since. A choice that loses three workers in a row fails."""
     def __init__(
         self,
         *,
@@ -235,10 +238,11 @@ class Choice(_message.Message):
         output_token_ids: _builtins.bytes = ...,
         was_accepted: _builtins.bool = ...,
         num_prompt_logprobs: _builtins.int = ...,
+        num_worker_losses: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "choice_index", b"choice_index", "num_prompt_logprobs", b"num_prompt_logprobs", "output_token_ids", b"output_token_ids", "sequence_id", b"sequence_id", "was_accepted", b"was_accepted"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "choice_index", b"choice_index", "num_prompt_logprobs", b"num_prompt_logprobs", "num_worker_losses", b"num_worker_losses", "output_token_ids", b"output_token_ids", "sequence_id", b"sequence_id", "was_accepted", b"was_accepted"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -282,6 +286,7 @@ class Frame(_message.Message):
     STARTED_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     PROMPT_LOGPROBS_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    WORKER_LOSSES_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
     """u32[n]"""
     attempts: _builtins.bytes
@@ -304,6 +309,8 @@ class Frame(_message.Message):
     def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
         """All of a prompt's come before its first output token. Their attempt is that of the choice of index 0 that asked."""
 
+    @_builtins.property
+    def worker_losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerLoss]: ...
     def __init__(
         self,
         *,
@@ -317,14 +324,46 @@ class Frame(_message.Message):
         started: _abc.Iterable[Global___Started] | None = ...,
         prompt_logprobs: _sampling_pb2.PromptLogprobs | None = ...,
         prompt_logprobs_attempts: _builtins.bytes = ...,
+        worker_losses: _abc.Iterable[Global___WorkerLoss] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "finished", b"finished", "first_output_indices", b"first_output_indices", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_logprobs_attempts", b"prompt_logprobs_attempts", "sequence_ids", b"sequence_ids", "started", b"started", "token_ids", b"token_ids", "token_offsets", b"token_offsets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "finished", b"finished", "first_output_indices", b"first_output_indices", "logprobs", b"logprobs", "prompt_logprobs", b"prompt_logprobs", "prompt_logprobs_attempts", b"prompt_logprobs_attempts", "sequence_ids", b"sequence_ids", "started", b"started", "token_ids", b"token_ids", "token_offsets", b"token_offsets", "worker_losses", b"worker_losses"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Frame: _TypeAlias = Frame  # noqa: Y015
+
+@_typing.final
+class WorkerLoss(_message.Message):
+    """A worker group was lost while it computed this sequence, which waits now: for another group of this scheduler, or for the same one to come
+    back. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to another scheduler that has one: it
+    aborts them here and submits them there. If there is none, they stay, and fail only after the scheduler's --worker-timeout.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_ID_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    NUM_LOSSES_FIELD_NUMBER: _builtins.int
+    sequence_id: _builtins.int
+    attempt: _builtins.int
+    num_losses: _builtins.int
+    """Groups lost in a row while they computed it, with no new token in between."""
+    def __init__(
+        self,
+        *,
+        sequence_id: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        num_losses: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "num_losses", b"num_losses", "sequence_id", b"sequence_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerLoss: _TypeAlias = WorkerLoss  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
@@ -451,7 +490,9 @@ class Load(_message.Message):
     num_generation_tokens: _builtins.int
     num_preemptions: _builtins.int
     num_ready_groups: _builtins.int
-    """Worker groups that are claimed now. With none, what is submitted waits for one to come back: others are the better choice."""
+    """Worker groups that are claimed now. With none, what is submitted waits for one to come back: routers prefer schedulers that have some,
+    and move to them what waits here.
+    """
     is_draining: _builtins.bool
     """Takes no new requests, as it is about to stop; those under way go on."""
     num_prefix_cache_queries: _builtins.int

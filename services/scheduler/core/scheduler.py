@@ -76,7 +76,9 @@ class Scheduler:
             message = f"{self.num_waiting} requests are waiting already"
             raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
         self.counters.prompt_tokens += len(request.prompt_token_ids)
-        return self._roster.enqueue(request)
+        sequence = self._roster.enqueue(request)
+        sequence.num_losses = request.num_losses
+        return sequence
 
     def adopt(self, drained: Sequence) -> None:
         """Queues a sequence that another scheduler's `drain` returned, however long the queue is: it was accepted once.
@@ -199,6 +201,10 @@ class Scheduler:
         self._roster.forget_worker()
         self._next_step_id = 1
         return finished
+
+    def lost(self) -> list[Sequence]:
+        """Sequences whose last worker was lost while it computed them, or prepared something for them."""
+        return [sequence for sequence in self._roster.by_key.values() if sequence.num_losses]
 
     def drain(self) -> list[Sequence]:
         """Removes and returns every sequence, in the order of arrival, for another group's scheduler to take."""

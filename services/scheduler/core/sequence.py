@@ -66,6 +66,7 @@ class SequenceRequest:
     stop_token_ids: frozenset[int] = frozenset()  # the model's own end tokens included, unless they are to be ignored
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
     was_accepted: bool = False  # by another scheduler, before: no queue is too long for it
+    num_losses: int = 0  # workers of other schedulers lost in a row while they computed it, since its last token
     choice_index: int = 0
     group: Hashable = None  # other choices of the same request, whose prompt is this one's, have an equal one
     cache_salt: Hashable = ""  # blocks are shared among sequences with equal ones

@@ -209,6 +209,29 @@ def test_work_of_a_lost_scheduler_is_taken_however_long_the_queue() -> None:
     assert core.num_waiting == 2
 
 
+def test_workers_that_a_sequence_lost_elsewhere_count() -> None:
+    core = scheduler()
+    core.submit(request("suspect", num_losses=2))
+    core.submit(request("beside"))
+    assert [sequence.request.key for sequence in core.lost()] == ["suspect"]
+    core.schedule()
+    (end,) = core.reset()
+    assert end.sequence.request.key == "suspect"
+    assert end.failure is not None
+    assert "3 workers in a row" in end.failure.message
+    assert core.num_waiting == 1
+
+
+def test_a_token_clears_the_losses_of_a_sequence() -> None:
+    core = scheduler()
+    core.submit(request("suspect", num_losses=2))
+    answer(core, core.schedule(), 1)
+    assert core.lost() == []
+    core.schedule()
+    assert core.reset() == []
+    assert [sequence.num_losses for sequence in core.lost()] == [1]
+
+
 def test_a_drained_sequence_is_adopted_however_long_the_queue() -> None:
     old, new = scheduler(), scheduler(max_num_queued_reqs=1)
     old.submit(request("a"))

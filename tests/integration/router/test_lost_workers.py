@@ -1,0 +1,239 @@
+"""Schedulers whose last worker is gone: their sequences go on at another scheduler, or wait where there is none.
+
+Real schedulers over fake workers. `worker_timeout` is an hour, so that nothing here can end by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+import pytest
+
+from quire.client import AsyncClient, QuireError
+from quire.scheduler.v1 import scheduler_pb2
+from services.router.main import Router
+from services.scheduler.config import SchedulerConfig
+from shared.grpc_server import GrpcServer
+from tests.fakes.fake_model import expected_output
+from tests.fakes.fake_worker import FakeWorker, start_fake_worker
+from tests.fakes.stack import RunningScheduler, running_router, running_scheduler, talking_worker
+from tests.integration.router.conftest import GREETING, StartRouter, answer_text, fake_scheduler
+from tests.integration.router.fake_scheduler import unpack
+from tests.integration.router.test_recovery import IDS, pausing, read_rest, read_until, stream, text_in
+
+CONFIG = SchedulerConfig(worker_timeout=3600.0)
+NUM_STREAMS = 24
+MAX_TOKENS = 40
+DEADLY = 99
+
+
+@dataclass(slots=True)
+class Stack:
+    """Schedulers with a worker each, and a router over them."""
+
+    directory: Path
+    router: Router
+    client: AsyncClient
+    schedulers: list[RunningScheduler]
+    workers: list[FakeWorker]
+    servers: list[GrpcServer]
+    outputs: dict[int, list[int]] = field(default_factory=dict)
+
+    async def ask(self, index: int) -> list[int]:
+        """One of the streams. Its output is seen while it grows."""
+        output = self.outputs[index] = []
+        prompt = [index + 3, 7]
+        async for delta in self.client.stream_generate(prompt, temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True):
+            output += delta.token_ids
+        return output
+
+    def check(self) -> None:
+        for index, output in self.outputs.items():
+            assert output == expected_output([index + 3, 7], MAX_TOKENS, ()), index
+
+    async def lose_worker(self, index: int) -> None:
+        await self.servers[index].stop(0)
+        await until(lambda: not self.schedulers[index].engines[0].ready.is_set())
+
+    async def bring_worker_back(self, index: int) -> None:
+        self.workers[index].script.gate = None
+        self.servers[index] = await start_fake_worker(self.workers[index], f"unix:{self.directory}/w{index}")
+
+    def open_gates(self) -> None:
+        for worker in self.workers:
+            gate, worker.script.gate = worker.script.gate, None
+            for _ in range(100 if gate is not None else 0):
+                gate.release()  # type: ignore[union-attr]
+
+
+@asynccontextmanager
+async def running(directory: Path, num_schedulers: int) -> AsyncIterator[Stack]:
+    async with AsyncExitStack() as stack:
+        workers = [talking_worker() for _ in range(num_schedulers)]
+        servers, schedulers = [], []
+        for index, worker in enumerate(workers):
+            servers.append(await start_fake_worker(worker, f"unix:{directory}/w{index}"))
+            schedulers.append(
+                await stack.enter_async_context(
+                    running_scheduler(f"unix:{directory}/s{index}", f"unix:{directory}/w{index}", config=CONFIG)
+                )
+            )
+        addresses = [scheduler.address for scheduler in schedulers]
+        router = await stack.enter_async_context(running_router(f"unix:{directory}/r", *addresses))
+        await until(lambda: all(connection.has_workers for connection in router.placement.connections))
+        client = await stack.enter_async_context(AsyncClient(f"unix:{directory}/r", max_retries=0))
+        running = Stack(directory, router, client, schedulers, workers, servers)
+        stack.callback(lambda: [asyncio.ensure_future(server.stop(0)) for server in running.servers])
+        yield running
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - what it looks at belongs to other tasks, which know of no event
+            await asyncio.sleep(0.005)
+
+
+async def streams_under_way(stack: Stack) -> list[asyncio.Task[list[int]]]:
+    """All have begun, none can end before the gates open, and every scheduler has some."""
+    for worker in stack.workers:
+        worker.script.gate = asyncio.Semaphore(0)
+    tasks = [asyncio.create_task(stack.ask(index)) for index in range(NUM_STREAMS)]
+    while not all(stack.outputs.get(index) for index in range(NUM_STREAMS)):
+        for worker in stack.workers:
+            assert worker.script.gate is not None
+            if max(map(len, stack.outputs.values()), default=0) < MAX_TOKENS // 2:
+                worker.script.gate.release()
+        await asyncio.sleep(0.01)
+    assert all(scheduler.num_unfinished for scheduler in stack.schedulers)
+    assert not any(task.done() for task in tasks)
+    return tasks
+
+
+async def test_streams_go_on_at_the_scheduler_that_has_a_worker(tmp_path: Path) -> None:
+    async with running(tmp_path, 2) as stack:
+        tasks = await streams_under_way(stack)
+        num_moved = stack.schedulers[0].num_unfinished
+        await stack.lose_worker(0)
+        await until(lambda: stack.schedulers[0].num_unfinished == 0)
+        assert stack.router.placement.num_resubmissions == num_moved
+        stack.open_gates()
+        await asyncio.gather(*tasks)
+        stack.check()
+
+
+async def test_streams_wait_for_the_worker_where_no_scheduler_has_one(tmp_path: Path) -> None:
+    async with running(tmp_path, 1) as stack:
+        tasks = await streams_under_way(stack)
+        await stack.lose_worker(0)
+        await until(lambda: stack.router.placement.connections[0].lacks_workers)
+        assert stack.schedulers[0].num_unfinished == NUM_STREAMS
+        await stack.bring_worker_back(0)
+        await asyncio.gather(*tasks)
+        stack.check()
+        assert stack.router.placement.num_resubmissions == 0
+
+
+async def test_when_all_workers_are_gone_the_first_that_comes_back_takes_everything(tmp_path: Path) -> None:
+    async with running(tmp_path, 2) as stack:
+        tasks = await streams_under_way(stack)
+        await asyncio.gather(stack.lose_worker(0), stack.lose_worker(1))
+        await until(lambda: all(connection.lacks_workers for connection in stack.router.placement.connections))
+        await stack.bring_worker_back(1)
+        await asyncio.gather(*tasks)
+        stack.check()
+
+
+async def test_of_two_groups_of_one_scheduler_that_die_together_one_comes_back(tmp_path: Path) -> None:
+    """Sequences that wait for the group that stays away go on at the one that is back."""
+    workers = [talking_worker(), talking_worker()]
+    addresses = [f"unix:{tmp_path}/w{index}" for index in range(2)]
+    servers = [await start_fake_worker(worker, address) for worker, address in zip(workers, addresses, strict=True)]
+    async with (
+        running_scheduler(f"unix:{tmp_path}/s0", *addresses, config=CONFIG) as scheduler,
+        running_router(f"unix:{tmp_path}/r", scheduler.address) as router,
+        AsyncClient(f"unix:{tmp_path}/r", max_retries=0) as client,
+    ):
+        engines = scheduler.engines
+        await until(lambda: all(engine.ready.is_set() for engine in engines))
+        stack = Stack(tmp_path, router, client, [scheduler], workers, servers)
+        tasks = await streams_under_way(stack)
+        assert all(engine.num_unfinished for engine in engines)
+        await asyncio.gather(*(server.stop(0) for server in servers))
+        await until(lambda: not any(engine.ready.is_set() for engine in engines))
+        assert engines[1].num_unfinished + engines[0].num_unfinished == NUM_STREAMS
+        back = next(index for index in range(2) if engines[1 - index].num_unfinished)
+        await stack.bring_worker_back(back)
+        await asyncio.gather(*tasks)
+        stack.check()
+        await stack.servers[back].stop(0)
+
+
+async def test_a_sequence_that_three_workers_die_of_fails_wherever_they_were(tmp_path: Path) -> None:
+    async with running(tmp_path, 2) as stack:
+        for worker in stack.workers:
+            worker.script.deadly_token_id = DEADLY
+        epochs = sum(worker.epoch for worker in stack.workers)
+        beside = [asyncio.create_task(stack.ask(index)) for index in range(6)]
+        with pytest.raises(QuireError, match="3 workers in a row were lost") as caught:
+            await stack.client.generate([DEADLY, 7], temperature=0, max_tokens=MAX_TOKENS)
+        assert caught.value.status is grpc.StatusCode.INTERNAL
+        await asyncio.gather(*beside)
+        stack.check()
+        await until(lambda: all(scheduler.engines[0].ready.is_set() for scheduler in stack.schedulers))
+        # Each loss counts once, also where the sequence was moved because of it.
+        assert sum(worker.epoch for worker in stack.workers) - epochs == 3
+
+
+async def test_a_moved_sequence_brings_its_losses_along(start_router: StartRouter) -> None:
+    first, other = fake_scheduler(pausing(4, asyncio.Event())), fake_scheduler()
+    first.load.num_ready_groups = 1
+    api = await start_router(first, other)
+    while not all(connection.load.is_known for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    call = await stream(api, n=2)
+    messages = await read_until(call, 1)
+    (submit,) = first.submits
+    for choice, num_losses in zip(submit.choices, (2, 0), strict=True):
+        loss = scheduler_pb2.WorkerLoss(sequence_id=choice.sequence_id, num_losses=num_losses)
+        await first.send(scheduler_pb2.Frame(worker_losses=[loss] if num_losses else []))
+    # Of an attempt that is over.
+    stale = scheduler_pb2.WorkerLoss(sequence_id=submit.choices[1].sequence_id, attempt=7, num_losses=3)
+    await first.send(scheduler_pb2.Frame(worker_losses=[stale]))
+    first.load.num_ready_groups = 0
+    other.load.num_ready_groups = 1
+    messages += await read_rest(call)
+    assert len(text_in(messages)) == 2 * len(GREETING)
+    (moved,) = other.submits
+    assert [choice.num_worker_losses for choice in moved.choices] == [2, 0]
+    assert [choice.attempt for choice in moved.choices] == [1, 1]
+    assert [choice.was_accepted for choice in moved.choices] == [True, True]
+    assert [unpack(choice.output_token_ids) for choice in moved.choices] == [IDS[:4], IDS[:4]]
+    await first.wait_for(lambda: {choice.sequence_id for choice in submit.choices} <= set(first.aborted))
+
+
+async def test_a_draining_scheduler_and_one_of_another_model_take_nothing_over(start_router: StartRouter) -> None:
+    resume = asyncio.Event()
+    first = fake_scheduler(pausing(4, resume))
+    draining, other_model = fake_scheduler(), fake_scheduler(answer_text("No."), name="other")
+    first.load.num_ready_groups = 1
+    draining.load.is_draining = True
+    api = await start_router(first, draining, other_model)
+    while not all(connection.load.is_known for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    call = await stream(api)
+    messages = await read_until(call, 1)
+    draining.load.num_ready_groups = other_model.load.num_ready_groups = 1
+    first.load.num_ready_groups = 0
+    connections = api.router.placement.connections
+    while not (connections[0].lacks_workers and connections[1].has_workers and connections[2].has_workers):
+        await api.get("GetHealth")
+    resume.set()
+    messages += await read_rest(call)
+    assert text_in(messages) == GREETING
+    assert (len(first.submits), len(draining.submits), len(other_model.submits)) == (1, 0, 0)
+    assert first.aborted == []

@@ -1,8 +1,11 @@
-"""Answers that send nothing for 90 s arrive whole, on every hop, over HTTP and gRPC."""
+"""Answers that send nothing for 90 s arrive whole, on every hop, over HTTP and gRPC; so do those whose worker or
+scheduler is stopped for longer than its peers wait for it. One test, because all of that can wait at the same time.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -16,6 +19,7 @@ import pytest
 from quire.client import AsyncClient
 from quire.client.options import generate_request
 from quire.inference.v1 import inference_pb2_grpc
+from tests.e2e.stopped_parts import stop_parts_under_load
 from tests.fakes.fake_worker import start_fake_worker
 from tests.fakes.stack import running_router, running_scheduler, talking_worker
 from tests.integration.gateway.conftest import start_gateway
@@ -85,18 +89,22 @@ async def pinging_stream(channel: grpc.aio.Channel) -> AsyncIterator[str]:
         yield message.delta.text
 
 
-@pytest.mark.timeout(240)
-async def test_an_answer_may_be_silent_for_90_seconds(short_directory: Path) -> None:
+@pytest.mark.timeout(300)
+async def test_no_silence_costs_an_answer() -> None:
+    with tempfile.TemporaryDirectory(prefix="quire-test-") as directory:
+        await asyncio.gather(keep_answers_silent(Path(directory)), asyncio.to_thread(stop_parts_under_load))
+
+
+async def keep_answers_silent(directory: Path) -> None:
+    """Raises AssertionError if one is cut."""
     worker = talking_worker()
     async with AsyncExitStack() as stack:
-        server = await start_fake_worker(worker, f"unix:{short_directory}/w")
+        server = await start_fake_worker(worker, f"unix:{directory}/w")
         stack.push_async_callback(server.stop, 0)
-        scheduler = await stack.enter_async_context(
-            running_scheduler(f"unix:{short_directory}/s", f"unix:{short_directory}/w")
-        )
-        direct = f"unix:{short_directory}/r"
+        scheduler = await stack.enter_async_context(running_scheduler(f"unix:{directory}/s", f"unix:{directory}/w"))
+        direct = f"unix:{directory}/r"
         router = await stack.enter_async_context(running_router(direct, scheduler.address))
-        gateway = await start_gateway(short_directory, [direct])
+        gateway = await start_gateway(directory, [direct])
         stack.push_async_callback(gateway.stop)
         http = openai.AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0, timeout=300)
         stack.push_async_callback(http.close)

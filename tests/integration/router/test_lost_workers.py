@@ -6,9 +6,13 @@ Real schedulers over fake workers. `worker_timeout` is an hour, so that nothing 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -17,8 +21,9 @@ import pytest
 from quire.client import AsyncClient, QuireError
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.main import Router
+from services.scheduler import worker_link
 from services.scheduler.config import SchedulerConfig
-from shared.grpc_server import GrpcServer
+from shared.grpc_server import CHANNEL_OPTIONS, GrpcServer
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
 from tests.fakes.stack import RunningScheduler, running_router, running_scheduler, talking_worker
@@ -26,6 +31,7 @@ from tests.integration.router.conftest import GREETING, StartRouter, answer_text
 from tests.integration.router.fake_scheduler import unpack
 from tests.integration.router.test_recovery import IDS, pausing, read_rest, read_until, stream, text_in
 
+ROOT = Path(__file__).parents[3]
 CONFIG = SchedulerConfig(worker_timeout=3600.0)
 NUM_STREAMS = 24
 MAX_TOKENS = 40
@@ -98,15 +104,18 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def streams_under_way(stack: Stack) -> list[asyncio.Task[list[int]]]:
-    """All have begun, none can end before the gates open, and every scheduler has some."""
+async def streams_under_way(stack: Stack, step: Callable[[], object] = lambda: None) -> list[asyncio.Task[list[int]]]:
+    """All have begun, none can end before the gates open, and every scheduler has some. `step`: lets a step of a worker
+    through that is not in the stack.
+    """
     for worker in stack.workers:
         worker.script.gate = asyncio.Semaphore(0)
     tasks = [asyncio.create_task(stack.ask(index)) for index in range(NUM_STREAMS)]
     while not all(stack.outputs.get(index) for index in range(NUM_STREAMS)):
-        for worker in stack.workers:
-            assert worker.script.gate is not None
-            if max(map(len, stack.outputs.values()), default=0) < MAX_TOKENS // 2:
+        if max(map(len, stack.outputs.values()), default=0) < MAX_TOKENS // 2:
+            step()
+            for worker in stack.workers:
+                assert worker.script.gate is not None
                 worker.script.gate.release()
         await asyncio.sleep(0.01)
     assert all(scheduler.num_unfinished for scheduler in stack.schedulers)
@@ -171,6 +180,76 @@ async def test_of_two_groups_of_one_scheduler_that_die_together_one_comes_back(t
         await asyncio.gather(*tasks)
         stack.check()
         await stack.servers[back].stop(0)
+
+
+# Each byte of its standard input lets one step through; all of them, once that is closed.
+GATED_WORKER = """
+import asyncio, sys, threading
+from tests.fakes.fake_worker import Script, start_fake_worker
+from tests.fakes.stack import talking_worker
+
+async def main():
+    script = Script(gate=asyncio.Semaphore(0))
+    loop, gate = asyncio.get_running_loop(), script.gate
+
+    def read():
+        while sys.stdin.buffer.read(1):
+            loop.call_soon_threadsafe(gate.release)
+        script.gate = None
+        for _ in range(100):
+            loop.call_soon_threadsafe(gate.release)
+
+    threading.Thread(target=read, daemon=True).start()
+    server = await start_fake_worker(talking_worker(script), sys.argv[1])
+    await server.server.wait_for_termination()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def worker_process(address: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", GATED_WORKER, address], stdin=subprocess.PIPE, cwd=ROOT, bufsize=0
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_streams_of_a_worker_that_stands_still_are_moved_and_it_is_claimed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = dict(CHANNEL_OPTIONS)
+    for name in ("grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"):
+        impatient[name] = 500
+    monkeypatch.setattr(worker_link, "CHANNEL_OPTIONS", list(impatient.items()))
+    async with running(tmp_path, 1) as stack:
+        with worker_process(f"unix:{tmp_path}/stopped") as process:
+            async with running_scheduler(f"unix:{tmp_path}/s1", f"unix:{tmp_path}/stopped", config=CONFIG) as other:
+                schedulers = (stack.schedulers[0].address, other.address)
+                async with (
+                    running_router(f"unix:{tmp_path}/r2", *schedulers) as router,
+                    AsyncClient(f"unix:{tmp_path}/r2", max_retries=0) as client,
+                ):
+                    await until(lambda: all(connection.has_workers for connection in router.placement.connections))
+                    stack.schedulers.append(other)
+                    stack.client = client
+                    assert process.stdin is not None
+                    tasks = await streams_under_way(stack, partial(process.stdin.write, b"."))
+                    num_moved = other.num_unfinished
+                    process.send_signal(signal.SIGSTOP)
+                    await until(lambda: other.num_unfinished == 0)
+                    assert router.placement.num_resubmissions == num_moved
+                    stack.open_gates()
+                    await asyncio.gather(*tasks)
+                    process.stdin.close()
+                    process.send_signal(signal.SIGCONT)
+                    await until(other.engines[0].ready.is_set)
+                    await asyncio.gather(*(stack.ask(NUM_STREAMS + index) for index in range(NUM_STREAMS)))
+                    stack.check()
 
 
 async def test_a_sequence_that_three_workers_die_of_fails_wherever_they_were(tmp_path: Path) -> None:

@@ -111,6 +111,20 @@ class RequestTimer:
         self._metrics.delivery.observe(seconds)
 
     @property
+    def start(self) -> float:
+        """When the request was submitted; seconds, monotonic."""
+        return self._start
+
+    @property
+    def first_token_at(self) -> float | None:
+        """None before there is one."""
+        return self._first if self._num_tokens else None
+
+    @property
+    def last_token_at(self) -> float | None:
+        return max(self._last.values(), default=None)
+
+    @property
     def seconds_to_first_token(self) -> float:
         """0 before there is one."""
         return self._first - self._start if self._num_tokens else 0.0

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
-# Throughput is averaged over this many seconds.
-_WINDOW_SECONDS = 10.0
-_SAMPLE_SECONDS = 0.5
+from shared.throughput import Throughput
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +35,13 @@ class LoadTracker:
         # there, and even before the latter did.
         self._sent = 0
         self._sent_before = 0
-        self._samples: deque[tuple[float, int, int]] = deque()
+        self._throughput = Throughput()
+        self._has_report = False
+
+    @property
+    def has_report(self) -> bool:
+        """Whether `last` is the scheduler's word, not this object's first value."""
+        return self._has_report
 
     @property
     def outstanding_tokens(self) -> int:
@@ -50,16 +53,10 @@ class LoadTracker:
     def report(self, load: Load, now: float) -> None:
         """`now`: seconds on a monotonic clock."""
         self.last = load
+        self._has_report = True
         self._sent_before, self._sent = self._sent, 0
-        samples = self._samples
-        if not samples or now - samples[-1][0] >= _SAMPLE_SECONDS:
-            samples.append((now, load.num_prompt_tokens, load.num_generation_tokens))
-            while now - samples[0][0] > _WINDOW_SECONDS:
-                samples.popleft()
+        self._throughput.observe(now, load.num_prompt_tokens, load.num_generation_tokens)
 
     def throughput(self) -> tuple[float, float]:
         """Prompt and generation tokens per second, lately."""
-        if len(self._samples) < 2:
-            return 0.0, 0.0
-        (start, prompt_before, generation_before), (end, prompt, generation) = self._samples[0], self._samples[-1]
-        return (prompt - prompt_before) / (end - start), (generation - generation_before) / (end - start)
+        return self._throughput.rates()

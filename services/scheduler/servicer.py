@@ -15,6 +15,7 @@ from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.grpc_server import STALLED_PEER_S
 from shared.placement import LOAD_INTERVAL_S
+from shared.throughput import Throughput
 
 from .converters import u32
 from .core.scheduler import RefusedError
@@ -36,6 +37,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._fleet = fleet
         self._sessions: set[RouterSession] = set()
         self._draining = False
+        self.throughput = Throughput()
 
     # -- Calls ---------------------------------------------------------------------------------------------------------
 
@@ -103,6 +105,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             for engine in self._fleet.engines:
                 engine.tick(now)
             load = self.load()
+            self.throughput.observe(now, load.num_prompt_tokens, load.num_generation_tokens)
             for session in self._sessions:
                 session.set_load(load)
 

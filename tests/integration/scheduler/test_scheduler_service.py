@@ -5,6 +5,7 @@ between.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from array import array
 from collections.abc import AsyncIterator, Callable
@@ -21,6 +22,7 @@ from services.scheduler import worker_link
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine import Engine, run_engines
 from services.scheduler.fleet import Fleet
+from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
 from shared.grpc_server import GrpcServer
 from tests.fakes.counting_model import CountingModel
@@ -372,6 +374,25 @@ async def test_the_time_in_the_queue_is_told_with_the_first_token(tmp_path: Path
 
         assert router.started[1].queue_us <= first_at_most * 1e6
         assert router.started[2].queue_us >= second_at_least * 1e6 - 1
+
+
+async def test_metrics_tell_the_tokens_per_second(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeWorker()) as stack:
+        router = await stack.router()
+        metrics = registry(LoadCollector(lambda: "model", stack.servicer.load, stack.servicer.throughput.rates))
+        labels = {"model_name": "model"}
+
+        def rates() -> list[float | None]:
+            names = ("vllm:avg_prompt_throughput_toks_per_s", "vllm:avg_generation_throughput_toks_per_s")
+            return [metrics.get_sample_value(name, labels) for name in names]
+
+        assert rates() == [0, 0]
+        async with asyncio.timeout(90):
+            for sequence_id in itertools.count(1):
+                await router.submit(sequence_id, [1, 2, 3], 5)
+                await router.read_until_finished(sequence_id)
+                if all(rates()):  # after the second sample
+                    break
 
 
 async def test_priority_is_heeded_where_the_policy_says_so(tmp_path: Path) -> None:

@@ -35,6 +35,8 @@ LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "aarch64": {"armv8": ("-march=armv8-a",)},
 }
+# The same processors as Zig names them.
+_ZIG_SPELLINGS = {"-march=x86-64": "-march=x86_64", "-march=armv8-a": "-mcpu=generic"}
 # -ffp-contract=fast fuses multiply-adds the same way in every kernel; without -fno-math-errno sqrtf is a call.
 FLAGS = (
     "-std=gnu11",
@@ -94,7 +96,7 @@ def build(directory: Path = SOURCE_DIRECTORY) -> list[Path]:
         definition = f'-DSOURCE_DIGEST="{source_digest()}"'
         sources = [str(SOURCE_DIRECTORY / name) for name in SOURCES]
         if "ziglang" in compiler:
-            flags = tuple(flag.replace("x86-64", "x86_64") for flag in flags)  # zig's spelling of the same
+            flags = tuple(_ZIG_SPELLINGS.get(flag, flag) for flag in flags)
         command = [*compiler, *FLAGS, *flags, definition, "-o", str(partial), *sources]
         try:
             result = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -105,6 +107,16 @@ def build(directory: Path = SOURCE_DIRECTORY) -> list[Path]:
             partial.unlink(missing_ok=True)
         libraries.append(target)
     return libraries
+
+
+def build_if_older() -> list[Path]:
+    """Compile beside the sources, unless every library is newer than its sources and this file. Raises `BuildError`."""
+    libraries = [SOURCE_DIRECTORY / library_name(level) for level in levels()]
+    sources = [SOURCE_DIRECTORY / name for name in (*HEADERS, *SOURCES, Path(__file__).name)]
+    newest = max(path.stat().st_mtime_ns for path in sources)
+    if all(path.exists() and path.stat().st_mtime_ns > newest for path in libraries):
+        return libraries
+    return build()
 
 
 def main() -> int:

@@ -81,6 +81,12 @@ def test_one_wheel_serves_every_python_and_has_the_kernels(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "training/"))]
 
 
+def test_pythons_that_quire_supports_take_it(wheel: Path, tmp_path: Path) -> None:
+    for version in ("3.11", "3.12"):
+        options = ("--dry-run", "--quiet", "--no-deps", "--no-index", "--target", str(tmp_path))
+        pip("install", *options, "--only-binary", ":all:", "--python-version", version, str(wheel))
+
+
 def test_alone_it_says_what_to_install(run: Run, wheel: Path) -> None:
     assert run("quire", "version").returncode == 0
     assert "serve" in run("quire", "--help").stdout

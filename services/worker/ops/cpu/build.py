@@ -14,7 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SOURCE_DIRECTORY = Path(__file__).parent
@@ -56,10 +56,10 @@ class BuildError(RuntimeError):
     """No compiler, or it refused."""
 
 
-def levels() -> Mapping[str, tuple[str, ...]]:
-    """The levels of this machine's architecture; one generic level where none is known."""
-    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    return LEVELS.get(machine, {"generic": ()})
+def levels(machine: str = "") -> Mapping[str, tuple[str, ...]]:
+    """The levels of an architecture, by default this machine's; one generic level where none is known."""
+    machine = machine or platform.machine()
+    return LEVELS.get({"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine), {"generic": ()})
 
 
 def library_name(level: str) -> str:
@@ -85,19 +85,18 @@ def find_compiler() -> list[str]:
     raise BuildError("no C compiler found (looked for $CC, gcc, clang, cc and the package ziglang)")
 
 
-def build(directory: Path = SOURCE_DIRECTORY) -> list[Path]:
-    """Compile every level into `directory` and return the libraries. Raises `BuildError`."""
-    compiler = find_compiler()
+def build(directory: Path = SOURCE_DIRECTORY, machine: str = "", compiler: Sequence[str] = ()) -> list[Path]:
+    """Compile every level into `directory` and return the libraries. `machine` and `compiler`: for a cross compiler;
+    otherwise those of this machine. Raises `BuildError`."""
+    compiler = compiler or find_compiler()
     directory.mkdir(parents=True, exist_ok=True)
     libraries = []
-    for level, flags in levels().items():
+    for level, flags in levels(machine).items():
         target = directory / library_name(level)
         partial = target.with_suffix(f".{os.getpid()}.partial")  # a running worker keeps the file that it mapped
         definition = f'-DSOURCE_DIGEST="{source_digest()}"'
         sources = [str(SOURCE_DIRECTORY / name) for name in SOURCES]
-        if "ziglang" in compiler:
-            flags = tuple(_ZIG_SPELLINGS.get(flag, flag) for flag in flags)
-        command = [*compiler, *FLAGS, *flags, definition, "-o", str(partial), *sources]
+        command = [*compiler, *FLAGS, *spelled(flags, compiler), definition, "-o", str(partial), *sources]
         try:
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode != 0:
@@ -109,12 +108,16 @@ def build(directory: Path = SOURCE_DIRECTORY) -> list[Path]:
     return libraries
 
 
+def spelled(flags: Sequence[str], compiler: Sequence[str]) -> list[str]:
+    """The flags of a level as this compiler writes them."""
+    return [_ZIG_SPELLINGS.get(flag, flag) if "ziglang" in compiler else flag for flag in flags]
+
+
 def build_if_older() -> list[Path]:
-    """Compile beside the sources, unless every library is newer than its sources and this file. Raises `BuildError`."""
+    """Compile beside the sources, unless every library was made from them and by this file. Raises `BuildError`."""
     libraries = [SOURCE_DIRECTORY / library_name(level) for level in levels()]
-    sources = [SOURCE_DIRECTORY / name for name in (*HEADERS, *SOURCES, Path(__file__).name)]
-    newest = max(path.stat().st_mtime_ns for path in sources)
-    if all(path.exists() and path.stat().st_mtime_ns > newest for path in libraries):
+    own_time, digest = Path(__file__).stat().st_mtime_ns, source_digest().encode()
+    if all(path.exists() and path.stat().st_mtime_ns > own_time and digest in path.read_bytes() for path in libraries):
         return libraries
     return build()
 

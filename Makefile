@@ -5,10 +5,10 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-long clients schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu clean
+.PHONY: help setup demo test test-long clients wheel wheel-fresh aarch64 schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # One stamp per set of extras, remade when the project's metadata changes.
 .venv/local: pyproject.toml constraints.txt $(wildcard services/worker/ops/cpu/*.[ch])
@@ -38,6 +38,27 @@ test: ## everything CI runs
 	touch $@
 
 clients: .venv-clients/made ## make the environment of the clients that tests/e2e/test_clients.py runs
+
+wheel: .venv/dev ## build the wheel, with the CPU kernels in it, in dist/
+	rm -rf build/lib build/bdist.* dist
+	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	@ls dist/*.whl
+
+# PATH has no compiler. It downloads everything, torch too.
+wheel-fresh: wheel ## install the wheel in an empty environment without a compiler, and run its `quire demo`
+	rm -rf build/fresh
+	$(PYTHON) -m venv build/fresh
+	PATH=$(CURDIR)/build/fresh/bin pip install $(PIP_OPTIONS) -c constraints.txt "$$(echo dist/quire-*.whl)[local]"
+	cd build/fresh && PYTHONPATH= PATH=$(CURDIR)/build/fresh/bin quire demo
+
+# Zig's wheel compiles for any processor. QEMU runs the result (Debian, Ubuntu: apt install qemu-user).
+.venv-cross/made:
+	$(PYTHON) -m venv .venv-cross
+	.venv-cross/bin/pip install $(PIP_OPTIONS) ziglang==0.17.1
+	touch $@
+
+aarch64: .venv/dev .venv-cross/made ## compile the CPU kernels for Arm, run them in QEMU, and compare their bits with x86-64's
+	$(BIN)/python -m tests.cross.aarch64 .venv-cross/bin/python -m ziglang cc
 
 schemathesis: .venv/dev ## over 5,000 requests made up from /openapi.json, through Envoy
 	QUIRE_TEST_FACTOR=25 $(BIN)/pytest --timeout 3600 tests/e2e/test_schemathesis.py
@@ -85,4 +106,4 @@ bench-gpu: ## measure a GPU, from a bare source tree; GPU_ARGS='--quantization f
 	PYTHONPATH=$(CURDIR) $(PYTHON) -m benchmarks.gpu all $(GPU_ARGS)
 
 clean: ## remove .venv and what was built
-	rm -rf .venv .venv-proto .venv-clients build
+	rm -rf .venv .venv-proto .venv-clients .venv-cross build dist

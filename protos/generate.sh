@@ -7,7 +7,11 @@ out=${1:-.}
 venv=.venv-proto
 if [ ! -x "$venv/bin/protoc-gen-mypy" ]; then
   "${PYTHON:-python3}" -m venv "$venv"
-  "$venv/bin/pip" install -q grpcio-tools==1.78.0 protobuf==6.33.6 mypy-protobuf==5.1.0 googleapis-common-protos==1.76.0
+  # The versions stand in pyproject.toml, as the extra `proto`.
+  "$venv/bin/python" -c 'import tomllib
+with open("pyproject.toml", "rb") as file:
+    print(*tomllib.load(file)["project"]["optional-dependencies"]["proto"], sep="\n")' > "$venv/requirements.txt"
+  "$venv/bin/pip" install -q -r "$venv/requirements.txt"
 fi
 googleapis=$("$venv/bin/python" -c 'import google.api, pathlib; print(pathlib.Path(google.api.__path__[0]).parents[1])')
 mkdir -p "$out"

@@ -78,7 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         missing = error.name or ""
         if missing.partition(".")[0] in ("quire", "services", "shared", "deploy"):
             raise
-        print(f"quire {name}: {missing} is not installed; try: pip install 'quire[{command.extra}]'", file=sys.stderr)
+        from quire.cli.installation import install_command
+
+        hint = install_command(command.extra)
+        print(f"quire {name}: the package {missing} is missing; install it with: {hint}", file=sys.stderr)
         return 1
     return int(module.main(rest))
 

@@ -31,10 +31,12 @@ from quire.client.results import (
     Model,
     Result,
     Scores,
+    Timings,
     Usage,
     VectorGatherer,
     delta_from_proto,
     model_from_proto,
+    timings_from_proto,
     usage_from_proto,
 )
 from quire.client.retries import Retries
@@ -169,12 +171,13 @@ class AsyncClient:
 
 
 class AsyncStream:
-    """Deltas as they come. Iterate once; `usage` is set when the iteration has ended, and `prompt_token_ids`
-    where they were asked for."""
+    """Deltas as they come. Iterate once; `usage` and `timings` are set when the iteration has ended, and
+    `prompt_token_ids` where they were asked for."""
 
     def __init__(self, start: Callable[[float | None], Any], retries: Retries) -> None:
         self.usage: Usage | None = None
         self.prompt_token_ids: tuple[int, ...] = ()
+        self.timings: Timings | None = None
         self._start = start
         self._retries = retries
         self._call: Any = None
@@ -199,7 +202,7 @@ class AsyncStream:
         gatherer = Gatherer()
         async for delta in self:
             gatherer.add(delta)
-        return gatherer.result(self.usage, self.prompt_token_ids)
+        return gatherer.result(self.usage, self.prompt_token_ids, self.timings)
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         has_begun = False
@@ -211,6 +214,7 @@ class AsyncStream:
                         if message.WhichOneof("event") == "final":
                             self.usage = usage_from_proto(message.final.usage)
                             self.prompt_token_ids = tuple(message.final.prompt_token_ids)
+                            self.timings = timings_from_proto(message.final)
                         else:
                             has_begun = True
                             yield delta_from_proto(message.delta)

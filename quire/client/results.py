@@ -81,6 +81,20 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Timings:
+    """Durations of one request in seconds, all from its submission to a scheduler. None where there was no such
+    moment."""
+
+    # To the first step that a scheduler planned for any choice.
+    queue: float | None
+    # To the first and to the latest token of any choice.
+    first_token: float | None
+    last_token: float | None
+    # To the end of the last choice.
+    total: float
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     text: str
     token_ids: tuple[int, ...]
@@ -102,6 +116,7 @@ class Result:
     usage: Usage
     # Where they were asked for: what was left of the prompt, if it was cut.
     prompt_token_ids: tuple[int, ...] = ()
+    timings: Timings | None = None
 
     @property
     def text(self) -> str:
@@ -171,6 +186,18 @@ def usage_from_proto(message: inference_pb2.Usage) -> Usage:
     return Usage(message.prompt_tokens, message.completion_tokens, message.cached_tokens, message.reasoning_tokens)
 
 
+def timings_from_proto(final: inference_pb2.Final) -> Timings | None:
+    if not final.HasField("timings"):
+        return None
+    message = final.timings
+    return Timings(
+        message.queue_seconds if message.HasField("queue_seconds") else None,
+        message.first_token_seconds if message.HasField("first_token_seconds") else None,
+        message.last_token_seconds if message.HasField("last_token_seconds") else None,
+        message.total_seconds,
+    )
+
+
 @dataclass(slots=True)
 class _Gathered:
     pieces: list[str] = field(default_factory=list)
@@ -211,7 +238,7 @@ class Gatherer:
         choice.prompt_logprobs = choice.prompt_logprobs or delta.prompt_logprobs
         choice.stop_reason = delta.stop_reason
 
-    def result(self, usage: Usage | None, prompt_token_ids: tuple[int, ...]) -> Result:
+    def result(self, usage: Usage | None, prompt_token_ids: tuple[int, ...], timings: Timings | None) -> Result:
         """Raises StreamCutError where some choice, or the usage, is missing."""
         choices = []
         for _, choice in sorted(self._choices.items()):
@@ -231,7 +258,7 @@ class Gatherer:
             )
         if usage is None or not choices:
             raise StreamCutError
-        return Result(tuple(choices), usage, prompt_token_ids)
+        return Result(tuple(choices), usage, prompt_token_ids, timings)
 
 
 @dataclass(frozen=True, slots=True)

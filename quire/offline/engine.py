@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from quire.cli.supervisor import StackError
@@ -25,6 +26,7 @@ from quire.offline.outputs import (
 from quire.offline.pooling_params import PoolingParams
 from quire.offline.prompts import Prompt
 from quire.offline.refusals import name_prompt
+from quire.offline.request_metrics import request_metrics
 from quire.offline.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 
 R = TypeVar("R")
@@ -44,6 +46,9 @@ class Request:
     params: SamplingParams | None
     priority: int
     seed: int | None = None
+    # When the caller asked: seconds since the epoch, and on a monotonic clock.
+    arrival_time: float = field(default_factory=time.time)
+    arrived_at: float = field(default_factory=time.monotonic)
 
     @property
     def num_seqs(self) -> int:
@@ -155,6 +160,7 @@ class Engine:
         options["cache_salt"] = request.prompt.cache_salt or ""
         options["return_prompt_token_ids"] = True
         result: Result = await self._patiently(lambda: self._client.generate(given, **options))
+        seconds = time.monotonic() - request.arrived_at
         choices = best_choices(result.choices, 1 if params is None else params.n)
         prompt_entries = choices[0].prompt_logprobs
         tells_logprobs = params is not None and params.logprobs is not None
@@ -169,6 +175,7 @@ class Engine:
             [_completion(index, choice, params, texts) for index, choice in enumerate(choices)],
             result.usage.cached_tokens,
             None if params is None or params.prompt_logprobs is None else [None, *logprobs_of(prompt_entries, texts)],
+            metrics=request_metrics(request.arrival_time, seconds, result.timings, result.usage.completion_tokens),
         )
 
     async def _embedding(self, request: EmbeddingRequest) -> EmbeddingRequestOutput:

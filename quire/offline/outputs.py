@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from quire.client.results import FinishReason, TokenLogprob
+from quire.offline.request_metrics import RequestMetrics
 
 
 @dataclass(slots=True)
@@ -50,8 +51,8 @@ class RequestOutput:
     # Where they were asked for. Of each of the prompt's tokens, as in CompletionOutput; None for the first.
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     finished: bool = True
-    # vLLM's for what there is not: times of a request, adapters, and prompts of models that encode and decode.
-    metrics: None = None
+    metrics: RequestMetrics | None = None
+    # vLLM's fields for what Quire does not have: adapters, and prompts of models that encode and decode.
     lora_request: None = None
     encoder_prompt: None = None
 

@@ -89,6 +89,17 @@ class Usage:
     seconds_to_first_token: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds from the request's submission. None where there was no such moment."""
+
+    # To the first step that a scheduler planned for any choice.
+    queue: float | None
+    first_token: float | None
+    last_token: float | None
+    total: float
+
+
 class Generator:
     """Starts generations, up to a number at a time."""
 
@@ -155,6 +166,15 @@ class Generation:
             cached_tokens=sum(count or 0 for count in self._cached_tokens),
             seconds_to_first_token=self._timer.seconds_to_first_token,
         )
+
+    @property
+    def timings(self) -> Timings:
+        """So far, as `usage`."""
+        timer = self._timer
+        scheduled = [at for sequence in self._indices if (at := sequence.scheduled_at) is not None]
+        moments = (min(scheduled, default=None), timer.first_token_at, timer.last_token_at)
+        queue, first, last = (None if moment is None else moment - timer.start for moment in moments)
+        return Timings(queue, first, last, time.monotonic() - timer.start)
 
     @property
     def finish_reasons(self) -> list[FinishReason | None]:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass
 
-# Throughput is averaged over this many seconds.
-_WINDOW_SECONDS = 10.0
-_SAMPLE_SECONDS = 0.5
+from shared.throughput import Throughput
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +31,13 @@ class Load:
 class LoadTracker:
     def __init__(self) -> None:
         self.last = Load()
-        # Whether `last` came from the scheduler.
-        self.is_known = False
+        # Whether `last` came from the scheduler, and is not this object's first value.
+        self.has_report = False
         # Tokens sent since the last report, and between the last two: a report may have left before the former arrived
         # there, and even before the latter did.
         self._sent = 0
         self._sent_before = 0
-        self._samples: deque[tuple[float, int, int]] = deque()
+        self._throughput = Throughput()
 
     @property
     def outstanding_tokens(self) -> int:
@@ -52,17 +49,10 @@ class LoadTracker:
     def report(self, load: Load, now: float) -> None:
         """`now`: seconds on a monotonic clock."""
         self.last = load
-        self.is_known = True
+        self.has_report = True
         self._sent_before, self._sent = self._sent, 0
-        samples = self._samples
-        if not samples or now - samples[-1][0] >= _SAMPLE_SECONDS:
-            samples.append((now, load.num_prompt_tokens, load.num_generation_tokens))
-            while now - samples[0][0] > _WINDOW_SECONDS:
-                samples.popleft()
+        self._throughput.observe(now, load.num_prompt_tokens, load.num_generation_tokens)
 
     def throughput(self) -> tuple[float, float]:
         """Prompt and generation tokens per second, lately."""
-        if len(self._samples) < 2:
-            return 0.0, 0.0
-        (start, prompt_before, generation_before), (end, prompt, generation) = self._samples[0], self._samples[-1]
-        return (prompt - prompt_before) / (end - start), (generation - generation_before) / (end - start)
+        return self._throughput.rates()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import logging
-import os
 import signal
 import socket
+import uuid
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +61,11 @@ class Router:
         self._is_draining = False
         self._health_task: asyncio.Task[None] | None = None
         self.ready = asyncio.Event()
+        # Containers may share a host name and a process id.
+        self.id = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.placement = Placement(
             config.scheduler,
-            router_id=f"{socket.gethostname()}-{os.getpid()}",
+            router_id=self.id,
             threads=self._threads,
             scheduler_wait=config.scheduler_wait,
             scheduler_silence=config.scheduler_silence,
@@ -72,7 +74,7 @@ class Router:
         self.metrics = RequestMetrics()
         self.generator = Generator(self.placement, self.metrics, config.max_num_requests)
         self.embedder = Embedder(self.generator, self.metrics)
-        self.collector = RouterCollector(self.metrics, self.placement)
+        self.collector = RouterCollector(self.metrics, self.placement, self.id)
         calls = Calls(config.api_key, self.metrics)
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
@@ -112,7 +114,7 @@ class Router:
             EmbeddingService(self.placement, calls, self.embedder, tracing),
             ScoringService(self.placement, calls, self.embedder, tracing),
             self.metrics,
-            registry_of([self.collector, LoadCollector(self.placement)]),
+            registry_of([self.collector, LoadCollector(self.placement, self.id)]),
             self._threads,
             self._config.max_n,
         )

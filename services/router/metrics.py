@@ -2,6 +2,9 @@
 
 Gauges come from the schedulers' reports, latencies and counts from what this router saw itself. The hot path keeps
 plain numbers; they become Prometheus' when somebody asks. So a router runs without prometheus_client, unscraped.
+
+Behind a gateway, any router may answer a scrape, and each has its own counts. The label `router` keeps their series
+apart, so that no counter falls from one scrape to the next (ADR 19).
 """
 
 from __future__ import annotations
@@ -111,6 +114,20 @@ class RequestTimer:
         self._metrics.delivery.observe(seconds)
 
     @property
+    def start(self) -> float:
+        """When the request was submitted; seconds, monotonic."""
+        return self._start
+
+    @property
+    def first_token_at(self) -> float | None:
+        """None before there is one."""
+        return self._first if self._num_tokens else None
+
+    @property
+    def last_token_at(self) -> float | None:
+        return max(self._last.values(), default=None)
+
+    @property
     def seconds_to_first_token(self) -> float:
         """0 before there is one."""
         return self._first - self._start if self._num_tokens else 0.0
@@ -140,8 +157,9 @@ class LoadCollector:
     metrics have the same, so a router's port leaves them out and nothing is counted twice.
     """
 
-    def __init__(self, placement: Placement) -> None:
+    def __init__(self, placement: Placement, router_id: str) -> None:
         self._placement = placement
+        self._router_id = router_id
 
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -185,24 +203,30 @@ class LoadCollector:
             ("vllm:prefix_cache_hits", "num_prefix_cache_hits", "Tokens found in the prefix cache."),
         )
         for name, field, help_text in counters:
-            # By scheduler: a sum would fall whenever one of them goes.
-            counter = CounterMetricFamily(name, help_text, labels=["model_name", "scheduler"])
+            # By scheduler, because a sum falls when one of them goes; by router, because some hear later than others.
+            counter = CounterMetricFamily(name, help_text, labels=["model_name", "scheduler", "router"])
             for model, connections in by_model.items():
                 for connection in connections:
-                    counter.add_metric([model, connection.address], getattr(connection.load.last, field))
+                    if connection.load.has_report:
+                        labels = [model, connection.address, self._router_id]
+                        counter.add_metric(labels, getattr(connection.load.last, field))
             yield counter
 
 
 class RouterCollector:
-    """What this router has seen itself."""
+    """What this router has seen itself. Every sample has the label `router`."""
 
-    def __init__(self, requests: RequestMetrics, placement: Placement) -> None:
+    def __init__(self, requests: RequestMetrics, placement: Placement, router_id: str) -> None:
         self._requests = requests
         self._placement = placement
+        self._router_id = router_id
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._latencies()
-        yield from self._counts()
+        for metric in (*self._latencies(), *self._counts()):
+            metric.samples = [
+                sample._replace(labels={**sample.labels, "router": self._router_id}) for sample in metric.samples
+            ]
+            yield metric
 
     def _latencies(self) -> Iterator[Metric]:
         from prometheus_client.core import HistogramMetricFamily

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from collections import deque
 from collections.abc import Sequence as SequenceOf
 from typing import Protocol
@@ -111,7 +112,7 @@ class SchedulerConnection:
     @property
     def lacks_workers(self) -> bool:
         """Whether it has said that it holds none."""
-        return self.load.is_known and not self.has_workers
+        return self.load.has_report and not self.has_workers
 
     @property
     def num_sequences(self) -> int:
@@ -128,6 +129,7 @@ class SchedulerConnection:
         for sequence, sequence_id in zip(sequences, sequence_ids, strict=True):
             sequence.connection = self
             sequence.sequence_id = sequence_id
+            sequence.submitted_at = time.monotonic()
             self._sequences[sequence_id] = sequence
         now = asyncio.get_running_loop().time()
         self._outbox.extend(converters.submits_to_proto(submission, sequences, now))
@@ -284,6 +286,8 @@ class SchedulerConnection:
             sequence = sequences.get(started.sequence_id)
             if sequence is not None and sequence.attempt == started.attempt:
                 sequence.num_cached_tokens = started.num_cached_tokens
+                if sequence.scheduled_at is None and started.HasField("queue_us"):
+                    sequence.scheduled_at = sequence.submitted_at + started.queue_us / 1e6
         if frame.HasField("prompt_logprobs"):
             self._apply_prompt_logprobs(frame)
         for row in converters.frame_rows(frame):

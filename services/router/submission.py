@@ -116,8 +116,10 @@ class Sequence:
         "num_losses",
         "num_tokens_at_loss",
         "output_token_ids",
+        "scheduled_at",
         "sequence_id",
         "submission",
+        "submitted_at",
         "was_accepted",
     )
 
@@ -133,6 +135,9 @@ class Sequence:
         # float32, little-endian, of a submission with `pooling`, once it has finished.
         self.embedding = b""
         self.num_cached_tokens = 0
+        # When it was last submitted to a scheduler, and when a scheduler first planned it; seconds, monotonic.
+        self.submitted_at = 0.0
+        self.scheduled_at: float | None = None
         self.attempt = 0
         # Where it runs now, under which name; None while it waits for a scheduler, and once it is over.
         self.connection: SchedulerConnection | None = None

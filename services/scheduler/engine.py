@@ -237,7 +237,12 @@ class Engine:
                 self._link.prepare(preparation)
             if plan is None:
                 return
-            self._sent_at.append(time.monotonic())
+            now = time.monotonic()
+            for new in plan.new_sequences:
+                owner = new.sequence.request.key
+                assert isinstance(owner, Owner)
+                owner.queue_timer.stop(now)
+            self._sent_at.append(now)
             self._link.send(plan)
 
     def _prepared(self, message: worker_pb2.GrammarPrepared) -> None:

@@ -46,9 +46,11 @@ class FrameBuilder:
     def __bool__(self) -> bool:
         return bool(self._sequence_ids or self._started or self._finished or self._worker_losses)
 
-    def add_started(self, sequence_id: int, attempt: int, num_cached_tokens: int) -> None:
+    def add_started(self, sequence_id: int, attempt: int, num_cached_tokens: int, queue_us: int | None) -> None:
         self._started.append(
-            scheduler_pb2.Started(sequence_id=sequence_id, attempt=attempt, num_cached_tokens=num_cached_tokens)
+            scheduler_pb2.Started(
+                sequence_id=sequence_id, attempt=attempt, num_cached_tokens=num_cached_tokens, queue_us=queue_us
+            )
         )
 
     def add_worker_loss(self, sequence_id: int, attempt: int, num_losses: int) -> None:

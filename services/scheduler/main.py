@@ -65,7 +65,9 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     addresses = await server.start(config.listen)
     if config.metrics_port is not None:
-        collector = LoadCollector(lambda: fleet.model.info.name if fleet.model.is_known else "", servicer.load)
+        collector = LoadCollector(
+            lambda: fleet.model.info.name if fleet.model.is_known else "", servicer.load, servicer.throughput.rates
+        )
         start_metrics_server(config.metrics_host, config.metrics_port, registry(collector))
     status.starting("waiting for a worker")
     background = [

@@ -16,14 +16,22 @@ class LoadCollector:
     count.
     """
 
-    def __init__(self, model_name: Callable[[], str], load: Callable[[], scheduler_pb2.Load]) -> None:
+    def __init__(
+        self,
+        model_name: Callable[[], str],
+        load: Callable[[], scheduler_pb2.Load],
+        throughput: Callable[[], tuple[float, float]],
+    ) -> None:
+        """`throughput`: prompt and generated tokens per second, lately."""
         self._model_name = model_name
         self._load = load
+        self._throughput = throughput
 
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         load = self._load()
+        prompt_rate, generation_rate = self._throughput()
         usage = load.num_used_blocks / max(1, load.num_blocks)
         host_usage = load.num_used_host_blocks / max(1, load.num_host_blocks)
         gauges = {
@@ -32,6 +40,11 @@ class LoadCollector:
             "vllm:kv_cache_usage_perc": (usage, "Fraction of KV blocks in use, 0 to 1."),
             "vllm:gpu_cache_usage_perc": (usage, "Fraction of KV blocks in use, 0 to 1 (older name)."),
             "vllm:cpu_cache_usage_perc": (host_usage, "Used fraction of the swap space, 0 to 1."),
+            "vllm:avg_prompt_throughput_toks_per_s": (prompt_rate, "Prompt tokens per second, over the last 10 s."),
+            "vllm:avg_generation_throughput_toks_per_s": (
+                generation_rate,
+                "Generated tokens per second, over the last 10 s.",
+            ),
         }
         labels = [self._model_name()]
         for name, (value, help_text) in gauges.items():

@@ -16,6 +16,7 @@ from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.grpc_server import STALLED_PEER_S
 from shared.malformed import MalformedRequestError
 from shared.placement import LOAD_INTERVAL_S
+from shared.throughput import Throughput
 
 from .converters import u32
 from .core.scheduler import RefusedError
@@ -40,6 +41,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._fleet = fleet
         self._sessions: set[RouterSession] = set()
         self._draining = False
+        self.throughput = Throughput()
 
     # -- Calls ---------------------------------------------------------------------------------------------------------
 
@@ -107,6 +109,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             for engine in self._fleet.engines:
                 engine.tick(now)
             load = self.load()
+            self.throughput.observe(now, load.num_prompt_tokens, load.num_generation_tokens)
             for session in self._sessions:
                 session.set_load(load)
 

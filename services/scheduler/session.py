@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import NamedTuple
 
 from quire.inference.v1 import model_pb2
@@ -15,6 +16,21 @@ from .frame import FrameBuilder
 from .prompt_frames import PromptFrames
 
 
+class QueueTimer:
+    """Measures how long a sequence waits for its first step."""
+
+    __slots__ = ("_start", "queue_us")
+
+    def __init__(self) -> None:
+        self._start = time.monotonic()
+        self.queue_us: int | None = None
+
+    def stop(self, now: float) -> None:
+        """Stops at the first call. A preempted sequence starts again, and is not new to the queue then."""
+        if self.queue_us is None:
+            self.queue_us = int((now - self._start) * 1e6)
+
+
 class Owner(NamedTuple):
     """The core's key of a sequence: whose it is, and by what name."""
 
@@ -22,6 +38,7 @@ class Owner(NamedTuple):
     sequence_id: int
     attempt: int
     request_id: str  # the client's or the router's; for logs and traces
+    queue_timer: QueueTimer
 
 
 class RouterSession:
@@ -45,7 +62,7 @@ class RouterSession:
 
     def add_owner(self, sequence_id: int, attempt: int, request_id: str = "") -> Owner:
         """Names a sequence. A resubmission under the same id takes the place of the attempt before it."""
-        owner = Owner(self, sequence_id, attempt, request_id)
+        owner = Owner(self, sequence_id, attempt, request_id, QueueTimer())
         self.owners[sequence_id] = owner
         return owner
 
@@ -58,7 +75,7 @@ class RouterSession:
         self._news.set()
 
     def add_started(self, owner: Owner, num_cached_tokens: int) -> None:
-        self._frame.add_started(owner.sequence_id, owner.attempt, num_cached_tokens)
+        self._frame.add_started(owner.sequence_id, owner.attempt, num_cached_tokens, owner.queue_timer.queue_us)
         self._news.set()
 
     def add_worker_loss(self, owner: Owner, num_losses: int) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -178,6 +179,25 @@ def test_outputs_have_vllms_shape(llm: LLM) -> None:
     assert (first.finish_reason, first.stop_reason) == ("length", None)
 
 
+def test_metrics_tell_when_things_happened(llm: LLM) -> None:
+    before = time.time()
+    outputs = llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+    after = time.time()
+
+    for output in outputs:
+        times = output.metrics
+        assert times is not None
+        assert times.first_scheduled_time is not None
+        assert times.first_token_time is not None
+        assert times.last_token_time is not None
+        # Two clocks may differ by a little.
+        assert before - 0.01 <= times.arrival_time <= times.first_scheduled_time <= times.first_token_time
+        assert times.first_token_time < times.last_token_time <= times.finished_time <= after + 0.01
+        assert times.time_in_queue == times.first_scheduled_time - times.arrival_time
+        assert times.first_token_latency == times.first_token_time - times.arrival_time
+        assert times.num_generation_tokens == len(output.outputs[0].token_ids)
+
+
 def test_a_prompt_as_text_and_as_its_token_ids_is_the_same(llm: LLM) -> None:
     (by_text,) = llm.generate(PROMPTS[0], GREEDY, use_tqdm=False)
     (by_ids,) = llm.generate(by_text.prompt_token_ids, GREEDY, use_tqdm=False)
@@ -328,7 +348,7 @@ def test_the_models_tokenizer_and_defaults(llm: LLM) -> None:
     (answer,) = llm.chat([{"role": "user", "content": "What is 7 plus 5?"}], GREEDY, use_tqdm=False)[0].outputs
     assert answer.text == tokenizer.decode(answer.token_ids, skip_special_tokens=True)
     assert llm.get_tokenizer() is tokenizer
-    assert (output.metrics, output.lora_request, output.encoder_prompt) == (None, None, None)
+    assert (output.lora_request, output.encoder_prompt) == (None, None)
 
     params = llm.get_default_sampling_params()
     params.max_tokens = 3
@@ -402,6 +422,44 @@ def test_several_at_once_and_a_closed_one(llm: LLM) -> None:
 def test_a_stack_that_cannot_start_is_told_in_the_parts_words() -> None:
     with pytest.raises(StackError, match=r"^worker failed: there is no directory /nowhere$"):
         LLM("/nowhere")
+
+
+# vLLM's quick start; only the import and the model differ.
+QUICK_START = f"""
+from quire import LLM, SamplingParams
+
+prompts = [
+    "Hello, my name is",
+    "The president of the United States is",
+    "The capital of France is",
+    "The future of AI is",
+]
+sampling_params = SamplingParams(temperature=0.8, top_p=0.95)
+
+llm = LLM(model={str(CHAT_MODEL)!r})
+
+outputs = llm.generate(prompts, sampling_params)
+
+for output in outputs:
+    prompt = output.prompt
+    generated_text = output.outputs[0].text
+    print(f"Prompt: {{prompt!r}}, Generated text: {{generated_text!r}}")
+    print(f"Tokens/s: {{len(output.outputs[0].token_ids) / output.metrics.finished_time}}")
+"""
+
+
+def test_vllms_quick_start_runs(tmp_path: Path) -> None:
+    (tmp_path / "quick_start.py").write_text(QUICK_START)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        [sys.executable, "quick_start.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+    )
+
+    assert run.returncode == 0, run.stderr
+    assert re.findall("^Prompt: '(Hello|The president|The capital|The future)", run.stdout, re.MULTILINE) == [
+        "Hello", "The president", "The capital", "The future",
+    ]  # fmt: skip
+    assert run.stdout.count("Tokens/s: ") == 4
 
 
 PROGRAM = """

@@ -669,25 +669,76 @@ class Final(_message.Message):
 
     USAGE_FIELD_NUMBER: _builtins.int
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    TIMINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def usage(self) -> Global___Usage: ...
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Of Generate and Chat, where they were asked for: what was left of the prompt, if it was cut."""
 
+    @_builtins.property
+    def timings(self) -> Global___Timings:
+        """Of Generate and Chat."""
+
     def __init__(
         self,
         *,
         usage: Global___Usage | None = ...,
         prompt_token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        timings: Global___Timings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt_token_ids", b"prompt_token_ids", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt_token_ids", b"prompt_token_ids", "timings", b"timings", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Final: _TypeAlias = Final  # noqa: Y015
+
+@_typing.final
+class Timings(_message.Message):
+    """Durations of one request, in seconds. All of them begin when the router submits the request, with its prompt in token ids."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    QUEUE_SECONDS_FIELD_NUMBER: _builtins.int
+    FIRST_TOKEN_SECONDS_FIELD_NUMBER: _builtins.int
+    LAST_TOKEN_SECONDS_FIELD_NUMBER: _builtins.int
+    TOTAL_SECONDS_FIELD_NUMBER: _builtins.int
+    queue_seconds: _builtins.float
+    """To the first step that a scheduler planned for any choice. Unset where the scheduler does not tell it."""
+    first_token_seconds: _builtins.float
+    """To the first token of any choice. Unset where there was no token."""
+    last_token_seconds: _builtins.float
+    """To the latest token of any choice. Unset where there was no token."""
+    total_seconds: _builtins.float
+    """To the end of the last choice."""
+    def __init__(
+        self,
+        *,
+        queue_seconds: _builtins.float | None = ...,
+        first_token_seconds: _builtins.float | None = ...,
+        last_token_seconds: _builtins.float | None = ...,
+        total_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_first_token_seconds", b"_first_token_seconds", "_last_token_seconds", b"_last_token_seconds", "_queue_seconds", b"_queue_seconds", "first_token_seconds", b"first_token_seconds", "last_token_seconds", b"last_token_seconds", "queue_seconds", b"queue_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_first_token_seconds", b"_first_token_seconds", "_last_token_seconds", b"_last_token_seconds", "_queue_seconds", b"_queue_seconds", "first_token_seconds", b"first_token_seconds", "last_token_seconds", b"last_token_seconds", "queue_seconds", b"queue_seconds", "total_seconds", b"total_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__first_token_seconds: _TypeAlias = _typing.Literal["first_token_seconds"]  # noqa: Y015
+    _WhichOneofArgType__first_token_seconds: _TypeAlias = _typing.Literal["_first_token_seconds", b"_first_token_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__last_token_seconds: _TypeAlias = _typing.Literal["last_token_seconds"]  # noqa: Y015
+    _WhichOneofArgType__last_token_seconds: _TypeAlias = _typing.Literal["_last_token_seconds", b"_last_token_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__queue_seconds: _TypeAlias = _typing.Literal["queue_seconds"]  # noqa: Y015
+    _WhichOneofArgType__queue_seconds: _TypeAlias = _typing.Literal["_queue_seconds", b"_queue_seconds"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__first_token_seconds) -> _WhichOneofReturnType__first_token_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__last_token_seconds) -> _WhichOneofReturnType__last_token_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_seconds) -> _WhichOneofReturnType__queue_seconds | None: ...
+
+Global___Timings: _TypeAlias = Timings  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):

@@ -374,22 +374,28 @@ class Started(_message.Message):
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    QUEUE_US_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
     attempt: _builtins.int
     num_cached_tokens: _builtins.int
     """Prompt tokens whose keys and values were found instead of computed."""
+    queue_us: _builtins.int
+    """Microseconds from the arrival of this attempt at the scheduler to the first plan that had a part of it."""
     def __init__(
         self,
         *,
         sequence_id: _builtins.int = ...,
         attempt: _builtins.int = ...,
         num_cached_tokens: _builtins.int = ...,
+        queue_us: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_queue_us", b"_queue_us", "queue_us", b"queue_us"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "num_cached_tokens", b"num_cached_tokens", "sequence_id", b"sequence_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_queue_us", b"_queue_us", "attempt", b"attempt", "num_cached_tokens", b"num_cached_tokens", "queue_us", b"queue_us", "sequence_id", b"sequence_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__queue_us: _TypeAlias = _typing.Literal["queue_us"]  # noqa: Y015
+    _WhichOneofArgType__queue_us: _TypeAlias = _typing.Literal["_queue_us", b"_queue_us"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__queue_us) -> _WhichOneofReturnType__queue_us | None: ...
 
 Global___Started: _TypeAlias = Started  # noqa: Y015
 

@@ -9,7 +9,7 @@ from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
 from services.router.chat.message import EndReason, MessageDelta
 from services.router.converters import sampling_from_proto, stop_from_proto
 from services.router.errors import invalid
-from services.router.generation import ChoiceDelta, Usage
+from services.router.generation import ChoiceDelta, Timings, Usage
 from services.router.options import GenerationOptions
 from services.router.sampling import check_ranges, check_stop_strings
 from services.router.structure import Structure, StructureKind
@@ -119,8 +119,23 @@ def delta_to_proto(delta: ChoiceDelta, prompt_token_ids: list[int]) -> inference
     return message
 
 
-def final_to_proto(usage: Usage, prompt_token_ids: Sequence[int] = ()) -> inference_pb2.Final:
-    return inference_pb2.Final(usage=usage_to_proto(usage), prompt_token_ids=prompt_token_ids)
+def final_to_proto(
+    usage: Usage, prompt_token_ids: Sequence[int] = (), timings: Timings | None = None
+) -> inference_pb2.Final:
+    return inference_pb2.Final(
+        usage=usage_to_proto(usage),
+        prompt_token_ids=prompt_token_ids,
+        timings=None if timings is None else _timings_to_proto(timings),
+    )
+
+
+def _timings_to_proto(timings: Timings) -> inference_pb2.Timings:
+    return inference_pb2.Timings(
+        queue_seconds=timings.queue,
+        first_token_seconds=timings.first_token,
+        last_token_seconds=timings.last_token,
+        total_seconds=timings.total,
+    )
 
 
 def usage_to_proto(usage: Usage) -> inference_pb2.Usage:

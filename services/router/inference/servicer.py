@@ -170,7 +170,7 @@ class InferenceServicer:
                     message = delta_to_proto(delta, request.prompts[0])
                     await self.calls.write(context, inference_pb2.GenerateResponse(delta=message))
             span.ended(generation)
-            final = final_to_proto(generation.usage, told)
+            final = final_to_proto(generation.usage, told, generation.timings)
             await self.calls.write(context, inference_pb2.GenerateResponse(final=final))
 
     async def _chat(
@@ -189,7 +189,7 @@ class InferenceServicer:
                     message = chat_delta_to_proto(parsed, delta, request.prompts[0])
                     await self.calls.write(context, inference_pb2.ChatResponse(delta=message))
             span.ended(generation)
-            final = final_to_proto(with_reasoning(generation.usage, parsers), told)
+            final = final_to_proto(with_reasoning(generation.usage, parsers), told, generation.timings)
             await self.calls.write(context, inference_pb2.ChatResponse(final=final))
 
 

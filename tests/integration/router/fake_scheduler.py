@@ -35,6 +35,7 @@ class Answer:
     reason: sampling_pb2.FinishReason.ValueType = sampling_pb2.FINISH_REASON_STOP
     error: scheduler_pb2.Error | None = None
     num_cached_tokens: int = 4
+    queue_us: int | None = None
     tokens_per_frame: int = 1
     # Tokens after which the sequence says nothing more until `resume` is set.
     pause_after: int | None = None
@@ -196,7 +197,10 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
                 end = min(end, max(answer.pause_after, position + 1))
             frame = frame_of(choice, position, answer.token_ids[position:end])
             frame.started.add(
-                sequence_id=choice.sequence_id, attempt=choice.attempt, num_cached_tokens=answer.num_cached_tokens
+                sequence_id=choice.sequence_id,
+                attempt=choice.attempt,
+                num_cached_tokens=answer.num_cached_tokens,
+                queue_us=answer.queue_us,
             )
             if submit.sampling.HasField("logprobs"):
                 frame.logprobs.CopyFrom(_logprobs(answer.token_ids[position:end], submit.sampling.logprobs))

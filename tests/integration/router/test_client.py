@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from quire import AsyncClient, Client, QuireError, StreamCutError
-from quire.client import Delta, Result
+from quire.client import Delta, Result, Timings
 from quire.inference.v1 import inference_pb2, sampling_pb2
 from tests.integration.router.conftest import GREETING, MODEL, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer
@@ -20,7 +20,13 @@ DELTA = inference_pb2.GenerateResponse(delta=inference_pb2.Delta(text="Hi", toke
 LAST = inference_pb2.GenerateResponse(
     delta=inference_pb2.Delta(text="!", token_ids=[2], finish_reason=sampling_pb2.FINISH_REASON_STOP)
 )
-FINAL = inference_pb2.GenerateResponse(final=inference_pb2.Final(usage=inference_pb2.Usage(completion_tokens=2)))
+FINAL = inference_pb2.GenerateResponse(
+    final=inference_pb2.Final(
+        usage=inference_pb2.Usage(completion_tokens=2),
+        timings=inference_pb2.Timings(queue_seconds=0.5, first_token_seconds=1, total_seconds=2),
+    )
+)
+TIMINGS = Timings(queue=0.5, first_token=1.0, last_token=None, total=2.0)
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 
@@ -71,6 +77,7 @@ async def generate_in_thread(address: str) -> list[Delta]:
         with Client(address) as client, client.stream_generate("x") as stream:
             deltas = list(stream)
             assert stream.usage is not None
+            assert stream.timings == TIMINGS
             return deltas
 
     return await asyncio.to_thread(run)
@@ -80,6 +87,7 @@ async def generate_on_the_loop(address: str) -> list[Delta]:
     async with AsyncClient(address) as client, client.stream_generate("x") as stream:
         deltas = [delta async for delta in stream]
         assert stream.usage is not None
+        assert stream.timings == TIMINGS
         return deltas
 
 

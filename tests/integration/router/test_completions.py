@@ -142,6 +142,8 @@ async def test_metrics_have_vllm_s_names(start_router: StartRouter) -> None:
     assert reply.content_type.startswith("text/plain; version=0.0.4")
     text = reply.messages[0].decode()
     label = f'{{model_name="{MODEL}"}}'
+    router = f'router="{api.router.id}"'
+    own = f'{{model_name="{MODEL}",{router}}}'
     generated = len(byte_level().encode(GREETING).ids) + 1 + 16
     for line in (
         f"vllm:num_requests_running{label} 3.0",
@@ -151,18 +153,18 @@ async def test_metrics_have_vllm_s_names(start_router: StartRouter) -> None:
         f"vllm:cpu_cache_usage_perc{label} 0.75",
         f"vllm:avg_generation_throughput_toks_per_s{label} ",
         f"vllm:avg_prompt_throughput_toks_per_s{label} ",
-        f'vllm:num_preemptions_total{{model_name="{MODEL}",scheduler="{scheduler.address}"}} 0.0',
-        f"vllm:generation_tokens_total{label} {generated}.0",
-        f'vllm:request_success_total{{finished_reason="stop",model_name="{MODEL}"}} 1.0',
-        f'vllm:request_success_total{{finished_reason="length",model_name="{MODEL}"}} 1.0',
-        f"vllm:time_to_first_token_seconds_count{label} 2.0",
-        f"vllm:e2e_request_latency_seconds_count{label} 2.0",
-        f"vllm:time_per_output_token_seconds_count{label} ",
-        f"vllm:inter_token_latency_seconds_count{label} ",
-        f"quire:delivery_seconds_count{label} ",
-        "quire:schedulers_ready 1.0",
-        'quire:ignored_fields_total{method="completions"} 1.0',
-        'quire:request_errors_total{status="invalid_argument"} 1.0',
+        f'vllm:num_preemptions_total{{model_name="{MODEL}",{router},scheduler="{scheduler.address}"}} 0.0',
+        f"vllm:generation_tokens_total{own} {generated}.0",
+        f'vllm:request_success_total{{finished_reason="stop",model_name="{MODEL}",{router}}} 1.0',
+        f'vllm:request_success_total{{finished_reason="length",model_name="{MODEL}",{router}}} 1.0',
+        f"vllm:time_to_first_token_seconds_count{own} 2.0",
+        f"vllm:e2e_request_latency_seconds_count{own} 2.0",
+        f"vllm:time_per_output_token_seconds_count{own} ",
+        f"vllm:inter_token_latency_seconds_count{own} ",
+        f"quire:delivery_seconds_count{own} ",
+        f"quire:schedulers_ready{{{router}}} 1.0",
+        f'quire:ignored_fields_total{{method="completions",{router}}} 1.0',
+        f'quire:request_errors_total{{{router},status="invalid_argument"}} 1.0',
     ):
         assert any(line in found or line == found for found in _normalized(text)), line
 

@@ -309,9 +309,10 @@ async def test_metrics_count_inputs_and_their_tokens(start_router: StartRouter) 
     api = await start_router(embedding_scheduler())
     await api.post("CreateEmbedding", {"input": [[1, 2, 3], [4]], "unheard_of": 1})
     lines = (await api.get("GetMetrics")).messages[0].decode().splitlines()
-    assert f'vllm:prompt_tokens_total{{model_name="{MODEL}"}} 4.0' in lines
-    assert f'vllm:request_success_total{{finished_reason="stop",model_name="{MODEL}"}} 2.0' in lines
-    assert 'quire:ignored_fields_total{method="embeddings"} 1.0' in lines
+    router = f'router="{api.router.id}"'
+    assert f'vllm:prompt_tokens_total{{model_name="{MODEL}",{router}}} 4.0' in lines
+    assert f'vllm:request_success_total{{finished_reason="stop",model_name="{MODEL}",{router}}} 2.0' in lines
+    assert f'quire:ignored_fields_total{{method="embeddings",{router}}} 1.0' in lines
 
 
 async def test_replies_are_as_openai_s_document_says(start_router: StartRouter, openai_document: Any) -> None:

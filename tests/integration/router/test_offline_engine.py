@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -18,7 +19,7 @@ from quire.offline.engine import EmbeddingRequest, Engine, Request
 from quire.offline.outputs import Logprob
 from quire.offline.prompts import Message, Prompt, PromptLike, parse_prompts
 from tests.integration.router.conftest import GREETING, StartRouter, answer_text, fake_scheduler
-from tests.integration.router.fake_scheduler import unpack
+from tests.integration.router.fake_scheduler import Answer, unpack
 from tests.integration.router.small_tokenizers import byte_level
 from tests.integration.router.test_client import DELTA, FINAL, LAST, UNAVAILABLE, ScriptedService
 from tests.integration.router.test_embeddings import embedding_scheduler, expected
@@ -102,6 +103,26 @@ async def test_prompts_log_probabilities_are_as_over_http(start_router: StartRou
         assert next(iter(entry)) == token_id
     (other,) = await ask(Engine(api.address, None, 3, there), requests(Prompt(text="x"), params=SamplingParams()))
     assert other.prompt_logprobs is None
+
+
+async def test_the_routers_durations_become_moments(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler()
+    before = time.monotonic()
+    api = await start_router(scheduler)
+    scheduler.script = lambda _, choice: Answer([5, 6, 7], queue_us=60_000_000 if choice.choice_index else 30_000_000)
+    asked = requests(SOME_IDS, params=SamplingParams(n=2))
+    (output,) = await ask(Engine(api.address, None, 3, there), asked)
+    seconds = time.monotonic() - before
+
+    times = output.metrics
+    assert times is not None
+    assert times.arrival_time == asked[0].arrival_time
+    # The choice that was scheduled first counts.
+    assert times.time_in_queue is not None
+    assert 30 <= times.time_in_queue <= 30 + seconds
+    assert times.first_token_time is not None
+    assert times.arrival_time <= times.first_token_time <= times.finished_time
+    assert times.num_generation_tokens == 6
 
 
 async def test_a_request_may_bring_the_seed_that_its_parameters_lack(start_router: StartRouter) -> None:

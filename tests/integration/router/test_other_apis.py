@@ -141,7 +141,7 @@ async def test_unknown_fields_are_counted_by_method(start_router: StartRouter) -
     await post(api, "CreateResponse", RESPONSE | {"foo": 1})
     text = (await api.get("GetMetrics")).messages[0].decode()
     for method, count in (("messages", 1), ("ollama.chat", 2), ("responses", 1)):
-        assert f'quire:ignored_fields_total{{method="{method}"}} {count}.0' in text
+        assert f'quire:ignored_fields_total{{method="{method}",router="{api.router.id}"}} {count}.0' in text
 
 
 async def test_errors_have_each_api_s_shape(start_router: StartRouter) -> None:

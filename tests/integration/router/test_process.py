@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import sys
@@ -69,7 +70,9 @@ async def test_it_starts_serves_drains_and_exits(tmp_path: Path) -> None:
         first = await call.read()
         url = f"http://127.0.0.1:{argv[-1]}/metrics"
         metrics = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
-        assert 'vllm:prompt_tokens_total{model_name="test-model"} 1.0' in metrics
+        assert re.search(
+            r'^vllm:prompt_tokens_total\{model_name="test-model",router="[^"]+"\} 1\.0$', metrics, re.MULTILINE
+        )
         process.send_signal(signal.SIGTERM)
         # What is in progress finishes.
         resume.set()

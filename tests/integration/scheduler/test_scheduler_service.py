@@ -5,6 +5,8 @@ between.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 from array import array
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -20,6 +22,7 @@ from services.scheduler import worker_link
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.engine import Engine, run_engines
 from services.scheduler.fleet import Fleet
+from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
 from shared.grpc_server import GrpcServer
 from tests.fakes.counting_model import CountingModel
@@ -347,6 +350,49 @@ async def test_what_was_found_in_the_cache_is_told_and_a_reset_forgets_it(tmp_pa
         assert [router.started[sequence_id].num_cached_tokens for sequence_id in (1, 2, 3)] == [0, 48, 0]
         load = (await stack.stats()).load
         assert (load.num_prefix_cache_queries, load.num_prefix_cache_hits) == (150, 48)
+
+
+async def test_the_time_in_the_queue_is_told_with_the_first_token(tmp_path: Path) -> None:
+    gate = asyncio.Semaphore(0)
+    worker = FakeWorker(script=Script(gate=gate))
+    async with running(tmp_path, worker, config=SchedulerConfig(max_num_seqs=1)) as stack:
+        router = await stack.router()
+        start = time.monotonic()
+        await router.submit(1, [1, 2, 3], 3)
+        await stack.stats_when(lambda stats: stats.load.num_running == 1)
+        first_at_most = time.monotonic() - start
+        await router.submit(2, [4, 5, 6], 3)
+        await stack.stats_when(lambda stats: stats.load.num_waiting == 1)
+        start = time.monotonic()
+        await asyncio.sleep(0.05)
+        second_at_least = time.monotonic() - start
+        worker.script.gate = None
+        for _ in range((await stack.stats()).num_steps):
+            gate.release()
+        await router.read_until_finished(1)
+        await router.read_until_finished(2)
+
+        assert router.started[1].queue_us <= first_at_most * 1e6
+        assert router.started[2].queue_us >= second_at_least * 1e6 - 1
+
+
+async def test_metrics_tell_the_tokens_per_second(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeWorker()) as stack:
+        router = await stack.router()
+        metrics = registry(LoadCollector(lambda: "model", stack.servicer.load, stack.servicer.throughput.rates))
+        labels = {"model_name": "model"}
+
+        def rates() -> list[float | None]:
+            names = ("vllm:avg_prompt_throughput_toks_per_s", "vllm:avg_generation_throughput_toks_per_s")
+            return [metrics.get_sample_value(name, labels) for name in names]
+
+        assert rates() == [0, 0]
+        async with asyncio.timeout(90):
+            for sequence_id in itertools.count(1):
+                await router.submit(sequence_id, [1, 2, 3], 5)
+                await router.read_until_finished(sequence_id)
+                if all(rates()):  # after the second sample
+                    break
 
 
 async def test_priority_is_heeded_where_the_policy_says_so(tmp_path: Path) -> None:

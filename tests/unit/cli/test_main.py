@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,7 +59,10 @@ def test_a_missing_extra_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     monkeypatch.setitem(cli.COMMANDS, "dream", cli.Command("dream_catcher.net", "dream", "to dream"))
 
     assert cli.main(["dream"]) == 1
-    assert "dream_catcher is not installed; try: pip install 'quire[dream]'" in capsys.readouterr().err
+    root = Path(cli.__file__).parents[2]
+    assert capsys.readouterr().err == (
+        f"quire dream: the package dream_catcher is missing; install it with: pip install -e '{root}[dream]'\n"
+    )
 
 
 def test_the_command_line_loads_nothing_heavy() -> None:

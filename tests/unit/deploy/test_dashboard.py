@@ -28,12 +28,12 @@ def names(collector_registry: CollectorRegistry) -> set[str]:
 
 
 def test_each_part_has_what_panels_ask_of_it() -> None:
-    scheduler = names(registry(LoadCollector(lambda: "model", scheduler_pb2.Load)))
+    scheduler = names(registry(LoadCollector(lambda: "model", scheduler_pb2.Load, lambda: (0.0, 0.0))))
     assert asked_of("scheduler")
     assert asked_of("scheduler") <= scheduler
     requests = RequestMetrics()
     with_one_request(requests)
-    router = names(registry_of([RouterCollector(requests, NoSchedulers())]))  # type: ignore[arg-type]
+    router = names(registry_of([RouterCollector(requests, NoSchedulers(), "router")]))  # type: ignore[arg-type]
     assert asked_of("router")
     assert asked_of("router") <= router
     assert not router & scheduler, "a dashboard that does not ask by job would count twice"

@@ -14,7 +14,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 SOURCE_DIRECTORY = Path(__file__).parent
@@ -35,6 +35,8 @@ LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     },
     "aarch64": {"armv8": ("-march=armv8-a",)},
 }
+# The same processors as Zig names them.
+_ZIG_SPELLINGS = {"-march=x86-64": "-march=x86_64", "-march=armv8-a": "-mcpu=generic"}
 # -ffp-contract=fast fuses multiply-adds the same way in every kernel; without -fno-math-errno sqrtf is a call.
 FLAGS = (
     "-std=gnu11",
@@ -54,10 +56,10 @@ class BuildError(RuntimeError):
     """No compiler, or it refused."""
 
 
-def levels() -> Mapping[str, tuple[str, ...]]:
-    """The levels of this machine's architecture; one generic level where none is known."""
-    machine = {"AMD64": "x86_64", "arm64": "aarch64"}.get(platform.machine(), platform.machine())
-    return LEVELS.get(machine, {"generic": ()})
+def levels(machine: str = "") -> Mapping[str, tuple[str, ...]]:
+    """The levels of an architecture, by default this machine's; one generic level where none is known."""
+    machine = machine or platform.machine()
+    return LEVELS.get({"AMD64": "x86_64", "arm64": "aarch64"}.get(machine, machine), {"generic": ()})
 
 
 def library_name(level: str) -> str:
@@ -83,19 +85,18 @@ def find_compiler() -> list[str]:
     raise BuildError("no C compiler found (looked for $CC, gcc, clang, cc and the package ziglang)")
 
 
-def build(directory: Path = SOURCE_DIRECTORY) -> list[Path]:
-    """Compile every level into `directory` and return the libraries. Raises `BuildError`."""
-    compiler = find_compiler()
+def build(directory: Path = SOURCE_DIRECTORY, machine: str = "", compiler: Sequence[str] = ()) -> list[Path]:
+    """Compile every level into `directory` and return the libraries. `machine` and `compiler`: for a cross compiler;
+    otherwise those of this machine. Raises `BuildError`."""
+    compiler = compiler or find_compiler()
     directory.mkdir(parents=True, exist_ok=True)
     libraries = []
-    for level, flags in levels().items():
+    for level, flags in levels(machine).items():
         target = directory / library_name(level)
         partial = target.with_suffix(f".{os.getpid()}.partial")  # a running worker keeps the file that it mapped
         definition = f'-DSOURCE_DIGEST="{source_digest()}"'
         sources = [str(SOURCE_DIRECTORY / name) for name in SOURCES]
-        if "ziglang" in compiler:
-            flags = tuple(flag.replace("x86-64", "x86_64") for flag in flags)  # zig's spelling of the same
-        command = [*compiler, *FLAGS, *flags, definition, "-o", str(partial), *sources]
+        command = [*compiler, *FLAGS, *spelled(flags, compiler), definition, "-o", str(partial), *sources]
         try:
             result = subprocess.run(command, capture_output=True, text=True, check=False)
             if result.returncode != 0:
@@ -105,6 +106,20 @@ def build(directory: Path = SOURCE_DIRECTORY) -> list[Path]:
             partial.unlink(missing_ok=True)
         libraries.append(target)
     return libraries
+
+
+def spelled(flags: Sequence[str], compiler: Sequence[str]) -> list[str]:
+    """The flags of a level as this compiler writes them."""
+    return [_ZIG_SPELLINGS.get(flag, flag) if "ziglang" in compiler else flag for flag in flags]
+
+
+def build_if_older() -> list[Path]:
+    """Compile beside the sources, unless every library was made from them and by this file. Raises `BuildError`."""
+    libraries = [SOURCE_DIRECTORY / library_name(level) for level in levels()]
+    own_time, digest = Path(__file__).stat().st_mtime_ns, source_digest().encode()
+    if all(path.exists() and path.stat().st_mtime_ns > own_time and digest in path.read_bytes() for path in libraries):
+        return libraries
+    return build()
 
 
 def main() -> int:

@@ -91,12 +91,6 @@ static const quantized_tile float_tiles[2][MR][NV] = {EACH_TILE(TILE_ENTRY, 8) E
 #undef TILE_FUNCTION
 #undef TILE_ENTRY
 
-INLINE int32_t four_bytes(const int8_t *x) {
-    int32_t word;
-    memcpy(&word, x, 4);
-    return word;
-}
-
 /* Bytes 0 and 2 of each lane times those of x, then 1 and 3: in 16 bits, where no product of a byte overflows. */
 INLINE vi dot_words(vi sum, vu weights, const int8_t *x) {
     vi even = (vi)(weights & 0x00ff00ffu), odd = (vi)((weights >> 8) & 0x00ff00ffu);
@@ -124,6 +118,12 @@ INLINE vi dot_words(vi sum, vu weights, const int8_t *x) {
 #include "quantized_tile.h"
 
 #if defined(__AVX512BW__)
+INLINE int32_t four_bytes(const int8_t *x) {
+    int32_t word;
+    memcpy(&word, x, 4);
+    return word;
+}
+
 #define NAME(x) vnni_##x
 #define TARGET __attribute__((target("avx512vnni")))
 #define DOT(sum, weights, x)                                                                                          \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,30 @@ def test_a_compiler_that_fails_is_reported_and_leaves_nothing_behind(
     with pytest.raises(build.BuildError):
         build.build(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_libraries_of_the_same_sources_are_not_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> list[str]:
+        raise build.BuildError("compiles")
+
+    for name in (*build.HEADERS, *build.SOURCES):
+        shutil.copy(build.SOURCE_DIRECTORY / name, tmp_path)
+    monkeypatch.setattr(build, "SOURCE_DIRECTORY", tmp_path)
+    monkeypatch.setattr(build, "find_compiler", fails)
+    paths = [tmp_path / build.library_name(level) for level in build.levels()]
+    for path in paths:
+        path.write_text(f"of {build.source_digest()}")
+    assert build.build_if_older() == paths
+    for stale in ("of other sources", None):
+        paths[0].unlink() if stale is None else paths[0].write_text(stale)
+        with pytest.raises(build.BuildError, match="compiles"):
+            build.build_if_older()
+
+
+def test_zigs_names_of_processors_are_its_own() -> None:
+    flags = ("-march=armv8-a", "-mavx2", "-march=x86-64")
+    assert build.spelled(flags, ["python", "-m", "ziglang", "cc"]) == ["-mcpu=generic", "-mavx2", "-march=x86_64"]
+    assert build.spelled(flags, ["gcc"]) == list(flags)
 
 
 def test_kernels_are_used_for_float32_on_cpus(levels: list[str]) -> None:

@@ -1,0 +1,31 @@
+"""How to install what a command lacks, given where this Quire came from. Quire is on no package index."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import quire
+
+
+def install_command(extra: str) -> str:
+    """A command line for a shell that installs the extra."""
+    source_tree = Path(quire.__file__).parents[1]
+    if (source_tree / "pyproject.toml").exists():
+        return f"pip install -e {shlex.quote(f'{source_tree}[{extra}]')}"
+    wheel = _wheel() or "quire-VERSION.whl"
+    return f"pip install {shlex.quote(f'{wheel}[{extra}]')}"
+
+
+def _wheel() -> str | None:
+    """The file that this Quire was installed from, if it is still there (PEP 610)."""
+    try:
+        origin = distribution("quire").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+    url = urlsplit(json.loads(origin)["url"]) if origin else urlsplit("")
+    path = unquote(url.path)
+    return path if url.scheme == "file" and Path(path).is_file() else None

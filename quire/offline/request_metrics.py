@@ -1,0 +1,75 @@
+"""When the things of one request happened, under the names that vLLM's `RequestOutput.metrics` has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.client.results import Timings
+
+
+@dataclass(frozen=True, slots=True)
+class RequestMetrics:
+    """Moments are seconds since the epoch, as `time.time()` gives them; durations are seconds. The fields are those of
+    vLLM's `RequestMetrics`, the properties those of its `RequestStateStats`. None: there was no such moment, or Quire
+    does not measure it."""
+
+    # The call of `generate` or `chat`.
+    arrival_time: float
+    # The first step that a scheduler planned for any of the request's sequences.
+    first_scheduled_time: float | None
+    # The router received the first and the latest token.
+    first_token_time: float | None
+    last_token_time: float | None
+    # The answer was complete here.
+    finished_time: float
+    # From arrival_time to first_scheduled_time. Includes the wait for other prompts of the same call.
+    time_in_queue: float | None
+    # Of all the request's choices.
+    num_generation_tokens: int
+    scheduler_time: float | None = None
+    model_forward_time: float | None = None
+    model_execute_time: float | None = None
+
+    @property
+    def first_token_latency(self) -> float | None:
+        """From arrival_time to first_token_time."""
+        return None if self.first_token_time is None else self.first_token_time - self.arrival_time
+
+    @property
+    def queued_ts(self) -> float:
+        return self.arrival_time
+
+    @property
+    def scheduled_ts(self) -> float | None:
+        return self.first_scheduled_time
+
+    @property
+    def first_token_ts(self) -> float | None:
+        return self.first_token_time
+
+    @property
+    def last_token_ts(self) -> float | None:
+        return self.last_token_time
+
+
+def request_metrics(
+    arrival_time: float, seconds: float, timings: Timings | None, num_generation_tokens: int
+) -> RequestMetrics:
+    """`seconds`: from the arrival to the end, on a monotonic clock. Counts the router's durations back from the end:
+    the router sends the end at once, while texts and conversations become token ids before its durations begin."""
+    end = arrival_time + seconds
+
+    def moment(duration: float | None) -> float | None:
+        return None if duration is None else max(arrival_time, end - (known.total - duration))
+
+    known = timings or Timings(None, None, None, 0.0)
+    scheduled = moment(known.queue)
+    return RequestMetrics(
+        arrival_time=arrival_time,
+        first_scheduled_time=scheduled,
+        first_token_time=moment(known.first_token),
+        last_token_time=moment(known.last_token),
+        finished_time=end,
+        time_in_queue=None if scheduled is None else scheduled - arrival_time,
+        num_generation_tokens=num_generation_tokens,
+    )

@@ -1,0 +1,65 @@
+"""Every program in examples/ runs against a server and prints what it promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import ROOT, Server
+from tests.e2e.test_clients import OFFLINE
+from tests.e2e.test_clients import PYTHON as CLIENTS_PYTHON
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+# What a person types.
+INPUT = {"chatbot": "What is 7 plus 5?\nCount from 3 to 9.\n\n"}
+# What the output must match as a whole.
+OUTPUT = {
+    "batch": r"'Once upon a time' -> '.+'\n('.+' -> '.+'\n){3}\d+ prompt tokens, \d+ generated\n",
+    "chatbot": r"Chatting with quire-chat\. .*\n> .*12.*\n> .*3.+9.*\n> ",
+    "grpc_client": (
+        r"models: \['quire-chat'\]\nclient: .*12.*\nwaited [\d.]+ ms in the queue\nstubs: .*12.*\n\d+ tokens\n"
+    ),
+    "langchain_chat": r"whole: .*12.*\nstreamed: .*5.*\n",
+    "load_test": (
+        r"40 requests, 8 at a time, in [\d.]+ s\nthroughput: [\d.]+ requests/s, [\d.]+ tokens/s\n"
+        r"time to first token: P50 \d+ ms, P99 \d+ ms\nlatency: P50 \d+ ms, P99 \d+ ms\n"
+    ),
+    "prefix_cache": r".*\? cached_tokens: \d+ of \d+\n.*\? cached_tokens: \d+ of \d+\n",
+    "streaming": r".+\n\n\d+ tokens, the first after \d+ ms\n",
+}
+
+
+def output(example: Path, server: Server) -> str:
+    environment = {**os.environ, **OFFLINE, "PYTHONPATH": str(ROOT)}
+    python = Path(sys.executable)
+    if example.stem == "langchain_chat":
+        if not CLIENTS_PYTHON.exists():
+            pytest.skip("the clients' environment is not here: make clients")
+        python = CLIENTS_PYTHON
+        del environment["PYTHONPATH"]
+    result = subprocess.run(
+        [python, example, "--url", server.url],
+        input=INPUT.get(example.stem, ""), env=environment, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
+def test_it_runs(example: Path, server: Server) -> None:
+    text = output(example, server)
+
+    assert re.fullmatch(OUTPUT[example.stem], text, re.DOTALL), text
+    if example.stem == "prefix_cache":
+        before, after = map(int, re.findall(r"cached_tokens: (\d+)", text))
+        assert before < 100 < after
+
+
+def test_the_table_names_every_example() -> None:
+    named = re.findall(r"^\| \[(\w+)\.py\]", (ROOT / "examples" / "README.md").read_text(), re.MULTILINE)
+    assert sorted(named) == [example.stem for example in EXAMPLES] == sorted(OUTPUT)

@@ -72,6 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"quire: there is no command {name!r}; see quire --help", file=sys.stderr)
         return 2
     os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
+    # The processes that multiprocessing starts import nothing from the current directory.
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         module = importlib.import_module(command.module)
     except ModuleNotFoundError as error:

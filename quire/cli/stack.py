@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
 from services.worker.config import WorkerConfig
 from shared.config import ENVIRONMENT_PREFIX, ConfigError, build, to_argv
+from shared.python_child import child_environment, python_command
 
 # In the order in which the parts are stopped: nobody loses the one it is still talking to.
 SERVICES: dict[str, type] = {
@@ -91,7 +91,7 @@ def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple
     return tuple(
         PartSpec(
             name,
-            (sys.executable, "-m", "quire.cli.main", name, *to_argv(config), *wiring[name]),
+            python_command("quire", name, *to_argv(config), *wiring[name]),
             stop_timeout=max(10.0, getattr(config, "drain_timeout", 0.0) + STOP_MARGIN_S),
         )
         for name, config in stack.configs.items()
@@ -106,7 +106,7 @@ def socket_address(directory: Path, name: str) -> str:
 def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
     """The parts get their options as flags; the environment carries what a command line must not show."""
     resolved = {variable(name) for name in option_names()}
-    environment = {key: value for key, value in os.environ.items() if key not in resolved}
+    environment = {key: value for key, value in child_environment().items() if key not in resolved}
     for config in stack.configs.values():
         for field in dataclasses.fields(config):
             value = getattr(config, field.name)

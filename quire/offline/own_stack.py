@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TextIO
 
 from quire.cli.stack import Stack, build_stack
@@ -22,7 +23,7 @@ _HURRY_TIMEOUT_S = 10.0
 def router_stack(options: Mapping[str, Any]) -> Stack:
     """A stack without a gateway: what a program talks to is its router. Raises ConfigError."""
     stack = build_stack(options, {})
-    return Stack({name: config for name, config in stack.configs.items() if name != "gateway"})
+    return replace(stack, configs={name: config for name, config in stack.configs.items() if name != "gateway"})
 
 
 class OwnStack:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 PROG = "quire serve"
 DESCRIPTION = """\
 Serves a model on this host: gateway, router, scheduler and worker, started and watched together.
-Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file."""
+Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file.
+vLLM's command lines are understood: docs/coming-from-vllm.md says what happens to each option of vLLM's."""
 
 # Called with the URL once the stack answers, and with what stops it.
 OnReady = Callable[[str, Callable[[], None]], Awaitable[None]]
@@ -149,7 +150,7 @@ def start_display(names: Sequence[str], verbose: bool) -> PlainDisplay | LiveDis
 def _parser() -> argparse.ArgumentParser:
     parser = OptionParser(
         prog=PROG,
-        usage="quire serve [MODEL] [options]",
+        usage="quire serve [MODEL | --model MODEL] [options]",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

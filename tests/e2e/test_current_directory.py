@@ -56,8 +56,8 @@ def run(directory: Path, *command: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """This source tree alone: other relative entries would be asked for."""
-    return os.environ | {"PYTHONPATH": str(HOME)}
+    """As a user's: Python searches the current directory, and finds this source tree."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"} | {"PYTHONPATH": str(HOME)}
 
 
 def check(directory: Path) -> None:
@@ -66,7 +66,7 @@ def check(directory: Path) -> None:
 
 
 def test_the_files_are_run_where_python_searches_the_current_directory(directory: Path) -> None:
-    subprocess.run([sys.executable, "-c", "import json"], cwd=directory, check=True)
+    subprocess.run([sys.executable, "-c", "import json"], cwd=directory, env=environment(), check=True)
 
     assert (directory.parent / "run").exists()
 

@@ -53,7 +53,7 @@ def test_a_bare_source_tree_finds_itself_from_any_directory(tmp_path: Path) -> N
         "import subprocess\nfrom shared.python_child import child_environment, python_command\n"
         f"subprocess.run({child}, env=child_environment(), cwd={str(tmp_path)!r}, check=True)"
     )
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONSAFEPATH")}
     result = subprocess.run(
         [sys.executable, "-S", "-c", code], cwd=HOME, env=environment, capture_output=True, text=True
     )

@@ -13,10 +13,13 @@ from pathlib import Path
 import pytest
 
 from quire.cli import serve
+from quire.cli.calibrate import CalibrateConfig
+from quire.cli.estimate import EstimateConfig
 from quire.cli.stack import Stack, build_stack
 from quire.cli.vllm_option import ANY, Form, VllmOption
 from quire.cli.vllm_options import OPTIONS
-from shared.config import ConfigError
+from services.worker.config import WorkerConfig
+from shared.config import ConfigError, resolve
 
 PAGE = Path(__file__).parents[3] / "docs/coming-from-vllm.md"
 ACCEPTED = "accepted"
@@ -112,6 +115,16 @@ def test_the_values_arrive() -> None:
     assert (worker.max_num_seqs, worker.num_threads) == (128, None)
     assert router.api_key == ("k1", "k2", "k3")
     assert stack.configs["scheduler"].enable_prefix_caching is False
+
+
+@pytest.mark.parametrize("config_class", [WorkerConfig, CalibrateConfig, EstimateConfig])
+def test_the_model_is_an_argument_or_a_flag_of_other_commands_too(config_class: type) -> None:
+    for words in (
+        ["org/model"],
+        ["--model", "org/model"],
+        ["--dtype", "half", "--model=org/model", "-q", "awq_marlin"],
+    ):
+        assert resolve(config_class, words, prog="quire", description="").model == "org/model"
 
 
 def test_chunked_prefill_can_be_switched_off_in_every_form() -> None:

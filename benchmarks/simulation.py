@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from quire.simulator.device import Device, StepSeconds, read_device
 from quire.simulator.group import Overheads
 from quire.simulator.report import report_of, samples_of
 from quire.simulator.traces import Request, poisson, read_trace
+from shared.python_child import child_environment, python_command
 
 TRACE = Path(__file__).parents[2] / "shared" / "traces" / "azure_code_2023.csv"
 NUM_WORKERS = 20
@@ -94,7 +94,7 @@ async def play(address: str, requests: list[Request]) -> Played:
 
 def calibrate(worker: Sequence[str], path: Path) -> Device:
     subprocess.run(
-        [sys.executable, "-m", "quire.cli.main", "calibrate", *worker, "--output", str(path)],
+        python_command("quire", "calibrate", *worker, "--output", str(path)), env=child_environment(),
         check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     return read_device(path)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -17,6 +15,8 @@ from pathlib import Path
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from shared.python_child import child_environment, python_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ def wait_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: float = 
 @contextmanager
 def command(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A module of this tree as a process, stopped at the end."""
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    environment = child_environment() | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
-        [sys.executable, "-m", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
+        python_command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
     )
     try:
         yield process

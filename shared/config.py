@@ -11,12 +11,15 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 import tomllib
 import types
 import typing
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
+
+from shared.option_parser import OptionParser, StoreOnce
 
 T = TypeVar("T")
 
@@ -32,17 +35,23 @@ def option(
     help: str,  # noqa: A002 - argparse's word for it
     *,
     choices: Sequence[str] | None = None,
+    aliases: Mapping[str, str] = types.MappingProxyType({}),
+    short: str | None = None,
     minimum: float | None = None,
     maximum: float | None = None,
     positional: bool = False,
     secret: bool = False,
     not_built: bool = False,
 ) -> Any:
-    """A dataclass field with what its flag needs. `help` states the unit. `not_built`: parses, but any other value than
-    the default stops the start. `secret`: never printed or passed on a command line; use the environment."""
+    """A dataclass field with what its flag needs. `help` states the unit. `aliases`: other names of choices. `short`:
+    another form of the flag. `positional`: the flag's value may also stand without it. `not_built`: parses, but any
+    other value than the default stops the start. `secret`: never printed or passed on a command line; use the
+    environment."""
     metadata = {
         "help": help,
         "choices": choices,
+        "aliases": aliases,
+        "short": short,
         "minimum": minimum,
         "maximum": maximum,
         "positional": positional,
@@ -58,7 +67,7 @@ def flag(field: dataclasses.Field[Any]) -> str:
 
 def add_options(parser: argparse._ActionsContainer, config_class: type) -> None:
     """Adds a flag per option of `config_class` to a parser or a group of one, skipping those another config class has
-    added already."""
+    added already. A flag of several values may be repeated, too."""
     hints = typing.get_type_hints(config_class)
     taken = {action.dest for action in parser._actions}
     for field in dataclasses.fields(config_class):
@@ -70,15 +79,19 @@ def add_options(parser: argparse._ActionsContainer, config_class: type) -> None:
             "default": argparse.SUPPRESS,
             "dest": field.name,
         }
+        flags = [form for form in (field.metadata["short"], flag(field)) if form]
         if field.metadata["positional"]:
+            metavar = field.name.upper()
+            as_flag = arguments | {"help": f"The same as {metavar} without a flag."}
             del arguments["dest"]
-            parser.add_argument(field.name, nargs="?", metavar=field.name.upper(), **arguments)
+            parser.add_argument(field.name, nargs="?", action=StoreOnce, metavar=metavar, **arguments)
+            parser.add_argument(*flags, action=StoreOnce, metavar=metavar, **as_flag)
         elif kind is bool:
-            parser.add_argument(flag(field), action=argparse.BooleanOptionalAction, **arguments)
+            parser.add_argument(*flags, action=argparse.BooleanOptionalAction, **arguments)
         elif is_tuple:
-            parser.add_argument(flag(field), action="append", metavar=field.name.upper(), **arguments)
+            parser.add_argument(*flags, action="extend", nargs="+", metavar=field.name.upper(), **arguments)
         else:
-            parser.add_argument(flag(field), metavar=kind.__name__.upper(), **arguments)
+            parser.add_argument(*flags, metavar=kind.__name__.upper(), **arguments)
 
 
 def build(
@@ -87,10 +100,12 @@ def build(
     environment: Mapping[str, str] | None = None,
     file: Mapping[str, Any] | None = None,
 ) -> T:
-    """The config object. `flags` by field name, as parsed; `file` by option name, as in TOML. Raises ConfigError."""
+    """The config object. `flags` by field name, as parsed; `file` by option name, as in TOML. Raises ConfigError, which
+    names every option that is not built at once."""
     environment = os.environ if environment is None else environment
     hints = typing.get_type_hints(config_class)
     values: dict[str, Any] = {}
+    not_built: list[str] = []
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
         name = flag(field)
         variable = ENVIRONMENT_PREFIX + field.name.upper()
@@ -103,14 +118,26 @@ def build(
         else:
             continue
         value = _parse(source, raw, hints[field.name])
+        value = field.metadata["aliases"].get(value, value) if isinstance(value, str) else value
         _check(source, value, field)
+        if field.metadata["not_built"] and value != field.default:
+            not_built.append(source)
         values[field.name] = value
+    if not_built:
+        raise ConfigError(not_built_yet(not_built))
     return config_class(**values)
+
+
+def not_built_yet(sources: Sequence[str]) -> str:
+    """The sentence about options that parse and are not built."""
+    if len(sources) == 1:
+        return f"{sources[0]} is not built yet; leave it out"
+    return f"{', '.join(sources[:-1])} and {sources[-1]} are not built yet; leave them out"
 
 
 def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, description: str) -> T:
     """Parses `argv` into a config object; prints what is wrong and exits with status 2 where it cannot."""
-    parser = argparse.ArgumentParser(prog=prog, description=description)
+    parser = OptionParser(prog=prog, description=description)
     parser.add_argument("--config", metavar="FILE", help="TOML file with options, by their flags' names", default=None)
     add_options(parser, config_class)
     arguments = vars(parser.parse_args(argv))
@@ -178,6 +205,8 @@ def _help(field: dataclasses.Field[Any]) -> str:
 
 def _parse(source: str, raw: Any, hint: Any) -> Any:
     kind, is_tuple = _kind(hint)
+    if isinstance(hint, types.UnionType) and raw in (("None",) if kind is str else ("None", "auto", "-1")):
+        return None
     if is_tuple:
         items = _items(raw) if isinstance(raw, str) else raw
         lists = ((item,) if (listed := _json_list(item)) is None else listed for item in items)
@@ -189,11 +218,24 @@ def _parse(source: str, raw: Any, hint: Any) -> Any:
         if str(raw).lower() not in truth:
             raise ConfigError(f"{source} is {raw!r}: use true or false")
         return truth[str(raw).lower()]
+    if kind is int and (size := re.fullmatch(r"([0-9]+)(\.[0-9]+)?([kKmMgG])", str(raw))):
+        return _size(source, *size.groups())
     try:
         return kind(raw)
     except ValueError:
         wanted = {"int": "a whole number", "float": "a number"}.get(kind.__name__, kind.__name__)
         raise ConfigError(f"{source} is {raw!r}: use {wanted}") from None
+
+
+def _size(source: str, whole: str, decimals: str | None, unit: str) -> int:
+    """A number with a unit as vLLM reads it: 4k is 4,000, 4K is 4,096, 25.6k is 25,600."""
+    power = "kmg".index(unit.lower()) + 1
+    base: int = (1000 if unit.islower() else 1024) ** power
+    if unit.islower():
+        return round(float(whole + (decimals or "")) * base)
+    if decimals:
+        raise ConfigError(f"{source} is {whole}{decimals}{unit}: use {unit.lower()} with decimals, or a whole number")
+    return int(whole) * base
 
 
 def _items(raw: str) -> Sequence[str]:
@@ -211,8 +253,8 @@ def _json_list(text: Any) -> list[str] | None:
 
 def _check(source: str, value: Any, field: dataclasses.Field[Any]) -> None:
     metadata = field.metadata
-    if metadata["not_built"] and value != field.default:
-        raise ConfigError(f"{source} is not built yet; leave it at its default, {field.default!r}")
+    if value is None:
+        return
     if metadata["choices"] and value not in metadata["choices"]:
         raise ConfigError(f"{source} is {value!r}: use one of {', '.join(metadata['choices'])}")
     if metadata["minimum"] is not None and value < metadata["minimum"]:

@@ -21,6 +21,8 @@ class Status:
     progress: float | None = None
     # What a person may want to see once the part is ready, such as its address.
     facts: dict[str, str] = field(default_factory=dict)
+    # Whether `detail` is to stay on the screen after the start has gone on.
+    is_note: bool = False
 
 
 class StatusReporter:
@@ -35,6 +37,10 @@ class StatusReporter:
     def ready(self, detail: str = "", **facts: str) -> None:
         """`detail`: what whoever started it should know beside that it is ready."""
         self._write(Status("ready", detail, facts=facts))
+
+    def note(self, text: str) -> None:
+        """During the start: something that the person who started the part should read."""
+        self._write(Status("starting", text, is_note=True))
 
     def failed(self, reason: str) -> None:
         self._write(Status("failed", reason))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import os
 import platform
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from services.scheduler.converters import WorkerHello
 from services.scheduler.worker_link import WorkerLink, WorkerLostError
 from services.worker.config import WorkerConfig
 from shared.config import option, resolve, to_argv
+from shared.python_child import child_environment, python_command
 from shared.status import Status
 
 PROG = "quire calibrate"
@@ -87,9 +87,9 @@ async def _worker(config: CalibrateConfig) -> AsyncIterator[tuple[WorkerLink, st
     with tempfile.TemporaryDirectory(prefix="quire-calibrate-") as directory:
         address = f"unix:{directory}/worker.sock"
         worker = WorkerConfig(**{**values, "listen": (address,), "status_fd": None})
-        argv = (sys.executable, "-m", "quire.cli.main", "worker", *to_argv(worker))
+        argv = python_command("quire", "worker", *to_argv(worker))
         observer = _Start()
-        part = await Part.start(PartSpec("worker", argv), os.environ, observer)
+        part = await Part.start(PartSpec("worker", argv), child_environment(), observer)
         try:
             ended = asyncio.create_task(part.ended())
             ready = asyncio.create_task(observer.ready.wait())

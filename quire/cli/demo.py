@@ -15,16 +15,19 @@ from quire.cli.serve import run, with_port
 from quire.cli.stack import build_stack
 from quire.cli.supervisor import StackError
 from shared.config import ConfigError
+from shared.option_parser import OptionParser, StoreOnce
 
 PROG = "quire demo"
 PROMPT = "Tell me a story about a fox."
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog=PROG, description="Starts a stack on a free port, streams one answer through the openai SDK, and stops it."
     )
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="as for quire serve; the bundled model if left out")
+    model_help = "as for quire serve; the bundled model if left out"
+    parser.add_argument("model", nargs="?", metavar="MODEL", action=StoreOnce, default="", help=model_help)
+    parser.add_argument("--model", metavar="MODEL", action=StoreOnce, default=argparse.SUPPRESS, help="the same")
     parser.add_argument("--prompt", default=PROMPT, help="what to ask")
     parser.add_argument("-v", "--verbose", action="store_true", help="show what the parts log")
     arguments = parser.parse_args(argv)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from services.worker.quantization.at_load import AT_LOAD, resolve_quantization
+from services.worker.quantization.at_load import ALIASES, CHOICES, resolve_quantization
 from shared.config import option, resolve
 
 if TYPE_CHECKING:
@@ -40,10 +40,12 @@ class EstimateConfig:
         "auto",
         "Type of KV cache, and of weights that are not quantized; the checkpoint's own if auto.",
         choices=("auto", *_ELEMENT_BYTES),
+        aliases={"half": "float16", "float": "float32"},
     )
     quantization: str | None = option(
-        None, "Quantize weights as they are loaded; they stay as they are stored if left out.", choices=tuple(AT_LOAD)
-    )
+        None, "Quantize weights as they are loaded, or the method that the checkpoint must have been quantized with; "
+        "they stay as they are stored if left out.", choices=CHOICES, aliases=ALIASES, short="-q",
+    )  # fmt: skip
     block_size: int = option(16, "KV slots (token positions) per block.", minimum=1, maximum=1024)
     gpu_memory_utilization: float = option(
         0.9,

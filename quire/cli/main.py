@@ -51,12 +51,16 @@ usage: quire COMMAND [options]
   help       print this, or the options of a command: quire help serve
 
 Try: quire serve              serve the bundled model on http://127.0.0.1:8000
-     quire serve MODEL        serve a directory in Hugging Face format, or a model's name on the hub
+     quire serve MODEL        serve a directory in Hugging Face format, or a model's name on the hub;
+                              with vLLM's options (docs/coming-from-vllm.md)
      quire chat               talk to it
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if argv is None:
+        # This process is the command: those that multiprocessing starts import nothing from the current directory.
+        os.environ["PYTHONSAFEPATH"] = "1"
     words = list(sys.argv[1:] if argv is None else argv)
     name, rest = (words[0], words[1:]) if words else ("help", [])
     if name in ("help", "--help", "-h") and rest:

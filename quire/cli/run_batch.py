@@ -22,6 +22,7 @@ from quire.cli.stack import WIRING, Stack, build_stack
 from quire.cli.supervisor import StackError
 from quire.offline.progress import progress_bar
 from shared.config import ConfigError, add_options, build, option, read_file
+from shared.option_parser import OptionParser
 
 PROG = "quire run-batch"
 DESCRIPTION = """\
@@ -181,7 +182,7 @@ def _summary(config: BatchConfig, tally: Tally, is_whole: bool, seconds: float) 
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog=PROG,
         usage="quire run-batch -i FILE -o FILE [--model MODEL | --base-url URL] [options]",
         description=DESCRIPTION,

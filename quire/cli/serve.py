@@ -8,10 +8,11 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.cli import gateway
+from quire.cli import gateway, vllm_options
 from quire.cli.display import PlainDisplay
 from quire.cli.http_probe import ask
 from quire.cli.part import PartSpec
@@ -27,6 +28,7 @@ from quire.cli.stack import (
 )
 from quire.cli.supervisor import Check, StackError, Supervisor
 from shared.config import ConfigError, add_options, read_file
+from shared.option_parser import OptionParser
 
 if TYPE_CHECKING:
     from quire.cli.live_display import LiveDisplay
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 PROG = "quire serve"
 DESCRIPTION = """\
 Serves a model on this host: gateway, router, scheduler and worker, started and watched together.
-Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file."""
+Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file.
+vLLM's command lines are understood: docs/coming-from-vllm.md says what happens to each option of vLLM's."""
 
 # Called with the URL once the stack answers, and with what stops it.
 OnReady = Callable[[str, Callable[[], None]], Awaitable[None]]
@@ -57,7 +60,7 @@ def main(argv: Sequence[str]) -> int:
 
 def with_port(stack: Stack) -> Stack:
     """The stack with the gateway's address settled. Raises GatewayError when it cannot be had."""
-    return Stack({**stack.configs, "gateway": gateway.with_real_address(stack.gateway)})
+    return replace(stack, configs={**stack.configs, "gateway": gateway.with_real_address(stack.gateway)})
 
 
 async def run(stack: Stack, on_ready: OnReady, *, verbose: bool, private: bool = False) -> None:
@@ -66,6 +69,8 @@ async def run(stack: Stack, on_ready: OnReady, *, verbose: bool, private: bool =
     returns."""
     with runtime_directory() as name, start_display(tuple(stack.configs), verbose) as display:
         directory = Path(name)
+        for note in stack.notes:
+            display.note(note)
         specs, environment = part_specs(stack, directory, private=private), part_environment(stack, directory)
         url = socket_address(directory, "gateway") if private else gateway.url(stack.gateway)
         await supervise(specs, environment, display, lambda: _unhealthy(url), lambda stop: on_ready(url, stop))
@@ -143,9 +148,9 @@ def start_display(names: Sequence[str], verbose: bool) -> PlainDisplay | LiveDis
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = OptionParser(
         prog=PROG,
-        usage="quire serve [MODEL] [options]",
+        usage="quire serve [MODEL | --model MODEL] [options]",
         description=DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -154,12 +159,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] = WIRING) -> None:
-    """What build_stack takes, and `verbose` and `config`; skips what the parser has already, and tells nobody of what
-    is `decided`."""
+    """What build_stack takes, and `verbose` and `config`; skips what the parser has already, and hides what is
+    `decided`."""
     parser.add_argument("-v", "--verbose", action="store_true", help="show what the parts log")
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file of options")
     for name in reversed(SERVICES):
         add_options(parser.add_argument_group(name), SERVICES[name])
+    others = parser.add_argument_group()
+    for option in vllm_options.OPTIONS.values():
+        option.add_to(others)
     for action in parser._actions:
         if action.dest in decided:
             action.help = argparse.SUPPRESS

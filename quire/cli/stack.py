@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,11 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from deploy.envoy.config import ANY, GatewayConfig
+from quire.cli import vllm_options
 from quire.cli.part import PartSpec
 from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
 from services.worker.config import WorkerConfig
 from shared.config import ENVIRONMENT_PREFIX, ConfigError, build, to_argv
+from shared.python_child import child_environment, python_command
 
 # In the order in which the parts are stopped: nobody loses the one it is still talking to.
 SERVICES: dict[str, type] = {
@@ -39,9 +40,10 @@ STOP_MARGIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A config object per part, without the wiring."""
+    """A config object per part, without the wiring. `notes`: what the person who starts it should know."""
 
     configs: Mapping[str, Any]
+    notes: tuple[str, ...] = ()
 
     @property
     def gateway(self) -> GatewayConfig:
@@ -58,17 +60,41 @@ class Stack:
 
 
 def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
-    """`flags` by field name, `file` by option name. What several parts have goes to each. Raises ConfigError."""
+    """`flags` by field name, `file` by option name, both with vLLM's options. What several parts have goes to each.
+    Raises ConfigError, with a line for everything that is wrong."""
     wired = sorted(WIRING & flags.keys())
     if wired:
         raise ConfigError(f"--{wired[0].replace('_', '-')} is for parts started one by one; quire serve sets it itself")
-    unknown = sorted(file.keys() - {name.replace("_", "-") for name in option_names()})
+    unknown = sorted(file.keys() - {name.replace("_", "-") for name in option_names() | vllm_options.OPTIONS.keys()})
     if unknown:
         raise ConfigError(f"{unknown[0]} in the configuration file is no option; see quire serve --help")
     environment = {key: value for key, value in os.environ.items() if key not in map(variable, WIRING)}
-    configs: dict[str, Any] = {
-        name: build(config_class, flags, environment, file) for name, config_class in SERVICES.items()
-    }
+    configs: dict[str, Any] = {}
+    notes: tuple[str, ...] = ()
+    problems: list[str] = []
+    for name, config_class in SERVICES.items():
+        try:
+            configs[name] = build(config_class, flags, environment, file)
+        except ConfigError as error:
+            problems.append(str(error))
+    try:
+        model = configs["worker"].model if "worker" in configs else str(flags.get("model", ""))
+        given = {name.replace("-", "_"): value for name, value in file.items()} | dict(flags)
+        notes = vllm_options.check(given, model)
+    except ConfigError as error:
+        problems.append(str(error))
+    if problems:
+        # Parts share options, and what is wrong with them.
+        raise ConfigError("\n".join(dict.fromkeys(problems)))
+    worker, scheduler = configs["worker"], configs["scheduler"]
+    if scheduler.preemption_mode == "swap" and (
+        worker.swap_space == 0 or (worker.swap_space, worker.device) == (None, "cpu")
+    ):
+        raise ConfigError("--preemption-mode is swap, but there is no swap space; set --swap-space, or use auto")
+    if not scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens is None:
+        # As in vLLM, a step holds the longest prompt unless its size is given.
+        tokens = max(worker.max_num_batched_tokens, worker.max_model_len or 0)
+        configs["worker"] = dataclasses.replace(worker, max_num_batched_tokens=tokens)
     if configs["router"].api_key and configs["gateway"].allowed_origins is None:
         # A page has to bring a key like everyone else.
         configs["gateway"] = dataclasses.replace(configs["gateway"], allowed_origins=(ANY,))
@@ -76,7 +102,7 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     if base is not None:
         for offset, name in enumerate(SERVICES):
             configs[name] = dataclasses.replace(configs[name], metrics_port=base + offset)
-    return Stack(configs)
+    return Stack(configs, notes)
 
 
 def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple[PartSpec, ...]:
@@ -91,7 +117,7 @@ def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple
     return tuple(
         PartSpec(
             name,
-            (sys.executable, "-m", "quire.cli.main", name, *to_argv(config), *wiring[name]),
+            python_command("quire", name, *to_argv(config), *wiring[name]),
             stop_timeout=max(10.0, getattr(config, "drain_timeout", 0.0) + STOP_MARGIN_S),
         )
         for name, config in stack.configs.items()
@@ -106,7 +132,7 @@ def socket_address(directory: Path, name: str) -> str:
 def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
     """The parts get their options as flags; the environment carries what a command line must not show."""
     resolved = {variable(name) for name in option_names()}
-    environment = {key: value for key, value in os.environ.items() if key not in resolved}
+    environment = {key: value for key, value in child_environment().items() if key not in resolved}
     for config in stack.configs.values():
         for field in dataclasses.fields(config):
             value = getattr(config, field.name)

@@ -98,6 +98,9 @@ class Supervisor:
         await on_ready()
 
     def on_status(self, name: str, status: Status) -> None:
+        if status.is_note:
+            self._display.note(f"{name}: {status.detail}")
+            return
         if status.state == "ready":
             self._ready[name].set()
         self._display.on_status(name, status)

@@ -54,6 +54,8 @@ async def _keep(stack: Stack, parent: int, reporter: StatusReporter) -> None:
 
     with runtime_directory() as name, start_display(tuple(stack.configs), verbose=False) as display:
         directory = Path(name)
+        for note in stack.notes:
+            display.note(note)
 
         async def on_ready() -> None:
             display.settle()

@@ -8,11 +8,11 @@ import random
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from quire.cli.stack import SERVICES, option_names
+from quire.cli.vllm_options import OPTIONS
 from quire.client.options import TemplateOptions
 from quire.offline.background import BACKGROUND
 from quire.offline.conversations import parse_conversations, parse_tools
@@ -24,7 +24,6 @@ from quire.offline.pooling_params import PoolingParams
 from quire.offline.progress import progress_bar
 from quire.offline.prompts import Message, Prompt, PromptLike, parse_prompts, parse_texts
 from quire.offline.sampling_params import SamplingParams, checked_copies
-from quire.offline.vllm_options import check_vllm_options
 from services.worker.config import WorkerConfig
 from shared.config import ConfigError
 
@@ -43,7 +42,8 @@ class LLM:
 
     `model` and the options are those of `quire serve`, with underscores: `LLM("./Qwen3-0.6B", max_model_len=4096)`.
     `seed`: of the seeds that are drawn for requests that name none, in the order of the requests; None: they differ
-    each time. The others are vLLM's, and taken where they change nothing.
+    each time. Options of vLLM's that Quire does not have are accepted where they change nothing, such as
+    `trust_remote_code=False`.
     Raises ConfigError (a ValueError) for an option that cannot be used, and StackError, with the part's own reason,
     where a part cannot start.
     """
@@ -53,17 +53,11 @@ class LLM:
         model: str = "",
         *,
         seed: int | None = None,
-        tokenizer: str | Path | None = None,
-        trust_remote_code: bool = False,
-        disable_log_stats: bool = True,
-        task: str | None = None,
-        runner: str | None = None,
         **options: Any,
     ) -> None:
         flags = _flags(model, options)
         stack = router_stack(flags)
         worker, scheduler = stack.configs["worker"], stack.configs["scheduler"]
-        check_vllm_options(worker.model, tokenizer, trust_remote_code, disable_log_stats, task, runner)
         own = OwnStack(flags)
         self._worker_config: WorkerConfig = worker
         self._seeds = None if seed is None else random.Random(seed)
@@ -230,7 +224,7 @@ def _flags(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """As build_stack takes them, and JSON; None is left out. Raises ConfigError."""
     flags: dict[str, Any] = {"model": str(model)} if model else {}
     for name, value in options.items():
-        if name not in option_names():
+        if name not in option_names() and name not in OPTIONS:
             raise ConfigError(f"LLM has no option {name!r}; quire serve --help lists them")
         if name in _GATEWAY_ONLY:
             raise ConfigError(f"{name} is the gateway's, and LLM starts none")

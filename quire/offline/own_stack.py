@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TextIO
 
 from quire.cli.stack import Stack, build_stack
 from quire.cli.supervisor import StackError
+from shared.python_child import child_environment, python_command
 from shared.status import parse_status
 
 # Parts get their own time to stop before; then the keeper is told to hurry.
@@ -22,7 +23,7 @@ _HURRY_TIMEOUT_S = 10.0
 def router_stack(options: Mapping[str, Any]) -> Stack:
     """A stack without a gateway: what a program talks to is its router. Raises ConfigError."""
     stack = build_stack(options, {})
-    return Stack({name: config for name, config in stack.configs.items() if name != "gateway"})
+    return replace(stack, configs={name: config for name, config in stack.configs.items() if name != "gateway"})
 
 
 class OwnStack:
@@ -36,11 +37,12 @@ class OwnStack:
         self._statuses: TextIO = os.fdopen(reader)
         try:
             self._keeper = subprocess.Popen(
-                (sys.executable, "-m", "quire.offline.keeper", str(self._owner), str(writer)),
+                python_command("quire.offline.keeper", str(self._owner), str(writer)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 pass_fds=(writer,),
                 start_new_session=True,
+                env=child_environment(),
             )
         finally:
             os.close(writer)

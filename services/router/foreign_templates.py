@@ -22,6 +22,7 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 from services.router.errors import ApiError, invalid, overloaded
+from shared.python_child import child_environment, python_command
 
 MAX_TEMPLATE_CHARS = 64 * 1024
 # Of the child, for one rendering. What the client waits for besides is the machine's business, within reason.
@@ -66,7 +67,7 @@ class ForeignTemplates:
     def _ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
         process = self._process
         if process is None:
-            process = self._process = Popen([sys.executable, "-m", __name__], stdin=PIPE, stdout=PIPE)
+            process = self._process = Popen(python_command(__name__), stdin=PIPE, stdout=PIPE, env=child_environment())
         assert process.stdin is not None
         assert process.stdout is not None
         alarm = threading.Timer(_WALL_SECONDS, process.kill)

@@ -8,11 +8,9 @@ import asyncio
 import atexit
 import functools
 import json
-import os
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -20,6 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from services.router.errors import ApiError, ErrorKind, invalid, overloaded
 from services.router.structure import Structure
 from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, has_library
+from shared.python_child import child_environment, python_command
 
 # Different ones; each takes some 10 ms, and a hostile one 3 s.
 _MAX_PENDING = 1024
@@ -138,10 +137,12 @@ class _CheckProcess:
         return ended
 
     def _start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "services.router.grammar_check_process"]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+            python_command("services.router.grammar_check_process"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=child_environment(),
         )
 
     def _ask(self, question: object) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shared.config import option
+from shared.config import ConfigError, option
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,11 @@ class SchedulerConfig:
         minimum=0,
     )
     step_timeout: float = option(120.0, "Seconds after which a worker that answers no plan is given up.", minimum=1)
-    enable_chunked_prefill: bool = option(True, "Compute prompts in chunks beside decodes.", not_built=True)
+    enable_chunked_prefill: bool = option(
+        True,
+        "Compute prompts in chunks beside decodes. Without it, each prompt is computed in one step: a step must hold "
+        "the longest, and --target-tbt-ms does not count.",
+    )
     enable_prefix_caching: bool = option(True, "Share the KV of prompts that begin alike.")
     scheduling_policy: str = option(
         "fcfs", "The order of requests: as they came, or by their priority first.", choices=("fcfs", "priority")
@@ -55,10 +59,17 @@ class SchedulerConfig:
         "faster.",
         choices=("auto", "recompute", "swap"),
     )
-    num_scheduler_steps: int = option(1, "Steps planned at once.", not_built=True)
+    num_scheduler_steps: int = option(1, "Steps per plan: 1. --run-ahead has more plans in flight instead.")
     metrics_port: int | None = option(None, "Port for Prometheus metrics over HTTP; 0 picks one.", minimum=0)
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
     drain_timeout: float = option(10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0)
     status_fd: int | None = option(None, "File descriptor for start-up status lines in JSON.")
     log_level: str = option("info", "Least severe messages to log.", choices=("debug", "info", "warning", "error"))
     log_format: str = option("text", "How log lines look.", choices=("text", "json"))
+
+    def __post_init__(self) -> None:
+        if self.num_scheduler_steps != 1:
+            raise ConfigError(
+                f"--num-scheduler-steps is {self.num_scheduler_steps}: use 1; instead of planning several steps at "
+                "once, the scheduler keeps several plans in flight (--run-ahead)"
+            )

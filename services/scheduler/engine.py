@@ -37,6 +37,10 @@ STUCK_S = 30.0
 RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
+class UnusableWorkerError(Exception):
+    """The scheduler's options and its first worker do not go together; says why."""
+
+
 class Engine:
     """Not thread-safe. `ready` is set while a worker is claimed."""
 
@@ -143,6 +147,7 @@ class Engine:
 
     async def _serve(self, link: WorkerLink) -> None:
         hello = link.hello
+        self._check_options(hello)
         self._fleet.model.adopt(hello.model)
         try:
             self._adopt_core(core_config(hello, self._config), hello)
@@ -168,6 +173,16 @@ class Engine:
                 self._prepared(message)
             else:
                 self._apply(message)
+
+    def _check_options(self, hello: WorkerHello) -> None:
+        """Raises UnusableWorkerError where the first worker cannot do what the scheduler was told, and WorkerLostError
+        where a later one cannot: others go on."""
+        problem = conflict(hello, self._config)
+        if problem is None:
+            return
+        if any(engine.core is not None for engine in self._fleet.engines):
+            raise WorkerLostError(f"worker {self.address} cannot be used: {problem}")
+        raise UnusableWorkerError(problem)
 
     def _adopt_core(self, config: CoreConfig, hello: WorkerHello) -> None:
         """A core for the worker at hand, with the sequences of the last one."""
@@ -299,6 +314,21 @@ class Engine:
         self._finish([FinishedSequence(sequence, FinishReason.ERROR, failure) for sequence in self.core.drain()])
 
 
+def conflict(hello: WorkerHello, config: SchedulerConfig) -> str | None:
+    """Why the scheduler's options cannot be followed with this worker, in a sentence; None if they can."""
+    if hello.model.is_encoder:
+        return None  # It has no KV cache to swap, and takes every input whole.
+    if config.preemption_mode == PreemptionMode.SWAP.value and not hello.num_host_blocks:
+        return "--preemption-mode is swap, but the worker has no swap space; set --swap-space, or use auto"
+    longest, step = hello.model.max_model_len, config.max_num_batched_tokens or hello.max_num_batched_tokens
+    if not config.enable_chunked_prefill and longest > min(step, hello.max_num_batched_tokens):
+        return (
+            f"--no-enable-chunked-prefill computes each prompt in one step, but a sequence may have {longest} tokens "
+            f"and a step {step}; raise --max-num-batched-tokens or lower --max-model-len"
+        )
+    return None
+
+
 def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
     """What the worker offers, within what the scheduler was told to use of it."""
     max_num_seqs = min(config.max_num_seqs or hello.max_num_seqs, hello.max_num_seqs)
@@ -318,20 +348,23 @@ def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
         seconds_per_swapped_block=hello.swap_seconds_per_block,
         enable_prefix_caching=config.enable_prefix_caching,
         fair_queueing=config.fair_queueing,
-        chunked_prefill=not hello.model.is_encoder,
+        chunked_prefill=config.enable_chunked_prefill and not hello.model.is_encoder,
     )
 
 
 def target_tbt_s(config: SchedulerConfig) -> float | None:
-    """Whoever says how many tokens a step takes has decided for himself what decodes can bear."""
-    if config.max_num_batched_tokens is not None or not config.target_tbt_ms:
+    """None where the number of tokens in a step is fixed, or prompts are not cut to meet a target."""
+    if config.max_num_batched_tokens is not None or not config.target_tbt_ms or not config.enable_chunked_prefill:
         return None
     return config.target_tbt_ms / 1000
 
 
 async def run_engines(engines: list[Engine]) -> None:
-    """Runs until cancelled; any other end of an engine is a bug, and ends them all."""
-    with contextlib.suppress(asyncio.CancelledError):
-        async with asyncio.TaskGroup() as group:
-            for engine in engines:
-                group.create_task(engine.run())
+    """Runs until cancelled. Raises UnusableWorkerError; any other end of an engine is a bug, and ends them all."""
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            async with asyncio.TaskGroup() as group:
+                for engine in engines:
+                    group.create_task(engine.run())
+    except* UnusableWorkerError as errors:
+        raise errors.exceptions[0] from None

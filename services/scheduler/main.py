@@ -18,7 +18,7 @@ from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
 from .config import SchedulerConfig
-from .engine import Engine, run_engines
+from .engine import Engine, UnusableWorkerError, run_engines
 from .fleet import Fleet
 from .metrics import LoadCollector, registry
 from .servicer import SchedulerServicer
@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     configure_tracing("scheduler")
     try:
         asyncio.run(serve(config, status))
-    except OSError as error:
+    except (OSError, UnusableWorkerError) as error:
         status.failed(str(error))
         stop(PROG, str(error))
     finally:
@@ -53,7 +53,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
-    """Until SIGTERM or SIGINT. Raises OSError when an address cannot be had."""
+    """Until SIGTERM or SIGINT. Raises OSError when an address cannot be had, UnusableWorkerError when the worker cannot
+    do what the options say."""
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
@@ -86,7 +87,7 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
     finally:
         for task in (*background, stop_wait):
             task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
+            with contextlib.suppress(asyncio.CancelledError, UnusableWorkerError):
                 await task
         await server.stop(0.5)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models.config import ModelConfig, read_model_config
+from services.worker.models.config import GenerationDefaults, ModelConfig, read_model_config
 from services.worker.models.encoder_config import EncoderConfig, read_encoder_config
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig, read_pooling
@@ -25,14 +25,18 @@ _HUB_PATTERNS = ("*.safetensors", "*.json", "*.jinja", "*.model", "*.txt")
 class Checkpoint:
     path: Path  # a directory, or a GGUF file
     names: tuple[str, ...]  # what requests call the model; the first is its name, the others are aliases
+    chat_template: str = ""  # --chat-template
+    has_defaults: bool = True  # whether the model's own sampling parameters hold where a request has none
 
     def read_config(self) -> ModelConfig:
         """Raises ModelError, with a sentence, for a model that cannot be run."""
         if self.path.suffix == ".gguf":
             from services.worker.gguf.config import read_gguf_config
 
-            return read_gguf_config(self.path)
-        return read_model_config(self.path)
+            model = read_gguf_config(self.path)
+        else:
+            model = read_model_config(self.path)
+        return model if self.has_defaults else replace(model, default_sampling=GenerationDefaults())
 
     def read_encoder_config(self) -> EncoderConfig | None:
         """None if it is no encoder. Raises ModelError, with a sentence, for one that cannot be run."""
@@ -43,8 +47,9 @@ class Checkpoint:
         return read_pooling(self.path, option, default)
 
     def read_tokenizer(self) -> TokenizerFiles:
-        """Raises ModelError if there is none that can be read or converted."""
-        return read_tokenizer(self.path)
+        """Raises ModelError if there is none that can be read or converted, and for a --chat-template that is neither
+        a file nor a template."""
+        return read_tokenizer(self.path, read_chat_template(self.chat_template))
 
 
 def find_checkpoint(
@@ -52,6 +57,21 @@ def find_checkpoint(
 ) -> Checkpoint:
     """Downloads files that match `patterns`, if need be; `progress` is told the fraction that has come. Raises
     ModelError, with a sentence, if there is no such model."""
+    found = _find(config, progress, patterns)
+    return replace(found, chat_template=config.chat_template, has_defaults=config.generation_config == "auto")
+
+
+def read_chat_template(option: str) -> str | None:
+    """The template itself, of a file or as it stands. None if none is given. Raises ModelError."""
+    if not option or "{" in option:
+        return option or None
+    try:
+        return Path(option).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(f"--chat-template {option} is neither a template nor a file of one: {error}") from error
+
+
+def _find(config: WorkerConfig, progress: Progress, patterns: Sequence[str]) -> Checkpoint:
     if not config.model:
         directory = Path(str(resources.files("quire"))) / "models" / BUNDLED
         if not directory.is_dir():
@@ -67,7 +87,7 @@ def find_checkpoint(
         raise ModelError(f"there is no {'file' if path.suffix == '.gguf' else 'directory'} {config.model}")
     from services.worker.hub import download
 
-    directory = download(config.model, config.revision or None, patterns, progress)
+    directory = download(config.model, config.revision or None, patterns, progress, config.download_dir or None)
     return Checkpoint(directory, config.served_model_name or (config.model,))
 
 

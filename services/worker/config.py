@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.worker.pooling.choices import CHOICES as POOLING_CHOICES
-from services.worker.quantization.at_load import CHOICES
+from services.worker.quantization.at_load import ALIASES, CHOICES
 from shared.config import option
 
 
@@ -21,10 +21,18 @@ class WorkerConfig:
         (), "Name that requests use for the model. Repeatable: further ones are aliases."
     )
     revision: str = option("", "Branch, tag or commit of a model on the hub; its main branch if left out.")
+    download_dir: str = option("", "Directory for downloads from the hub; HF_HUB_CACHE's if left out.")
+    chat_template: str = option(
+        "", "Jinja template that turns messages into a prompt, or a file of one; the model's own if left out."
+    )
+    generation_config: str = option(
+        "auto", "Sampling parameters that hold where a request has none: those of the model's generation_config.json "
+        "(auto), or the API's own (vllm).", choices=("auto", "vllm"),
+    )  # fmt: skip
     device: str = option("auto", "Where to compute: auto, cpu, cuda or cuda:N. auto takes a GPU if there is one.")
     dtype: str = option(
         "auto", "Type of activations and KV cache. auto: float32 on a CPU, the checkpoint's own on a GPU.",
-        choices=("auto", "float32", "bfloat16", "float16"),
+        choices=("auto", "float32", "bfloat16", "float16"), aliases={"half": "float16", "float": "float32"},
     )  # fmt: skip
     load_format: str = option(
         "auto", "Where weights come from: safetensors or GGUF files, whichever there are, or dummy random ones.",
@@ -33,7 +41,7 @@ class WorkerConfig:
     quantization: str | None = option(
         None, "Quantize weights as they are loaded (fp8, int8, int8-weight-only), or the method that the checkpoint "
         "must have been quantized with; they stay as they are if left out.",
-        choices=CHOICES,
+        choices=CHOICES, aliases=ALIASES, short="-q",
     )  # fmt: skip
     pooling_type: str = option(
         "auto", "What an embedding is made of: the last token's hidden state, the mean of all tokens', or the first's "
@@ -41,7 +49,10 @@ class WorkerConfig:
         choices=POOLING_CHOICES,
     )  # fmt: skip
     kv_cache_dtype: str = option(
-        "auto", "Type of keys and values in the KV cache; --dtype's if auto.", choices=("auto", "fp8")
+        "auto",
+        "Type of keys and values in the KV cache; --dtype's if auto.",
+        choices=("auto", "fp8"),
+        aliases={"fp8_e4m3": "fp8"},
     )
     max_model_len: int | None = option(
         None, "Tokens of prompt and output together; what model and KV cache allow if left out.", minimum=1
@@ -55,11 +66,12 @@ class WorkerConfig:
     )
     gpu_memory_utilization: float = option(
         0.9, "Fraction of a GPU's memory to use in all: the KV cache gets what weights, the largest step and graphs "
-        "leave of it.", minimum=0.01, maximum=1.0,
+        "leave of it. Above 0.97, the worker warns.", minimum=0.01, maximum=1.0,
     )  # fmt: skip
-    swap_space: float = option(
-        0.0, "GiB of host memory for KV blocks of sequences that gave way, and of evicted prefixes.", minimum=0
-    )
+    swap_space: float | None = option(
+        None, "GiB of host memory for KV blocks of preempted sequences and evicted prefixes. If left out, 4 on a GPU "
+        "but at most a quarter of the available memory, and 0 on a CPU.", minimum=0,
+    )  # fmt: skip
     max_num_seqs: int = option(256, "Sequences per step, at most.", minimum=1)
     max_num_batched_tokens: int = option(2048, "Tokens per step, at most.", minimum=1)
     enforce_eager: bool = option(
@@ -76,8 +88,8 @@ class WorkerConfig:
     log_level: str = option("info", "What to log.", choices=("debug", "info", "warning", "error"))
     log_format: str = option("text", "How to log.", choices=("text", "json"))
 
-    tensor_parallel_size: int = option(1, "Ranks that share each layer.", not_built=True)
-    pipeline_parallel_size: int = option(1, "Ranks that share the layers.", not_built=True)
+    tensor_parallel_size: int = option(1, "Ranks that share each layer.", not_built=True, short="-tp")
+    pipeline_parallel_size: int = option(1, "Ranks that share the layers.", not_built=True, short="-pp")
     speculative_model: str | None = option(None, "Draft model for speculation.", not_built=True)
     num_speculative_tokens: int | None = option(None, "Draft tokens per step.", not_built=True)
     speculative_draft_tensor_parallel_size: int | None = option(

@@ -127,7 +127,7 @@ def _load_decoder(
     num_blocks = count_blocks(config, model, kv_dtype, measured)
     max_model_len = resolve_max_model_len(config, model, num_blocks * config.block_size)
     with out_of_memory_explained("the KV cache", device, "lower --gpu-memory-utilization or what sets its size"):
-        runner, copies = builder.build(num_blocks, max_model_len, count_host_blocks(config, model, kv_dtype))
+        runner, copies = builder.build(num_blocks, max_model_len, count_host_blocks(config, model, kv_dtype, device))
     with torch.inference_mode():
         swap_seconds = measure_swap(copies, num_blocks, device)
     if device.type == "cuda":

@@ -24,13 +24,18 @@ from services.worker.progress import Progress
 _BYTES_BAR = "huggingface_hub.snapshot_download"
 
 
-def download(name: str, revision: str | None, patterns: Sequence[str], progress: Progress) -> Path:
+def download(
+    name: str, revision: str | None, patterns: Sequence[str], progress: Progress, cache: str | None = None
+) -> Path:
     """The directory of the files that match `patterns`. `progress` is told the fraction of what is not here yet, from
-    several threads but one at a time. Raises ModelError, with a sentence."""
+    several threads but one at a time. `cache`: the directory for downloads, the library's own if None. Raises
+    ModelError, with a sentence."""
     try:
-        missing = _missing_bytes(name, revision, patterns)
+        missing = _missing_bytes(name, revision, patterns, cache)
         bar = _reporting_bar(missing, progress) if missing else None
-        return Path(snapshot_download(name, revision=revision, allow_patterns=list(patterns), tqdm_class=bar))
+        return Path(
+            snapshot_download(name, revision=revision, allow_patterns=list(patterns), tqdm_class=bar, cache_dir=cache)
+        )
     except HFValidationError as error:
         raise ModelError(f"{name} is neither a directory nor the name of a model on the Hugging Face hub") from error
     except GatedRepoError as error:
@@ -49,11 +54,16 @@ def download(name: str, revision: str | None, patterns: Sequence[str], progress:
         ) from error
 
 
-def _missing_bytes(name: str, revision: str | None, patterns: Sequence[str]) -> int:
+def _missing_bytes(name: str, revision: str | None, patterns: Sequence[str], cache: str | None) -> int:
     """0 where the hub does not say: the download will say why, or take what is here."""
     try:
         files = snapshot_download(
-            name, revision=revision, allow_patterns=list(patterns), tqdm_class=_HiddenBar, dry_run=True
+            name,
+            revision=revision,
+            allow_patterns=list(patterns),
+            tqdm_class=_HiddenBar,
+            dry_run=True,
+            cache_dir=cache,
         )
     except DryRunError:
         return 0

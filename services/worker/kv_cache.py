@@ -6,6 +6,7 @@ import torch
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
+from services.worker.host_memory import swap_bytes
 from services.worker.models.config import ModelConfig
 from services.worker.ops.interface import KVPages, Ops
 
@@ -51,9 +52,9 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, m
     return budget // per_block
 
 
-def count_host_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype) -> int:
-    """How many blocks the swap space holds."""
-    return int(config.swap_space * 2**30) // block_bytes(model, config.block_size, dtype)
+def count_host_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> int:
+    """How many blocks the swap space holds. Raises ModelError if the host has too little memory for it."""
+    return swap_bytes(config.swap_space, device.type) // block_bytes(model, config.block_size, dtype)
 
 
 def resolve_max_model_len(config: WorkerConfig, model: ModelConfig, capacity: int) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from quire.worker.v1 import worker_pb2_grpc
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError, StepThreadError
+from services.worker.notices import tell_blocks, warn_of_options
 from services.worker.servicer import WorkerServicer
 from services.worker.step_thread import StepThread
 from shared.config import resolve
@@ -67,8 +68,9 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     def load() -> Engine:
-        from services.worker.engine import load_engine
+        from services.worker.engine import load_engine, resolve_device
 
+        warn_of_options(config, resolve_device(config.device).type, status)
         return load_engine(config, status.starting)
 
     steps = StepThread(load)
@@ -94,6 +96,8 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             facts["metrics"] = f"{config.metrics_host}:{port}"
         await server.set_serving(True)
         limits = engine.runner.limits
+        if engine.runner.generates:
+            tell_blocks(limits, engine.runner.ops.device.type, status)
         settle_garbage()
         status.ready(
             "" if engine.fallback is None else f"ready, but {engine.fallback}",

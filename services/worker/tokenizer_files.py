@@ -31,9 +31,12 @@ class TokenizerFiles:
         return [self.data[start : start + CHUNK_BYTES] for start in range(0, len(self.data), CHUNK_BYTES)]
 
 
-def read_tokenizer(path: Path) -> TokenizerFiles:
-    """Of a model directory or a GGUF file. Raises ModelError if it holds no tokenizer that can be read or converted."""
+def read_tokenizer(path: Path, chat_template: str | None = None) -> TokenizerFiles:
+    """Of a model directory or a GGUF file. `chat_template` replaces the model's own. Raises ModelError if it holds no
+    tokenizer that can be read or converted."""
     tokenizer, config = _from_gguf(path) if path.suffix == ".gguf" else _from_directory(path)
+    if chat_template is not None:
+        config["chat_template"] = chat_template
     bundle = model_pb2.TokenizerBundle(
         tokenizer_json=tokenizer,
         tokenizer_config_json=json.dumps(config, ensure_ascii=False, sort_keys=True).encode(),

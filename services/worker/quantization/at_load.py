@@ -33,6 +33,8 @@ AT_LOAD = {
     )
 }
 CHECKPOINT_METHODS = ("fp8", "awq", "gptq", "compressed-tensors", "gguf")
+# The kernels that vLLM users choose; the format of the weights is the same.
+ALIASES = {"awq_marlin": "awq", "gptq_marlin": "gptq"}
 CHOICES = tuple(dict.fromkeys((*AT_LOAD, *CHECKPOINT_METHODS)))
 
 

@@ -52,6 +52,14 @@ def test_a_download_is_reported_and_not_repeated(hub: FakeHub, tmp_path: Path, m
     assert len(hub.downloads) == len(hub.files) - 1
 
 
+def test_downloads_go_to_the_directory_that_is_named(hub: FakeHub, tmp_path: Path) -> None:
+    options = (NAME, "--download-dir", str(tmp_path / "models"), "--listen", f"unix:{tmp_path}/worker.sock", *OPTIONS)
+    with worker(*options) as (_, reports):
+        assert statuses(reports)[-1].state == "ready"
+    assert list((tmp_path / "models").glob("models--*/snapshots/*/*.safetensors"))
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
 def test_a_private_model_needs_a_token(hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_TOKEN")
     last = start(tmp_path)[-1]

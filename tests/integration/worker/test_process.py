@@ -32,6 +32,7 @@ async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> N
             assert found[-1].facts["address"] == address
             assert found[-1].facts["model"] == "tiny-llama"
             assert found[-1].facts["device"] == "cpu"
+            assert "# CPU blocks: 24, # swap blocks: 0" in [status.detail for status in found if status.is_note]
             assert [status.progress for status in found if status.progress is not None][-1] == 1.0
             assert await health(channel) == "SERVING"
 

@@ -23,7 +23,7 @@ FLAGS = """
 
 
 def commands(flags: dict[str, object], directory: Path = Path("/run/q")) -> dict[str, list[str]]:
-    return {spec.name: list(spec.argv[4:]) for spec in part_specs(build_stack(flags, {}), directory)}
+    return {spec.name: list(spec.argv[5:]) for spec in part_specs(build_stack(flags, {}), directory)}
 
 
 @pytest.mark.parametrize("flag", FLAGS.split())
@@ -41,7 +41,7 @@ def test_parts_meet_at_sockets_in_one_directory() -> None:
 
 
 def test_a_private_stack_takes_no_port() -> None:
-    specs = {spec.name: spec.argv[4:] for spec in part_specs(build_stack({}, {}), Path("/run/q"), private=True)}
+    specs = {spec.name: spec.argv[5:] for spec in part_specs(build_stack({}, {}), Path("/run/q"), private=True)}
 
     assert specs["gateway"] == ("--router", "unix:/run/q/router.sock", "--listen", "unix:/run/q/gateway.sock")
 

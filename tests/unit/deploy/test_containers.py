@@ -67,9 +67,9 @@ def test_a_container_runs_the_command_that_quire_serve_runs(name: str, tmp_path:
     (entrypoint,) = instructions(name, "ENTRYPOINT")
     (spec,) = (spec for spec in part_specs(build_stack({}, {}), tmp_path) if spec.name == name)
 
-    # There `quire` is a script, here the same module: quire.cli.main.
-    assert json.loads(entrypoint) == ["quire", spec.argv[3]]
-    assert spec.argv[:3] == (sys.executable, "-m", "quire.cli.main")
+    # There `quire` is a script, here the same module.
+    assert json.loads(entrypoint) == ["quire", spec.argv[4]]
+    assert spec.argv[:4] == (sys.executable, "-P", "-m", "quire")
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -1,4 +1,4 @@
-"""vLLM's options that `quire serve` has not: taken where they change nothing."""
+"""LLM accepts options of vLLM's that Quire does not have where they change nothing."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ def starting(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         {"seed": 0, "trust_remote_code": False, "disable_log_stats": True},
         {"tokenizer": "./model"},
+        {"tensor_parallel_size": 1, "data_parallel_size": 1, "swap_space": 4, "dtype": "half"},
+        {"compilation_config": {"level": 3}, "disable_custom_all_reduce": True, "cudagraph_capture_sizes": [1, 2]},
         {"tokenizer": Path("model")},
         *({"task": task} for task in ("auto", "generate", "embed", "embedding", "score", None)),
         *({"runner": runner} for runner in ("auto", "generate", "pooling", None)),
@@ -44,11 +46,12 @@ def test_what_changes_nothing_is_taken(options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"tokenizer": "./other"}, "tokenizer is './other', and only the model's own is built"),
-        ({"trust_remote_code": True}, "code that comes with a model is never run"),
-        ({"disable_log_stats": False}, "LLM logs none"),
-        ({"task": "classify"}, "task is 'classify': use one of auto, generate"),
-        ({"runner": "draft"}, "runner is 'draft': use one of auto, generate, pooling"),
+        ({"tokenizer": "./other"}, "--tokenizer cannot be used: Quire uses the tokenizer in the model's files"),
+        ({"trust_remote_code": True}, "Quire runs no code that comes with a model"),
+        ({"disable_log_stats": False}, "statistics are not logged; read them at /metrics"),
+        ({"task": "classify"}, "use generate, embed or score"),
+        ({"runner": "draft"}, "use auto, generate or pooling"),
+        ({"enable_lora": True, "max_loras": 3}, "--enable-lora and --max-loras are not built yet"),
     ],
 )
 def test_what_would_change_something_is_refused(options: dict[str, Any], told: str) -> None:
@@ -57,5 +60,5 @@ def test_what_would_change_something_is_refused(options: dict[str, Any], told: s
 
 
 def test_the_bundled_models_tokenizer_is_no_other() -> None:
-    with pytest.raises(ConfigError, match="tokenizer is"):
+    with pytest.raises(ConfigError, match="--tokenizer cannot be used"):
         LLM(tokenizer=".")

@@ -50,6 +50,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_host_blocks=st.integers(0, 12),
         preemption_mode=st.sampled_from(PreemptionMode),
         swap_cost=st.sampled_from([0.0, 1e-5, math.inf]),
+        is_chunked=st.sampled_from([True, True, True, False]),
     )
     def start(
         self,
@@ -62,6 +63,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         num_host_blocks: int,
         preemption_mode: PreemptionMode,
         swap_cost: float,
+        is_chunked: bool,
     ) -> None:
         self.model_args: dict[str, Any] = {
             "num_blocks": num_blocks,
@@ -73,10 +75,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=budget,
-            max_model_len=num_blocks * block_size,
+            # A step holds the longest prompt that is computed whole.
+            max_model_len=num_blocks * block_size if is_chunked else min(budget, num_blocks * block_size),
             max_num_queued_reqs=1_000,
             fair_queueing=is_fair,
-            target_tbt_s=target_tbt_s,
+            target_tbt_s=target_tbt_s if is_chunked else None,
+            chunked_prefill=is_chunked,
             num_host_blocks=num_host_blocks,
             preemption_mode=preemption_mode,
             seconds_per_swapped_block=swap_cost,
@@ -183,6 +187,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert needs is None or needs.key in self.prepared, "planned before it was prepared"
         assert plan.num_tokens <= self.config.max_num_batched_tokens
         for new in plan.new_sequences:
+            assert self.config.chunked_prefill or new.wire_id in plan.sampling_wire_ids, "a prompt was cut"
             assert new.sequence.request.can_resume or not new.num_computed_tokens, "a vector lacks some of its tokens"
         self.results.append(self.worker.step(plan_to_proto(plan, epoch=1)))
 

@@ -36,6 +36,46 @@ def test_a_command_line_is_parsed() -> None:
     assert config == Example(model="m", listen=("a:1", "b:2"), eager=False, memory=7)
 
 
+def test_a_command_line_of_vllms_is_parsed() -> None:
+    words = ["--listen", "a:1", "b:2", "--model", "m", "--block_size=4", "--eager", "false", "--memory", "4k"]
+    assert resolve(Example, words, prog="x", description="x") == Example(
+        "m", 4, ("a:1", "b:2"), eager=False, memory=4000
+    )
+    for text, number in (
+        ("4K", 4096),
+        ("25.6k", 25_600),
+        ("1M", 2**20),
+        ("2g", 2 * 10**9),
+        ("auto", None),
+        ("None", None),
+    ):
+        assert build(Example, {"memory": text}, {}).memory == number
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--blok-size 3", "x: there is no option --blok-size; did you mean --block-size?"),
+        ("--zzz", "x: there is no option --zzz; see x --help"),
+        ("m n", "x: 'n' is one word too many"),
+        ("m --model n", "x: the model is given twice, as 'm' and as 'n'"),
+        ("--listen a:1 org/model", "x: --listen takes every word up to the next flag, 'org/model' too: give the model "
+         "before it, or with --model"),
+        ("--block-size", "x: --block-size: expected one argument"),
+        ("--block", "x: there is no option --block; did you mean --block-size?"),
+    ],
+)  # fmt: skip
+def test_a_bad_command_line_is_told_in_a_line(words: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        resolve(Example, words.split(), prog="x", description="x")
+    assert (stopped.value.code, capsys.readouterr().err) == (2, f"{complaint}\n")
+
+
+def test_a_model_may_follow_a_list_after_two_dashes_and_be_given_twice_alike() -> None:
+    for words in ("--listen a:1 -- org/model", "org/model --model org/model --listen a:1"):
+        assert resolve(Example, words.split(), prog="x", description="x") == Example("org/model", listen=("a:1",))
+
+
 def test_the_flags_of_a_config_make_an_equal_one() -> None:
     config = Example("m", 8, ("a:1", "b:2"), "float32", False, 7)
     assert resolve(Example, to_argv(config), prog="x", description="x") == config
@@ -69,7 +109,9 @@ def test_secrets_stay_off_the_command_line() -> None:
         ({"block_size": "129"}, {}, "use at most 128"),
         ({"dtype": "int3"}, {}, "use one of auto, float32"),
         ({}, {"QUIRE_EAGER": "perhaps"}, "QUIRE_EAGER is 'perhaps': use true or false"),
-        ({"quantization": "fp8"}, {}, "--quantization is not built yet"),
+        ({"quantization": "fp8"}, {}, "--quantization is not built yet; leave it out"),
+        ({"memory": "1.5K"}, {}, "--memory is 1.5K: use k with decimals, or a whole number"),
+        ({"block_size": "auto"}, {}, "--block-size is 'auto': use a whole number"),
     ],
 )
 def test_a_bad_value_is_named(flags: dict[str, str], environment: dict[str, str], words: str) -> None:

@@ -13,12 +13,14 @@ def test_what_is_reported_is_read() -> None:
     read, write = os.pipe()
     reporter = StatusReporter(write)
     reporter.starting("loading weights", 0.5)
+    reporter.note("# CPU blocks: 5")
     reporter.ready("ready, but slow", address="a:1")
     reporter.failed("out of memory")
     os.close(write)
     with os.fdopen(read, "rb") as lines:
         assert [parse_status(line) for line in lines] == [
             Status("starting", "loading weights", 0.5),
+            Status("starting", "# CPU blocks: 5", is_note=True),
             Status("ready", "ready, but slow", facts={"address": "a:1"}),
             Status("failed", "out of memory"),
         ]

@@ -54,6 +54,23 @@ def test_a_directory_is_served_under_its_name_and_as_it_was_typed(directory: Pat
     assert named.names == ("one", "two")
 
 
+def test_a_chat_template_of_the_users_replaces_the_models(directory: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ messages[0].content }}")
+    for option in (str(file), "{{ messages[0].content }}"):
+        checkpoint = find_checkpoint(WorkerConfig(model=str(directory), chat_template=option))
+        assert bundle_config(checkpoint.read_tokenizer())["chat_template"] == "{{ messages[0].content }}"
+    with pytest.raises(ModelError, match=r"--chat-template ./none\.jinja is neither a template nor a file of one"):
+        find_checkpoint(WorkerConfig(model=str(directory), chat_template="./none.jinja")).read_tokenizer()
+
+
+def test_the_models_sampling_parameters_can_be_left_out(directory: Path) -> None:
+    (directory / "generation_config.json").write_text('{"do_sample": true, "temperature": 0.25, "top_k": 7}')
+    for option, expected in (("auto", (0.25, 7)), ("vllm", (None, None))):
+        model = find_checkpoint(WorkerConfig(model=str(directory), generation_config=option)).read_config()
+        assert (model.default_sampling.temperature, model.default_sampling.top_k) == expected
+
+
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [

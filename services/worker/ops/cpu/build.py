@@ -81,7 +81,7 @@ def find_compiler() -> list[str]:
         if words and shutil.which(words[0]):
             return words
     if importlib.util.find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "cc"]
+        return [sys.executable, "-P", "-m", "ziglang", "cc"]
     raise BuildError("no C compiler found (looked for $CC, gcc, clang, cc and the package ziglang)")
 
 

@@ -34,6 +34,8 @@ def serving(
     options = [str(model), "--device", "cuda", "--dtype", dtype, "--block-size", "8"]
     options += ["--max-num-seqs", str(max_num_seqs), "--max-num-batched-tokens", str(max_num_tokens), *arguments]
     options += [] if num_blocks is None else ["--num-gpu-blocks-override", str(num_blocks)]
+    if "--swap-space" not in arguments:
+        options += ["--swap-space", "0"]  # the default has a million of these models' blocks
     with gpu.running():
         runner = load_engine(resolve(WorkerConfig, options, prog="test", description=""), lambda *_: None).runner
         with gpu.rules_of_serving():

@@ -15,6 +15,7 @@ import torch
 import transformers
 
 from services.scheduler.core.config import PreemptionMode
+from services.worker import host_memory
 from services.worker.model_runner import OUT_OF_MEMORY
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.pooling.choices import PoolingKind
@@ -31,7 +32,6 @@ from tests.unit.worker.triton.quantized import WEIGHTS_ALONE
 from tests.unit.worker.triton.simulated_worker import check, prompts, serving, write_tokenizer
 
 pytestmark = pytest.mark.skipif(HAS_GPU, reason="there is a real one")
-HALF_A_MEBIBYTE = str(0.5 / 1024)
 EVERYTHING = SamplingParams(
     temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, repetition_penalty=1.1, frequency_penalty=0.1, seed=3,
     logit_bias=((5, 1.0), (7, -1.0)), logprobs=3,
@@ -80,10 +80,12 @@ def test_masks_prompt_logprobs_and_pooled_sequences_wait_for_nothing(
     assert bool(gpu.graphs) == (argument != "--enforce-eager")
 
 
-def test_swaps_and_copies_wait_for_nothing(directory: Path) -> None:
+def test_swaps_and_copies_wait_for_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In swap space of the default size, which is made small for such a model."""
+    monkeypatch.setattr(host_memory, "DEFAULT_GPU_BYTES", 2**19)
     model = save_model(directory, "Llama", num_hidden_layers=1)
     chance, common = random.Random(3), prompts(28)[0]
-    with serving(directory, "--swap-space", HALF_A_MEBIBYTE, num_blocks=8) as (_, runner):
+    with serving(directory, "--swap-space", "None", num_blocks=8) as (_, runner):
         engine = Engine(runner, preemption_mode=PreemptionMode.SWAP)
         asked: dict[int, list[int]] = {}
         for key in range(8):

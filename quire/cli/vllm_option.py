@@ -1,0 +1,72 @@
+"""How an option of vLLM's that Quire does not have is treated."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+# In place of values: all of them; the model itself.
+ANY = "any value"
+MODEL = "the model"
+
+
+class Form(Enum):
+    SWITCH = "switch"
+    VALUE = "value"
+    VALUES = "values"
+
+
+@dataclass(frozen=True, slots=True)
+class VllmOption:
+    """`accepted`: the values that ask for what Quire does anyway. Others stop the start with a sentence, `refusal`, or
+    if there is none, they are named at the start with `note`, which says why they change nothing."""
+
+    name: str  # as a flag, without the dashes
+    form: Form
+    accepted: Collection[object] = ()
+    refusal: str = ""
+    note: str = ""
+    short: str | None = None
+
+    @property
+    def key(self) -> str:
+        return self.name.replace("-", "_")
+
+    def add_to(self, parser: argparse._ActionsContainer) -> None:
+        """As a flag that --help does not show."""
+        flags = [form for form in (self.short, f"--{self.name}") if form]
+        options: dict[str, Any] = {"dest": self.key, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
+        if self.form is Form.SWITCH:
+            parser.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
+        elif self.form is Form.VALUES:
+            parser.add_argument(*flags, action="extend", nargs="+", **options)
+        else:
+            parser.add_argument(*flags, **options)
+
+    def accepts(self, value: object, model: str) -> bool:
+        if ANY in self.accepted or (MODEL in self.accepted and _is_same(str(value), model)):
+            return True
+        if self.form is Form.SWITCH:
+            value = str(value).lower() == "true"
+        return any(type(one) is type(value) and one == value for one in self.accepted) or str(value) in self.accepted
+
+
+def _is_same(one: str, model: str) -> bool:
+    """Names on the hub, or paths."""
+    return one == model or (bool(model) and Path(one).expanduser().resolve() == Path(model).expanduser().resolve())
+
+
+def switch(name: str, *accepted: bool, refusal: str = "", note: str = "", short: str | None = None) -> VllmOption:
+    return VllmOption(name, Form.SWITCH, accepted, refusal, note, short)
+
+
+def value(name: str, *accepted: str, refusal: str = "", note: str = "", short: str | None = None) -> VllmOption:
+    return VllmOption(name, Form.VALUE, accepted, refusal, note, short)
+
+
+def values(name: str, *, refusal: str = "", note: str = "") -> VllmOption:
+    return VllmOption(name, Form.VALUES, (), refusal, note)

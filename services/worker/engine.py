@@ -136,15 +136,19 @@ def _load_decoder(
 
 
 def resolve_device(name: str) -> torch.device:
-    """Raises ModelError for a device that is not there."""
+    """Returns a GPU with its index, as `torch.cuda.set_device` refuses one without: "cuda" is "cuda:0".
+    Raises ModelError for a device that is not there."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, colon, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and not (index.isascii() and index.isdigit())):
         raise ModelError(f"--device is {name!r}: use auto, cpu, cuda or cuda:N")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+    if kind == "cpu":
+        return torch.device("cpu")
+    number = int(index or 0)
+    if number >= torch.cuda.device_count():
         raise ModelError(f"--device is {name}, but torch sees {torch.cuda.device_count()} CUDA devices here")
-    return torch.device(name)
+    return torch.device("cuda", number)
 
 
 def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> torch.dtype:

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.cuda._utils import _get_device_index
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend
 from torch.utils._pytree import tree_leaves, tree_map
@@ -160,13 +161,18 @@ class SimulatedGPU:
         def reset_peak(device: object = None) -> None:
             self.peak = self.allocated
 
+        def set_device(device: object) -> None:
+            index = _get_device_index(device)  # torch's own check: ValueError without an index
+            if index > 0:
+                raise torch.AcceleratorError("CUDA error: invalid device ordinal")
+
         properties = SimpleNamespace(major=CAPABILITY[0], minor=CAPABILITY[1], multi_processor_count=4)
         return {
             "_lazy_init": lambda: None,
             "is_available": lambda: True,
             "device_count": lambda: 1,
             "current_device": lambda: 0,
-            "set_device": lambda device: None,
+            "set_device": set_device,
             "get_device_capability": lambda device=None: CAPABILITY,
             "get_device_properties": lambda device=None: properties,
             "get_device_name": lambda device=None: "a simulated GPU",

@@ -27,9 +27,12 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class NamedDevice(TorchFunctionMode):
-    """Names the device by its index, for which torch would ask CUDA."""
+    """Gives operations the device by its index, for which torch would ask CUDA. A `torch.device` made without an index
+    stays without one, as on a real GPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))
         args, kwargs = tree_map(_with_index, (args, kwargs or {}))
         if func is torch.tensor and "device" in kwargs:  # made where no mode sees it
             device = kwargs.pop("device")

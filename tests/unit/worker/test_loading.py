@@ -146,8 +146,29 @@ def test_a_missing_gpu_is_named() -> None:
         resolve_device("cuda:99")
 
 
+@pytest.mark.parametrize(("name", "index"), [("auto", 0), ("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
+def test_a_gpu_has_its_index(monkeypatch: pytest.MonkeyPatch, name: str, index: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    device = resolve_device(name)
+    assert device == torch.device("cuda", index)
+    assert torch.cuda._utils._get_device_index(device) == index  # raises as torch.cuda.set_device does
+
+
+@pytest.mark.parametrize("name", ["auto", "cpu", "cpu:0"])
+def test_without_a_gpu_there_is_one_cpu(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device(name) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:²"])
+def test_a_device_that_is_misspelt_is_named(name: str) -> None:
+    with pytest.raises(ModelError, match="use auto, cpu, cuda or cuda:N"):
+        resolve_device(name)
+
+
 def test_dtypes_of_a_gpu_follow_the_checkpoint() -> None:
-    cuda = torch.device("cuda")
+    cuda = torch.device("cuda", 0)
     assert resolve_dtype("auto", "float16", cuda) is torch.float16
     assert resolve_dtype("bfloat16", "float16", cuda) is torch.bfloat16
     assert resolve_dtype("auto", "bfloat16", CPU) is torch.float32

@@ -13,13 +13,13 @@ from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.sampling.sampler import create_sampler
+from tests.simulated_gpu import pretend_properties
 
 CUDA = torch.device("cuda", 0)
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla P100")
+    pretend_properties(monkeypatch, capability, "Tesla P100")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])

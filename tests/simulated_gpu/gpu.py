@@ -68,7 +68,7 @@ class SimulatedGPU:
 
         def on_a_thread(pool: ThreadPoolExecutor, task: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             def with_device() -> Any:
-                with self._on_this_thread():
+                with self.on_this_thread():
                     return task(*args, **kwargs)
 
             return submit(pool, with_device)
@@ -82,11 +82,17 @@ class SimulatedGPU:
             stack.enter_context(patch.object(torch, "Generator", HostGenerator))
             stack.enter_context(patch.object(InterpretedFunction, "run", launch))
             stack.enter_context(patch.object(ThreadPoolExecutor, "submit", on_a_thread))
-            stack.enter_context(self._on_this_thread())
+            stack.enter_context(self.on_this_thread())
             yield self
 
+    def join_thread(self) -> None:
+        """As `on_this_thread`, for as long as the thread lives."""
+        NamedDevice().__enter__()  # type: ignore[no-untyped-call]
+        Dispatch(self.dispatch).__enter__()  # type: ignore[no-untyped-call]
+
     @contextmanager
-    def _on_this_thread(self) -> Iterator[None]:
+    def on_this_thread(self) -> Iterator[None]:
+        """What a thread of its own needs besides `running`; those of executors have it."""
         with NamedDevice(), Dispatch(self.dispatch):
             yield
 

@@ -14,6 +14,7 @@ from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.encoder_engine import load_encoder
 from services.worker.errors import ModelError
+from services.worker.gpu import find_gpu, select_gpu
 from services.worker.graphs import GraphRecorder
 from services.worker.kv_cache import (
     LESS_MEMORY,
@@ -70,7 +71,7 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
     if device.type == "cpu":
         torch.set_num_threads(config.num_threads or physical_cores())
     else:
-        torch.cuda.set_device(device)
+        select_gpu(device)
     ops = create_ops(device, dtype, batch_invariant=config.batch_invariant)
     reason = fallback_reason(device, dtype)
     if reason is not None:
@@ -136,10 +137,14 @@ def _load_decoder(
 
 
 def resolve_device(name: str) -> torch.device:
-    """Returns a GPU with its index, as `torch.cuda.set_device` refuses one without: "cuda" is "cuda:0".
+    """Returns a GPU with its index, as `torch.cuda.set_device` refuses one without: "cuda" is "cuda:0". "auto" is the
+    first GPU that Quire runs on, or the CPU.
     Raises ModelError for a device that is not there."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
+        gpu, reason = find_gpu()
+        if reason is not None:
+            logger.warning("%s: running on the CPU", reason)
+        return torch.device("cpu") if gpu is None else gpu
     kind, colon, index = name.partition(":")
     if kind not in ("cpu", "cuda") or (colon and not (index.isascii() and index.isdigit())):
         raise ModelError(f"--device is {name!r}: use auto, cpu, cuda or cuda:N")

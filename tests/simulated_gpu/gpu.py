@@ -53,6 +53,9 @@ class SimulatedGPU:
         self.num_copies = self.num_arrived = 0  # that nobody waited for, in the order of their launch
         self._copies: list[Copy] = []  # those that have not arrived
         self._pinned: dict[int, StorageWeakRef] = {}  # by address, which is nobody else's while this refers to it
+        self._pinned_bytes: dict[int, int] = {}  # by the same
+        self._registered: dict[int, int] = {}  # bytes by address
+        self.locked_bytes_limit: int | None = None  # that may be registered; None: no limit
         self._forms: set[str] = set()
         self._recorded: Graph | None = None
         self._serving = False
@@ -152,6 +155,25 @@ class SimulatedGPU:
                 raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {num_bytes} bytes.")
             self.allocated += num_bytes
             self.peak = max(self.peak, self.allocated)
+
+    def register(self, address: int, num_bytes: int, flags: int) -> int:
+        """cudaHostRegister. Returns CUDA's error code."""
+        self.require_alive()
+        if self.locked_bytes_limit is not None and self.pinned_bytes + num_bytes > self.locked_bytes_limit:
+            return 2  # cudaErrorMemoryAllocation
+        self._registered[address] = num_bytes
+        return 0
+
+    def unregister(self, address: int) -> int:
+        """cudaHostUnregister."""
+        return 0 if self._registered.pop(address, None) is not None else 713  # cudaErrorHostMemoryNotRegistered
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Of the host's memory: what is registered, and blocks of torch's allocator, which are powers of two."""
+        alive = [at for at, storage in self._pinned.items() if not storage.expired()]  # type: ignore[no-untyped-call]
+        blocks = sum(1 << (self._pinned_bytes[at] - 1).bit_length() for at in alive if self._pinned_bytes[at])
+        return blocks + sum(self._registered.values())
 
     def begin_recording(self, graph: Graph) -> None:
         self.require_alive()
@@ -308,6 +330,11 @@ class SimulatedGPU:
     def _pin(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         self._pinned[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self._pinned_bytes[storage._cdata] = storage.nbytes()
 
     def _is_pinned(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self._pinned
+        storage = tensor.untyped_storage()
+        start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        return storage._cdata in self._pinned or any(
+            address <= start and end <= address + num_bytes for address, num_bytes in self._registered.items()
+        )

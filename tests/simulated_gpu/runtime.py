@@ -37,13 +37,14 @@ def device_properties(capability: tuple[int, int], name: str, total_bytes: int) 
     )
 
 
-def pretend_properties(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], name: str = "a GPU") -> None:
-    """torch answers for device 0 alone, and checks what it is asked for as on a GPU. Nothing can be launched there."""
+def pretend_properties(monkeypatch: pytest.MonkeyPatch, *capabilities: tuple[int, int], name: str = "a GPU") -> None:
+    """torch answers for so many devices, and checks what it is asked for as on a GPU. Nothing can be launched there."""
 
     def get_properties(device: Any = None) -> SimpleNamespace:
-        if torch.cuda._utils._get_device_index(device, optional=True) != 0:
+        index = torch.cuda._utils._get_device_index(device, optional=True)
+        if not 0 <= index < len(capabilities):
             raise AssertionError("Invalid device id")
-        return device_properties(capability, name, 1 << 34)
+        return device_properties(capabilities[index], name, 1 << 34)
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", get_properties)
 
@@ -104,7 +105,12 @@ def installed(gpu: SimulatedGPU) -> Iterator[None]:
     in_cuda = {
         "_initialized": True,
         "_cached_device_count": None,
-        "_cudart": SimpleNamespace(cudaMemGetInfo=memory_info),
+        "_cudart": SimpleNamespace(
+            cudaMemGetInfo=memory_info,
+            cudaError=SimpleNamespace(success=0),
+            cudaHostRegister=gpu.register,
+            cudaHostUnregister=gpu.unregister,
+        ),
         "_exchange_device": exchange_device,
         "_maybe_exchange_device": exchange_device,
         "_get_device_properties": get_properties,

@@ -25,6 +25,7 @@ from services.worker.ops.cpu import library
 from services.worker.ops.interface import Ops
 from services.worker.tokenizer_files import TokenizerFiles, read_tokenizer
 from shared.config import ConfigError, build
+from tests.simulated_gpu import pretend_properties
 from tests.unit.worker.tiny_models import make_model
 
 CPU = torch.device("cpu")
@@ -150,9 +151,26 @@ def test_a_missing_gpu_is_named() -> None:
 def test_a_gpu_has_its_index(monkeypatch: pytest.MonkeyPatch, name: str, index: int) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    pretend_properties(monkeypatch, (8, 0), (9, 0))
     device = resolve_device(name)
     assert device == torch.device("cuda", index)
     assert torch.cuda._utils._get_device_index(device) == index  # raises as torch.cuda.set_device does
+
+
+def test_auto_takes_the_first_gpu_that_quire_runs_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    pretend_properties(monkeypatch, (7, 5), (8, 6))
+    assert resolve_device("auto") == torch.device("cuda", 1)
+    assert not caplog.records
+    pretend_properties(monkeypatch, (7, 5), (6, 1), name="Tesla T4")
+    assert resolve_device("auto") == torch.device("cpu")
+    assert [record.message for record in caplog.records] == [
+        "Tesla T4 has compute capability 7.5; Quire runs on GPUs of 8.0 and higher (Ampere and later): "
+        "running on the CPU"
+    ]
 
 
 @pytest.mark.parametrize("name", ["auto", "cpu", "cpu:0"])

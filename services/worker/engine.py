@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from services.worker.model_runner import ModelRunner
 from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import Decoder
 from services.worker.models.encoder_config import EncoderConfig
+from services.worker.models.kv_scales import KVScales, read_kv_scales
 from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.interface import AttentionShape, Ops
@@ -112,6 +114,7 @@ def _load_decoder(
     device, dtype = ops.device, ops.dtype
     at_load = resolve_quantization(config.quantization, model.quantization)
     kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
+    scales = read_kv_scales(path, model, config.load_format) if kv_dtype is torch.float8_e4m3fn else None
     source = open_weights(path, model, ops, config.load_format, at_load, progress)
     with torch.inference_mode(), out_of_memory_explained("the weights", device, "quantize them with --quantization"):
         decoder = Decoder(model, ops, source, _longest(config, model))
@@ -121,7 +124,7 @@ def _load_decoder(
             ops.prepare_attention(shape, config.max_num_seqs, config.max_num_batched_tokens)
         except ValueError as error:
             raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
-    builder = _RunnerBuilder(config, model, decoder, ops, kv_dtype, grammars, pooling)
+    builder = _RunnerBuilder(config, model, decoder, ops, kv_dtype, scales, grammars, pooling)
     measured = None
     if device.type == "cuda":
         measured = _measure_memory(builder, device, report)
@@ -191,6 +194,7 @@ class _RunnerBuilder:
     decoder: Decoder
     ops: Ops
     kv_dtype: torch.dtype
+    kv_scales: Sequence[KVScales] | None
     grammars: Grammars
     pooling: PoolingConfig
 
@@ -206,7 +210,7 @@ class _RunnerBuilder:
             num_host_blocks,
         )
         with torch.inference_mode():
-            pages = allocate_pages(model, num_blocks, config.block_size, device, self.kv_dtype)
+            pages = allocate_pages(model, num_blocks, config.block_size, device, self.kv_dtype, self.kv_scales)
             copies = create_page_copies(self.ops, pages, num_host_blocks)
             runner = ModelRunner(self.decoder, self.ops, pages, limits, copies, self.grammars, self.pooling)
             return runner, copies

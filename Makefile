@@ -63,7 +63,7 @@ aarch64: .venv/dev .venv-cross/made ## compile the CPU kernels for Arm, run them
 schemathesis: .venv/dev ## over 5,000 requests made up from /openapi.json, through Envoy
 	QUIRE_TEST_FACTOR=25 $(BIN)/pytest --timeout 3600 tests/e2e/test_schemathesis.py
 
-kernels: .venv/dev ## compile the GPU kernels for sm_80, sm_89 and sm_90, without a GPU, and make their table
+kernels: .venv/dev ## compile the GPU kernels for sm_80, sm_86, sm_89 and sm_90, without a GPU, and make their table
 	$(BIN)/python -m services.worker.ops.triton.compile --markdown docs/gpu-kernels.md
 
 kernels-check: .venv/dev ## fail where one spills, or the table is not what the compiler says

@@ -46,7 +46,7 @@ class Bench:
 
     @cached_property
     def device(self) -> torch.device:
-        return torch.device("cpu" if self.dry_run else "cuda")
+        return torch.device("cpu") if self.dry_run else torch.device("cuda", 0)
 
     @cached_property
     def dtype(self) -> torch.dtype:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.encoder_engine import load_encoder
 from services.worker.errors import ModelError
+from services.worker.gpu import find_gpu, select_gpu
 from services.worker.graphs import GraphRecorder
 from services.worker.kv_cache import (
     LESS_MEMORY,
@@ -28,6 +30,7 @@ from services.worker.model_runner import ModelRunner
 from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import Decoder
 from services.worker.models.encoder_config import EncoderConfig
+from services.worker.models.kv_scales import KVScales, read_kv_scales
 from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.interface import AttentionShape, Ops
@@ -70,7 +73,7 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
     if device.type == "cpu":
         torch.set_num_threads(config.num_threads or physical_cores())
     else:
-        torch.cuda.set_device(device)
+        select_gpu(device)
     ops = create_ops(device, dtype, batch_invariant=config.batch_invariant)
     reason = fallback_reason(device, dtype)
     if reason is not None:
@@ -111,6 +114,7 @@ def _load_decoder(
     device, dtype = ops.device, ops.dtype
     at_load = resolve_quantization(config.quantization, model.quantization)
     kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
+    scales = read_kv_scales(path, model, config.load_format) if kv_dtype is torch.float8_e4m3fn else None
     source = open_weights(path, model, ops, config.load_format, at_load, progress)
     with torch.inference_mode(), out_of_memory_explained("the weights", device, "quantize them with --quantization"):
         decoder = Decoder(model, ops, source, _longest(config, model))
@@ -120,7 +124,7 @@ def _load_decoder(
             ops.prepare_attention(shape, config.max_num_seqs, config.max_num_batched_tokens)
         except ValueError as error:
             raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
-    builder = _RunnerBuilder(config, model, decoder, ops, kv_dtype, grammars, pooling)
+    builder = _RunnerBuilder(config, model, decoder, ops, kv_dtype, scales, grammars, pooling)
     measured = None
     if device.type == "cuda":
         measured = _measure_memory(builder, device, report)
@@ -136,15 +140,23 @@ def _load_decoder(
 
 
 def resolve_device(name: str) -> torch.device:
-    """Raises ModelError for a device that is not there."""
+    """Returns a GPU with its index, as `torch.cuda.set_device` refuses one without: "cuda" is "cuda:0". "auto" is the
+    first GPU that Quire runs on, or the CPU.
+    Raises ModelError for a device that is not there."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    kind, _, index = name.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        gpu, reason = find_gpu()
+        if reason is not None:
+            logger.warning("%s: running on the CPU", reason)
+        return torch.device("cpu") if gpu is None else gpu
+    kind, colon, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or (colon and not (index.isascii() and index.isdigit())):
         raise ModelError(f"--device is {name!r}: use auto, cpu, cuda or cuda:N")
-    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+    if kind == "cpu":
+        return torch.device("cpu")
+    number = int(index or 0)
+    if number >= torch.cuda.device_count():
         raise ModelError(f"--device is {name}, but torch sees {torch.cuda.device_count()} CUDA devices here")
-    return torch.device(name)
+    return torch.device("cuda", number)
 
 
 def resolve_dtype(name: str, checkpoint_dtype: str, device: torch.device) -> torch.dtype:
@@ -182,6 +194,7 @@ class _RunnerBuilder:
     decoder: Decoder
     ops: Ops
     kv_dtype: torch.dtype
+    kv_scales: Sequence[KVScales] | None
     grammars: Grammars
     pooling: PoolingConfig
 
@@ -197,7 +210,7 @@ class _RunnerBuilder:
             num_host_blocks,
         )
         with torch.inference_mode():
-            pages = allocate_pages(model, num_blocks, config.block_size, device, self.kv_dtype)
+            pages = allocate_pages(model, num_blocks, config.block_size, device, self.kv_dtype, self.kv_scales)
             copies = create_page_copies(self.ops, pages, num_host_blocks)
             runner = ModelRunner(self.decoder, self.ops, pages, limits, copies, self.grammars, self.pooling)
             return runner, copies

@@ -11,5 +11,9 @@ class StepThreadError(RuntimeError):
     """The thread that runs the steps has died, and with it the process's use; the message is a sentence."""
 
 
+class DeviceLostError(RuntimeError):
+    """The device answers no call of this process any more; the message is a sentence that names the reason."""
+
+
 class PlanError(ValueError):
     """A plan breaks the contract of `worker.proto`: the scheduler and this worker disagree about the epoch's state."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.host_memory import swap_bytes
 from services.worker.models.config import ModelConfig
+from services.worker.models.kv_scales import KVScales
 from services.worker.ops.interface import KVPages, Ops
 
 DEFAULT_CPU_BYTES = 1 << 30
@@ -75,11 +78,19 @@ def resolve_max_model_len(config: WorkerConfig, model: ModelConfig, capacity: in
 
 
 def allocate_pages(
-    model: ModelConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype
-) -> list[KVPages]:
-    """A KVPages per layer. Zeros: memory is committed by the operating system as pages are first written."""
+    model: ModelConfig, num_blocks: int, block_size: int, device: torch.device, dtype: torch.dtype,
+    scales: Sequence[KVScales] | None = None,
+) -> list[KVPages]:  # fmt: skip
+    """A KVPages per layer, with the layer's `scales` (None: 1). Zeros: memory is committed by the operating system as
+    pages are first written."""
+    scales = scales or [KVScales() for _ in model.layers]
     shape = (num_blocks, model.num_kv_heads, block_size, model.head_dim)
     return [
-        KVPages(torch.zeros(shape, device=device, dtype=dtype), torch.zeros(shape, device=device, dtype=dtype))
-        for _ in model.layers
+        KVPages(
+            torch.zeros(shape, device=device, dtype=dtype),
+            torch.zeros(shape, device=device, dtype=dtype),
+            of_layer.key,
+            of_layer.value,
+        )
+        for of_layer in scales
     ]

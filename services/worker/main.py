@@ -8,11 +8,13 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from quire.worker.v1 import worker_pb2_grpc
 from services.worker.config import WorkerConfig
-from services.worker.errors import ModelError, StepThreadError
+from services.worker.errors import DeviceLostError, ModelError, StepThreadError
 from services.worker.notices import tell_blocks, warn_of_options
 from services.worker.servicer import WorkerServicer
 from services.worker.step_thread import StepThread
@@ -51,18 +53,28 @@ def main(argv: Sequence[str]) -> int:
     status = StatusReporter(config.status_fd)
     try:
         asyncio.run(serve(config, status))
+    except DeviceLostError as error:
+        _report(status, error)
+        # At once: what frees tensors, graphs and pinned memory as Python ends would call the lost device.
+        logging.shutdown()
+        sys.stderr.flush()
+        os._exit(1)
     except (ModelError, StepThreadError, OSError) as error:
-        status.failed(str(error))
-        print(f"quire worker: {error}", file=sys.stderr)
+        _report(status, error)
         return 1
     finally:
         shutdown_tracing()
     return 0
 
 
+def _report(status: StatusReporter, error: Exception) -> None:
+    status.failed(str(error))
+    print(f"quire worker: {error}", file=sys.stderr)
+
+
 async def serve(config: WorkerConfig, status: StatusReporter) -> None:
     """Until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if an address is taken,
-    StepThreadError if the steps' thread dies."""
+    StepThreadError if the steps' thread dies, DeviceLostError if the device does."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -74,6 +86,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         return load_engine(config, status.starting)
 
     steps = StepThread(load)
+    ended = _event_of(steps.ended)
     servicer = WorkerServicer(steps)
     server = GrpcServer([SERVICE])
     server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, servicer)
@@ -109,26 +122,56 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
             max_model_len=str(limits.max_model_len),
             **facts,
         )
-        await watch(steps, server, stop)
+        await watch(steps, server, stop, ended)
     finally:
-        await servicer.close()
-        await server.stop(DRAIN_S)
-        await asyncio.to_thread(steps.stop, DRAIN_S)
+        await drain(steps, server, servicer, ended)
 
 
-async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event) -> None:
-    """Health tells progress: red while a step is stuck, green again when it is through. Raises StepThreadError."""
+async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ended: asyncio.Event) -> None:
+    """Health tells progress: red while a step is stuck, green again when it is through. `ended`: whether the step
+    thread has. Raises StepThreadError as soon as it has died."""
     healthy = True
     while not stop.is_set():
-        try:
-            async with asyncio.timeout(WATCH_INTERVAL_S):
-                await stop.wait()
-        except TimeoutError:
-            pass
+        await _first_of(stop, ended, within_s=WATCH_INTERVAL_S)
         if steps.ended.done() and (died_of := steps.ended.exception()) is not None:
+            if isinstance(died_of, DeviceLostError):
+                raise died_of
             raise StepThreadError(f"the thread that runs the steps has died of {died_of!r}") from died_of
         stuck_for = steps.stuck_for()
         if healthy != (stuck_for < STUCK_AFTER_S):
             healthy = not healthy
             logger.log(logging.INFO if healthy else logging.ERROR, "a step has run for %.0f s", stuck_for)
             await server.set_serving(healthy)
+
+
+async def drain(steps: StepThread, server: GrpcServer, servicer: WorkerServicer, ended: asyncio.Event) -> None:
+    """Lets what is under way end within DRAIN_S. Once the step thread has died nothing of it can, so the streams are
+    cut at once and their schedulers plan their sequences elsewhere."""
+    await servicer.close()
+    drained = asyncio.ensure_future(server.stop(DRAIN_S))
+    died = asyncio.ensure_future(ended.wait())
+    await asyncio.wait((drained, died), return_when=asyncio.FIRST_COMPLETED)
+    died.cancel()
+    if not drained.done():
+        await server.stop(0)
+    await drained
+    await asyncio.to_thread(steps.stop, DRAIN_S)
+
+
+async def _first_of(*events: asyncio.Event, within_s: float) -> None:
+    waits = [asyncio.ensure_future(event.wait()) for event in events]
+    await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
+    for wait in waits:
+        wait.cancel()
+
+
+def _event_of(future: Future[None]) -> asyncio.Event:
+    """Set once `future` is done. Its thread may outlive the event loop."""
+    event, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def tell(_: Future[None]) -> None:
+        with suppress(RuntimeError):  # the loop has closed
+            loop.call_soon_threadsafe(event.set)
+
+    future.add_done_callback(tell)
+    return event

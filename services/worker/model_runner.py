@@ -21,6 +21,7 @@ from torch import Tensor
 
 from services.worker.batch_state import I64, Batch, BatchState, Limits
 from services.worker.computed import NOTHING, Computed, collect_logprobs, collect_prompt_logprobs
+from services.worker.device_check import create_device_check
 from services.worker.errors import PlanError
 from services.worker.forward_pass import create_forward_pass
 from services.worker.graphs import Recorder
@@ -85,6 +86,7 @@ class ModelRunner:
         model's tokenizer, for sequences that want one."""
         self.limits = limits
         self.ops = ops
+        self.device_check = create_device_check(ops.device)
         self._decoder = model if isinstance(model, Decoder) else None
         self._forward = create_forward_pass(model, ops, pages, limits)
         # The same from epoch to epoch: recorded launches read what it drew last where they did when recorded, and a

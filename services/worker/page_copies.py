@@ -14,6 +14,7 @@ from torch import Tensor
 
 from services.worker.batch_state import I64
 from services.worker.ops.interface import KVPages, Ops
+from services.worker.ops.pinned import pinned_zeros
 
 
 class PageCopies(Protocol):
@@ -80,4 +81,6 @@ def allocate_slots(tensors: Sequence[Tensor], num_slots: int) -> Tensor:
     """[num_slots, len(tensors), *page] in host memory, pinned where the pages are on a GPU."""
     first = tensors[0]
     shape = (num_slots, len(tensors), *first.shape[1:])
-    return torch.zeros(shape, dtype=first.dtype, pin_memory=first.is_cuda and num_slots > 0)
+    if first.is_cuda and num_slots > 0:
+        return pinned_zeros(shape, first.dtype)
+    return torch.zeros(shape, dtype=first.dtype)

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from services.worker.errors import DeviceLostError
 from services.worker.plan import StepPlan, StepResult
 
 if TYPE_CHECKING:
@@ -93,7 +94,8 @@ class StepThread:
 
     def stop(self, timeout: float) -> None:
         """Ends the thread after what is queued, or leaves it behind after `timeout` seconds."""
-        self._queue.put_nowait(None)
+        if not self.ended.done():
+            self._queue.put_nowait(None)
         self._thread.join(timeout)
 
     def stuck_for(self) -> float:
@@ -136,6 +138,13 @@ class StepThread:
         if waited_for:
             command.done.set_result(None)
 
+    def _finished(self, runner: ModelRunner, step: LaunchedStep) -> bool:
+        try:
+            return runner.finished(step)
+        except Exception as error:
+            runner.device_check.after(error)
+            return True  # collecting it says what is wrong
+
     def _next(self, runner: ModelRunner) -> _Step | _Reset | None:
         """The next command. While there is none, steps are collected as they end."""
         while self._launched:
@@ -145,7 +154,7 @@ class StepThread:
                 return self._queue.get(timeout=POLL_S)
             except queue.Empty:
                 # Waiting for the device instead would keep it waiting for the plan that comes meanwhile.
-                if runner.finished(self._launched[0][1]):
+                if self._finished(runner, self._launched[0][1]):
                     self._collect(runner, down_to=len(self._launched) - 1)
                     self._busy_since = None
         self._busy_since = None
@@ -156,8 +165,15 @@ class StepThread:
         if session.closed:
             return
         try:
-            self._launched.append((session, runner.launch(step.plan, step.received_at)))
+            launched = runner.launch(step.plan, step.received_at)
+            if launched.error is not None:
+                logger.error("step %d failed", launched.plan.step_id, exc_info=launched.error)
+                runner.device_check.after(launched.error)
+            self._launched.append((session, launched))
+        except DeviceLostError:
+            raise
         except Exception as error:
+            runner.device_check.after(error)
             self._collect(runner, down_to=0)
             session.closed = True
             session.deliver(error)
@@ -165,14 +181,14 @@ class StepThread:
         self._collect(runner, down_to=0 if runner.synchronous else 1)
 
     def _collect(self, runner: ModelRunner, down_to: int) -> None:
-        """Delivers launched steps, oldest first, until `down_to` are left."""
+        """Delivers launched steps, oldest first, until `down_to` are left. Raises DeviceLostError, and then delivers
+        none of them: what a lost device has computed counts for nothing."""
         while len(self._launched) > down_to:
             session, launched = self._launched.popleft()
-            if launched.error is not None:
-                logger.error("step %d failed", launched.plan.step_id, exc_info=launched.error)
             try:
                 result = runner.collect(launched)
             except Exception as error:
+                runner.device_check.after(error)
                 session.closed = True
                 session.deliver(error)
                 continue

@@ -17,4 +17,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def cuda() -> torch.device:
-    return torch.device("cuda")
+    return torch.device("cuda", 0)

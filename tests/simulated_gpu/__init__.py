@@ -1,7 +1,8 @@
 """A GPU for machines that have none: tensors in host memory that say "cuda", under the rules that a real one has.
 
-Kernels run in Triton's interpreter and torch's operations on the host, so values are right and nothing is fast. What
-the interpreter alone would let pass is refused:
+Kernels run in Triton's interpreter and torch's operations on the host, so values are right and nothing is fast.
+`torch.cuda` is torch's own Python over stand-ins for its compiled functions (`runtime.py`), so it refuses the arguments
+that it refuses on a GPU. What the interpreter alone would let pass is refused:
 
 - An operation takes tensors of the device, or scalars; a kernel takes tensors of the device, or pinned ones.
 - What is allocated holds rubbish, and there is only so much memory.
@@ -9,6 +10,7 @@ the interpreter alone would let pass is refused:
   result is to be, and what the host sends must stay as it is.
 - A graph that is recorded runs nothing. Replayed, it launches the same operations on the same memory, and no code of
   the host's.
+- After `die_in` launches the device is lost, as after an illegal access: whatever touches it raises, for good.
 - In `rules_of_serving`, nothing waits for the device but an event, and no kernel comes in a form that Triton would
   compile anew.
 
@@ -21,6 +23,7 @@ atomics, and time.
 from __future__ import annotations
 
 from tests.simulated_gpu.gpu import SimulatedGPU
+from tests.simulated_gpu.runtime import pretend_properties
 from tests.simulated_gpu.tensors import RefusedError
 
-__all__ = ["RefusedError", "SimulatedGPU"]
+__all__ = ["RefusedError", "SimulatedGPU", "pretend_properties"]

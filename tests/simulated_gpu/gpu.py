@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import RLock
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,6 +21,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from tests.simulated_gpu.graphs import Graph, repeat, written_by
 from tests.simulated_gpu.hooks import Dispatch, HostGenerator, NamedDevice, guard_that_does_nothing
 from tests.simulated_gpu.kernel_forms import form_of
+from tests.simulated_gpu.runtime import installed
 from tests.simulated_gpu.tensors import Allocation, DeviceTensor, RefusedError, bytes_of, held, is_host, spoil
 
 aten = torch.ops.aten
@@ -42,34 +42,10 @@ class Copy:
     value: Tensor
 
 
-class Stream:
-    """There is but one."""
-
-    def __init__(self, device: object = None) -> None:
-        pass
-
-
-class Event:
-    """Has come to pass by the second time that it is asked, or once it is waited for."""
-
-    def __init__(self, gpu: SimulatedGPU) -> None:
-        self._gpu = gpu
-        self._num_copies, self._asked = 0, False
-
-    def record(self) -> None:
-        self._num_copies, self._asked = self._gpu.num_copies, False
-
-    def query(self) -> bool:
-        if self._asked:
-            self.synchronize()
-        self._asked = True
-        return self._gpu.num_arrived >= self._num_copies
-
-    def synchronize(self) -> None:
-        self._gpu.arrive(self._num_copies)
-
-
 class SimulatedGPU:
+    name = "a simulated GPU"
+    capability = CAPABILITY
+
     def __init__(self, total_bytes: int = 1 << 28) -> None:
         self.total_bytes = total_bytes
         self.allocated = self.peak = 0  # bytes
@@ -77,10 +53,15 @@ class SimulatedGPU:
         self.num_copies = self.num_arrived = 0  # that nobody waited for, in the order of their launch
         self._copies: list[Copy] = []  # those that have not arrived
         self._pinned: dict[int, StorageWeakRef] = {}  # by address, which is nobody else's while this refers to it
+        self._pinned_bytes: dict[int, int] = {}  # by the same
+        self._registered: dict[int, int] = {}  # bytes by address
+        self.locked_bytes_limit: int | None = None  # that may be registered; None: no limit
         self._forms: set[str] = set()
         self._recorded: Graph | None = None
         self._serving = False
         self._faults: list[str] = []
+        self._num_launches_left: int | None = None  # until one faults; None: none does
+        self._is_dead = False
         self._lock = RLock()
 
     @contextmanager
@@ -90,7 +71,7 @@ class SimulatedGPU:
 
         def on_a_thread(pool: ThreadPoolExecutor, task: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             def with_device() -> Any:
-                with self._on_this_thread():
+                with self.on_this_thread():
                     return task(*args, **kwargs)
 
             return submit(pool, with_device)
@@ -100,16 +81,21 @@ class SimulatedGPU:
 
         with ExitStack() as stack:
             stack.enter_context(guard_that_does_nothing())
-            for name, stand_in in self._cuda().items():
-                stack.enter_context(patch.object(torch.cuda, name, stand_in))
+            stack.enter_context(installed(self))
             stack.enter_context(patch.object(torch, "Generator", HostGenerator))
             stack.enter_context(patch.object(InterpretedFunction, "run", launch))
             stack.enter_context(patch.object(ThreadPoolExecutor, "submit", on_a_thread))
-            stack.enter_context(self._on_this_thread())
+            stack.enter_context(self.on_this_thread())
             yield self
 
+    def join_thread(self) -> None:
+        """As `on_this_thread`, for as long as the thread lives."""
+        NamedDevice().__enter__()  # type: ignore[no-untyped-call]
+        Dispatch(self.dispatch).__enter__()  # type: ignore[no-untyped-call]
+
     @contextmanager
-    def _on_this_thread(self) -> Iterator[None]:
+    def on_this_thread(self) -> Iterator[None]:
+        """What a thread of its own needs besides `running`; those of executors have it."""
         with NamedDevice(), Dispatch(self.dispatch):
             yield
 
@@ -128,8 +114,24 @@ class SimulatedGPU:
         self._faults.append(why)
         raise RefusedError(why)
 
+    def die_in(self, num_launches: int) -> None:
+        """So many launches from now, one makes an illegal access. It returns as others do; whatever touches the device
+        after it raises, for good (a sticky error), and no copy arrives any more."""
+        self._num_launches_left = num_launches
+
+    def require_alive(self) -> None:
+        """Raises what CUDA answers to any call once its context is lost."""
+        if self._is_dead:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    def _count_launch(self) -> None:
+        if self._num_launches_left is not None:
+            self._num_launches_left -= 1
+            self._is_dead = self._num_launches_left <= 0
+
     def wait(self, what: str = "torch.cuda.synchronize") -> None:
         """The host waits until all is done."""
+        self.require_alive()
         if self._recorded is not None:
             self.refuse(f"{what} waits for the device while a graph is recorded")
         if self._serving:
@@ -154,50 +156,42 @@ class SimulatedGPU:
             self.allocated += num_bytes
             self.peak = max(self.peak, self.allocated)
 
-    def _cuda(self) -> Mapping[str, object]:
-        """Of torch.cuda, what stands for it."""
+    def register(self, address: int, num_bytes: int, flags: int) -> int:
+        """cudaHostRegister. Returns CUDA's error code."""
+        self.require_alive()
+        if self.locked_bytes_limit is not None and self.pinned_bytes + num_bytes > self.locked_bytes_limit:
+            return 2  # cudaErrorMemoryAllocation
+        self._registered[address] = num_bytes
+        return 0
 
-        def reset_peak(device: object = None) -> None:
-            self.peak = self.allocated
+    def unregister(self, address: int) -> int:
+        """cudaHostUnregister."""
+        return 0 if self._registered.pop(address, None) is not None else 713  # cudaErrorHostMemoryNotRegistered
 
-        properties = SimpleNamespace(major=CAPABILITY[0], minor=CAPABILITY[1], multi_processor_count=4)
-        return {
-            "_lazy_init": lambda: None,
-            "is_available": lambda: True,
-            "device_count": lambda: 1,
-            "current_device": lambda: 0,
-            "set_device": lambda device: None,
-            "get_device_capability": lambda device=None: CAPABILITY,
-            "get_device_properties": lambda device=None: properties,
-            "get_device_name": lambda device=None: "a simulated GPU",
-            "mem_get_info": lambda device=None: (self.total_bytes - self.allocated, self.total_bytes),
-            "memory_allocated": lambda device=None: self.allocated,
-            "max_memory_allocated": lambda device=None: self.peak,
-            "reset_peak_memory_stats": reset_peak,
-            "empty_cache": lambda: None,
-            "synchronize": lambda device=None: self.wait(),
-            "graph_pool_handle": lambda: (0, 0),
-            "Stream": Stream,
-            "Event": partial(Event, self),
-            "CUDAGraph": Graph,
-            "graph": self._record,
-        }
+    @property
+    def pinned_bytes(self) -> int:
+        """Of the host's memory: what is registered, and blocks of torch's allocator, which are powers of two."""
+        alive = [at for at, storage in self._pinned.items() if not storage.expired()]  # type: ignore[no-untyped-call]
+        blocks = sum(1 << (self._pinned_bytes[at] - 1).bit_length() for at in alive if self._pinned_bytes[at])
+        return blocks + sum(self._registered.values())
 
-    @contextmanager
-    def _record(self, graph: Graph, **_: object) -> Iterator[None]:
-        """As torch.cuda.graph, which waits for the device first."""
-        self.wait("recording a graph")
+    def begin_recording(self, graph: Graph) -> None:
+        self.require_alive()
+        if self._recorded is not None:
+            self.refuse("a graph is recorded while another is")
         self._recorded = graph
         self.graphs.append(graph)
-        try:
-            yield
-        finally:
-            self._recorded = None
+
+    def end_recording(self, graph: Graph | None) -> None:
+        if graph is None or self._recorded is not graph:
+            self.refuse("the recording of a graph ends that has not begun")
+        self._recorded = None
 
     def _launch(
         self, kernel: InterpretedFunction, args: Sequence[Any], kwargs: Mapping[str, Any], grid: Sequence[int],
         run: Callable[..., None],
     ) -> None:  # fmt: skip
+        self.require_alive()
         name = kernel.__name__
         for leaf in tree_leaves((args, kwargs)):
             if isinstance(leaf, Tensor) and not isinstance(leaf, DeviceTensor) and not self._is_pinned(leaf):
@@ -210,6 +204,7 @@ class SimulatedGPU:
             self.refuse(f"{form} is compiled, as it has not come before")
         self._forms.add(form)
         self._do(partial(run, *args, **kwargs))
+        self._count_launch()
 
     def _do(self, launch: Callable[[], object]) -> None:
         if self._recorded is None:
@@ -244,6 +239,7 @@ class SimulatedGPU:
     def _on_device(self, func: Any, args: Any, kwargs: Any, of_device: list[DeviceTensor]) -> Any:
         if func is aten._fused_sdp_choice.default:
             return SDPBackend.MATH.value
+        self.require_alive()
         self._check(func, args, kwargs)
         arguments, options = tree_map(held, (args, kwargs))
         options.pop("pin_memory", None)
@@ -256,6 +252,8 @@ class SimulatedGPU:
         for tensor, was in zip(written, before, strict=True):
             tensor.copy_(was)
         fresh, wrapped = self._wrap(out, of_device)
+        if not func.is_view:
+            self._count_launch()
         if func._schema.name.removeprefix("aten::").removeprefix("new_").startswith("empty"):
             for tensor in fresh:
                 self._do(partial(spoil, tensor))
@@ -309,6 +307,7 @@ class SimulatedGPU:
         if not is_host(to) and not is_host(source):
             copied: Tensor = self._on_device(aten.copy_.default, (to, source), {}, [to, source])  # type: ignore[list-item]
             return copied
+        self.require_alive()
         host = to if is_host(to) else source
         value = held(source).to(to.dtype).expand(to.shape).clone()
         # Another type or layout goes through memory that torch takes for it, which is not pinned.
@@ -331,6 +330,11 @@ class SimulatedGPU:
     def _pin(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         self._pinned[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self._pinned_bytes[storage._cdata] = storage.nbytes()
 
     def _is_pinned(self, tensor: Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self._pinned
+        storage = tensor.untyped_storage()
+        start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        return storage._cdata in self._pinned or any(
+            address <= start and end <= address + num_bytes for address, num_bytes in self._registered.items()
+        )

@@ -8,9 +8,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.simulated_gpu.tensors import DEVICE
 
@@ -27,10 +28,14 @@ class Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class NamedDevice(TorchFunctionMode):
-    """Names the device by its index, for which torch would ask CUDA."""
+    """Gives operations the device by its index, for which torch would ask CUDA. A `torch.device` made without an index
+    stays without one, as on a real GPU."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.device:
+            return func(*args, **(kwargs or {}))
         args, kwargs = tree_map(_with_index, (args, kwargs or {}))
+        _check_generator(args, kwargs)
         if func is torch.tensor and "device" in kwargs:  # made where no mode sees it
             device = kwargs.pop("device")
             return func(*args, **kwargs).to(device)
@@ -45,11 +50,29 @@ def _with_index(leaf: Any) -> Any:
     )
 
 
-class HostGenerator(torch.Generator):
-    """The host's, whatever the device: it draws there."""
+def _check_generator(args: Any, kwargs: Any) -> None:
+    """Raises as torch does for a generator of another device than that of what is drawn."""
+    leaves = tree_leaves((args, kwargs))
+    generators = [leaf for leaf in leaves if isinstance(leaf, torch._C.Generator)]
+    if not generators:
+        return
+    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+    device = kwargs.get("device") or (tensors[0].device if tensors else "cpu")
+    drawn_on, wanted = getattr(generators[0], "drawn_on", "cpu"), torch.device(device).type
+    if drawn_on != wanted:
+        raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{drawn_on}'")
 
-    def __new__(cls, device: object = None) -> HostGenerator:
-        return super().__new__(cls)
+
+class HostGenerator(torch.Generator):
+    """Draws on the host, whatever its device, which must be that of what is drawn."""
+
+    drawn_on: str  # a device's type
+
+    def __new__(cls, device: object = "cpu") -> HostGenerator:
+        kind = torch.device(device).type  # type: ignore[call-overload]
+        generator: HostGenerator = super().__new__(cls)
+        generator.drawn_on = kind
+        return generator
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from services.worker.models.parameters import parameters
 from services.worker.models.read_ahead import ReadAhead
 from services.worker.progress import Progress
 from services.worker.quantization.formats import FLOATS, ITEM_BYTES, MatrixFormat, StoredTensor
+from services.worker.quantization.kv_cache import is_kv_scale
 from services.worker.quantization.scheme import DENSE, CheckpointQuantization
 from services.worker.quantization.weight import Weight
 
@@ -109,8 +110,9 @@ class SafetensorsSource:
                 raise ModelError(f"{name} in {files.directory} is {dtype}; only {', '.join(wanted.dtypes)} load")
 
     def _is_redundant(self, name: str) -> bool:
-        """Buffers that old checkpoints hold, an output layer beside tied embeddings, and what quantization leaves."""
-        if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight":
+        """Buffers that old checkpoints hold, an output layer beside tied embeddings, scales of the KV cache, which are
+        read by themselves, and what quantization leaves."""
+        if name.endswith("rotary_emb.inv_freq") or name == "lm_head.weight" or is_kv_scale(name):
             return True
         layer, _, suffix = name.rpartition(".")
         if suffix in self._quantization.unused:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import torch
 
 from services.worker.errors import ModelError
+from services.worker.gpu import unsupported_reason
 from services.worker.ops.interface import Ops
 from services.worker.ops.reference import ReferenceOps
 
-__all__ = ["LEAST_CAPABILITY", "create_ops", "fallback_reason"]
-
-# Older GPUs are refused, and Triton compiles for those from the second on: what is between runs plain torch.
-LEAST_CAPABILITY = (7, 0)
-LEAST_KERNEL_CAPABILITY = (8, 0)
+__all__ = ["create_ops", "fallback_reason"]
 
 
 def fallback_reason(device: torch.device, dtype: torch.dtype) -> str | None:
     """One line for the log if `create_ops` returns the slow reference, and what that costs; None if it does not."""
     if device.type == "cuda":
-        return _fallback_reason_on_cuda(device, dtype)
+        return _fallback_reason_on_cuda(dtype)
     if device.type != "cpu":
         return f"no kernels for {device.type}: running plain torch, which is slow and not batch-invariant"
     if dtype is not torch.float32:
@@ -36,10 +33,10 @@ def create_ops(device: torch.device, dtype: torch.dtype, *, batch_invariant: boo
     """The best implementation there is for `device` and `dtype`. `fallback_reason` says why it is the reference.
 
     `batch_invariant` asks a GPU for it, at a price; a CPU's kernels are so in any case. Raises ModelError for a GPU
-    that is too old.
+    that Quire does not run on.
     """
-    if device.type == "cuda":
-        _check_capability(device)
+    if device.type == "cuda" and (reason := unsupported_reason(device)) is not None:
+        raise ModelError(f"{reason}; start with --device cpu")
     if fallback_reason(device, dtype) is not None:
         return ReferenceOps(device, dtype)
     if device.type == "cuda":
@@ -51,19 +48,7 @@ def create_ops(device: torch.device, dtype: torch.dtype, *, batch_invariant: boo
     return CPUOps()
 
 
-def _check_capability(device: torch.device) -> None:
-    capability = torch.cuda.get_device_capability(device)
-    if capability < LEAST_CAPABILITY:
-        raise ModelError(
-            f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}; "
-            f"Quire runs on GPUs of {LEAST_CAPABILITY[0]}.{LEAST_CAPABILITY[1]} and higher (Volta and later)"
-        )
-
-
-def _fallback_reason_on_cuda(device: torch.device, dtype: torch.dtype) -> str | None:
-    if torch.cuda.get_device_capability(device) < LEAST_KERNEL_CAPABILITY:
-        major, minor = LEAST_KERNEL_CAPABILITY
-        return f"the GPU kernels need capability {major}.{minor}: running plain torch, slow and not batch-invariant"
+def _fallback_reason_on_cuda(dtype: torch.dtype) -> str | None:
     try:
         from services.worker.ops.triton.ops import DTYPES
     except ImportError as error:

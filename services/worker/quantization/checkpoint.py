@@ -10,6 +10,7 @@ from services.worker.quantization.awq import AWQFormat
 from services.worker.quantization.compressed_tensors import read_compressed_tensors
 from services.worker.quantization.formats import Fp8Format
 from services.worker.quantization.gptq import GPTQFormat
+from services.worker.quantization.kv_cache import read_kv_cache_scheme
 from services.worker.quantization.scheme import BlocksBut, CheckpointQuantization
 
 SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, awq and gptq (4 bits)"
@@ -39,7 +40,10 @@ def _read_fp8(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization
         )
     excluded = settings.get("ignored_layers") or settings.get("modules_to_not_convert") or ()
     return CheckpointQuantization(
-        "fp8", ((BlocksBut(tuple(excluded)), Fp8Format()),), ("input_scale", "k_scale", "v_scale")
+        "fp8",
+        ((BlocksBut(tuple(excluded)), Fp8Format()),),
+        ("input_scale",),
+        kv_cache=read_kv_cache_scheme(settings),
     )
 
 

@@ -1,7 +1,7 @@
 """Checkpoints of llm-compressor: `quantization_config` as the compressed-tensors library writes it.
 
 Each of `config_groups` says how the layers it targets are quantized. Static scales of activations are not used: every
-token's own scale, computed as it comes, is finer. Scales of KV caches are not used either.
+token's own scale, computed as it comes, is finer. Those of KV caches are read where the cache is in fp8.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 
 from services.worker.errors import ModelError
 from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat
+from services.worker.quantization.kv_cache import read_kv_cache_scheme
 from services.worker.quantization.pack_quantized import PackedInt4Format, PackedInt8Format
 from services.worker.quantization.scheme import CheckpointQuantization
 
@@ -20,7 +21,7 @@ SUPPORTED = (
     "supported are float-quantized (fp8 per tensor or output), int-quantized (int8, symmetric) and pack-quantized "
     "(4 and 8 bits, weights only)"
 )
-_UNUSED = ("input_scale", "input_zero_point", "k_scale", "v_scale", "k_zero_point", "v_zero_point", "weight_shape")
+_UNUSED = ("input_scale", "input_zero_point", "output_zero_point", "k_zero_point", "v_zero_point", "weight_shape")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ def read_compressed_tensors(where: str, settings: Mapping[str, Any]) -> Checkpoi
             raise ModelError(f"{where} names the preset scheme {name}, which is not supported; {SUPPORTED}")
         form = _read_group(where, group, str(group.get("format") or settings.get("format")))
         rules.append((Targets(tuple(group["targets"]), ignored), form))
-    return CheckpointQuantization("compressed-tensors", tuple(rules), _UNUSED)
+    scheme = read_kv_cache_scheme(settings)
+    return CheckpointQuantization("compressed-tensors", tuple(rules), _UNUSED, kv_cache=scheme)
 
 
 def _refuse_unsupported(where: str, settings: Mapping[str, Any]) -> None:

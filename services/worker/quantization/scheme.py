@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from services.worker.quantization.formats import DenseFormat, MatrixFormat
+from services.worker.quantization.kv_cache import KVCacheScheme
 
 DENSE = DenseFormat()
 
@@ -41,6 +42,8 @@ class CheckpointQuantization:
     unused: tuple[str, ...] = ()
     # Whether a layer may bring a bias that its architecture lacks, as long as it is zero.
     zero_biases: bool = False
+    # How it wants keys and values kept; None: it does not say.
+    kv_cache: KVCacheScheme | None = None
 
     def format_of(self, layer: str) -> MatrixFormat:
         """How the matrix of a layer is stored, by the first rule that is for it."""

@@ -39,7 +39,7 @@ async def test_a_step_that_hangs_turns_health_red_until_it_is_through(
     await server.start([address])
     await server.set_serving(True)
     stop = asyncio.Event()
-    watching = asyncio.create_task(main.watch(steps, server, stop))
+    watching = asyncio.create_task(main.watch(steps, server, stop, asyncio.Event()))
     async with grpc.aio.insecure_channel(address) as channel:
         changes = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(service=main.SERVICE))
         states = health_pb2.HealthCheckResponse

@@ -89,6 +89,46 @@ async def test_a_step_thread_that_dies_ends_the_process(model_directory: Path, t
     )
 
 
+LOSES_ITS_DEVICE = """
+import services.worker.main as main
+main.DRAIN_S = 1000.0  # a process that waited for work under way would outlast the test
+main.WATCH_INTERVAL_S = 1000.0
+from services.worker import device_check, model_runner
+from services.worker.device_check import CudaDeviceCheck
+import torch
+def lost(*_):
+    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered" + chr(10) + "Advice.")
+torch.cuda.synchronize = lost
+model_runner.create_device_check = CudaDeviceCheck
+forward, steps = model_runner.ModelRunner._run, []
+def faulty(runner, batch):
+    steps.append(batch.token_ids.tolist())
+    return lost() if [66] in steps or [66, 66] in steps else forward(runner, batch)
+model_runner.ModelRunner._run = faulty
+"""
+
+
+async def test_a_lost_device_ends_the_process_at_once_with_the_reason(model_directory: Path, tmp_path: Path) -> None:
+    """Neither the step that lost it nor the one behind it is answered, nor is the stream drained."""
+    address = f"unix:{tmp_path}/worker.sock"
+    with worker(str(model_directory), "--listen", address, *OPTIONS, prelude=LOSES_ITS_DEVICE) as (process, reports):
+        assert (await asyncio.to_thread(statuses, reports))[-1].state == "ready"
+        async with grpc.aio.insecure_channel(address) as channel:
+            stream = await claimed(channel)
+            first = await stream.step(new_sequences=[new_sequence(1, 0, [5, 6], [0])], rows=rows((1, 0, 2, 0)))
+            assert len(values(first.token_ids)) == 1
+            await stream.plan(new_sequences=[new_sequence(2, 1, [66, 66], [1])], rows=rows((2, 1, 2, 0)))
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stream.result()
+            _, errors = await asyncio.to_thread(process.communicate, timeout=60)
+        last = [parse_status(line) for line in reports][-1]
+    assert process.returncode == 1
+    reason = "CUDA error: an illegal memory access was encountered"
+    sentence = f"cpu is lost: {reason}; the error showed first as: {reason}"
+    assert errors.decode().splitlines()[-1] == f"quire worker: {sentence}"
+    assert (last.state, last.detail) == ("failed", sentence)
+
+
 def test_sigterm_while_loading_ends_the_process(model_directory: Path, tmp_path: Path) -> None:
     with worker(str(model_directory), "--listen", f"unix:{tmp_path}/worker.sock", *OPTIONS) as (process, reports):
         assert parse_status(reports.readline()).state == "starting"

@@ -25,6 +25,7 @@ from services.worker.ops.cpu import library
 from services.worker.ops.interface import Ops
 from services.worker.tokenizer_files import TokenizerFiles, read_tokenizer
 from shared.config import ConfigError, build
+from tests.simulated_gpu import pretend_properties
 from tests.unit.worker.tiny_models import make_model
 
 CPU = torch.device("cpu")
@@ -163,8 +164,46 @@ def test_a_missing_gpu_is_named() -> None:
         resolve_device("cuda:99")
 
 
+@pytest.mark.parametrize(("name", "index"), [("auto", 0), ("cuda", 0), ("cuda:0", 0), ("cuda:1", 1)])
+def test_a_gpu_has_its_index(monkeypatch: pytest.MonkeyPatch, name: str, index: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    pretend_properties(monkeypatch, (8, 0), (9, 0))
+    device = resolve_device(name)
+    assert device == torch.device("cuda", index)
+    assert torch.cuda._utils._get_device_index(device) == index  # raises as torch.cuda.set_device does
+
+
+def test_auto_takes_the_first_gpu_that_quire_runs_on(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    pretend_properties(monkeypatch, (7, 5), (8, 6))
+    assert resolve_device("auto") == torch.device("cuda", 1)
+    assert not caplog.records
+    pretend_properties(monkeypatch, (7, 5), (6, 1), name="Tesla T4")
+    assert resolve_device("auto") == torch.device("cpu")
+    assert [record.message for record in caplog.records] == [
+        "Tesla T4 has compute capability 7.5; Quire runs on GPUs of 8.0 and higher (Ampere and later): "
+        "running on the CPU"
+    ]
+
+
+@pytest.mark.parametrize("name", ["auto", "cpu", "cpu:0"])
+def test_without_a_gpu_there_is_one_cpu(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device(name) == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:²"])
+def test_a_device_that_is_misspelt_is_named(name: str) -> None:
+    with pytest.raises(ModelError, match="use auto, cpu, cuda or cuda:N"):
+        resolve_device(name)
+
+
 def test_dtypes_of_a_gpu_follow_the_checkpoint() -> None:
-    cuda = torch.device("cuda")
+    cuda = torch.device("cuda", 0)
     assert resolve_dtype("auto", "float16", cuda) is torch.float16
     assert resolve_dtype("bfloat16", "float16", cuda) is torch.bfloat16
     assert resolve_dtype("auto", "bfloat16", CPU) is torch.float32

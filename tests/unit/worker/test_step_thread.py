@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from services.worker.device_check import NoDeviceCheck
 from services.worker.engine import Engine
 from services.worker.plan import Rows, StepPlan, StepResult
 from services.worker.step_thread import Outcome, Session, StepThread
@@ -39,6 +40,8 @@ class FakeRunner:
     def collect(self, step: Any) -> StepResult:
         assert self.ended[step.plan.step_id].wait(20)
         return StepResult(step.plan.step_id, NO_IDS, NO_IDS, None, (), 0, 0, 0)
+
+    device_check = NoDeviceCheck()
 
     def close(self) -> None: ...
 

@@ -39,7 +39,7 @@ _HEADING = """# GPU kernels
 
 What Triton's compiler and ptxas make of every kernel as it is served, made by `make kernels` and checked in CI.
 Nothing may spill. The last column, of kernels that memory is to bound: the time to start their inner loop's
-instructions over that to read its bytes, on an A100, an L40S and an H200; over 1, memory waits for them.
+instructions over that to read its bytes, on an A100, an RTX 3090, an L40S and an H200; over 1, memory waits for them.
 
 """
 _THREADS_PER_WARP = 32
@@ -58,9 +58,10 @@ class Processor:
     bytes_per_cycle: float  # its share of the memory's
 
 
-# Memory and clock of an A100 of 80 GB, an L40S, and an H200, by their data sheets.
+# Memory and clock of an A100 of 80 GB, an RTX 3090, an L40S, and an H200, by their data sheets.
 PROCESSORS = {
     80: Processor(163 << 10, 164 << 10, 64, 2.04e12 / 108 / 1.41e9),
+    86: Processor(99 << 10, 100 << 10, 48, 0.936e12 / 82 / 1.70e9),
     89: Processor(99 << 10, 100 << 10, 48, 0.864e12 / 142 / 2.52e9),
     90: Processor(227 << 10, 228 << 10, 64, 4.8e12 / 132 / 1.98e9),
 }

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-TARGETS = (80, 89, 90)  # compute capabilities, times ten
+TARGETS = (80, 86, 89, 90)  # compute capabilities, times ten
 
 
 @dataclass(frozen=True, slots=True)

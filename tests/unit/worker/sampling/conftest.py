@@ -25,5 +25,5 @@ def make_sampler(request: pytest.FixtureRequest) -> MakeSampler:
         return lambda slots, vocab_size: HostSampler(create_ops(cpu, torch.float32), slots, vocab_size)
     from services.worker.sampling.device_sampler import DeviceSampler
 
-    device = torch.device("cuda" if HAS_GPU else "cpu")
+    device = torch.device("cuda:0" if HAS_GPU else "cpu")
     return lambda slots, vocab_size: DeviceSampler(device, slots, vocab_size)

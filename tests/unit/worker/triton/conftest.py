@@ -12,6 +12,6 @@ if not HAS_GPU:
     complete_the_interpreter()
 
 
-@pytest.fixture(scope="session", params=[pytest.param("cuda", marks=pytest.mark.gpu)] if HAS_GPU else ["cpu"])
+@pytest.fixture(scope="session", params=[pytest.param("cuda:0", marks=pytest.mark.gpu)] if HAS_GPU else ["cpu"])
 def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)

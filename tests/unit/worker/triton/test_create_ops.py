@@ -13,13 +13,13 @@ from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.sampling.sampler import create_sampler
+from tests.simulated_gpu import pretend_properties
 
 CUDA = torch.device("cuda", 0)
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla P100")
+    pretend_properties(monkeypatch, capability, name="Tesla T4")
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -33,15 +33,19 @@ def test_a_gpu_gets_the_kernels(monkeypatch: pytest.MonkeyPatch, dtype: torch.dt
 
 
 def test_a_gpu_that_is_too_old_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, (6, 1))
-    with pytest.raises(ModelError, match=r"Tesla P100 has compute capability 6\.1; Quire runs on GPUs of 7\.0"):
+    pretend(monkeypatch, (7, 5))
+    with pytest.raises(
+        ModelError,
+        match=r"^Tesla T4 has compute capability 7\.5; Quire runs on GPUs of 8\.0 .*; start with --device cpu$",
+    ):
         create_ops(CUDA, torch.float16)
 
 
-def test_a_gpu_that_triton_does_not_serve_runs_the_reference_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, (7, 5))
-    assert isinstance(create_ops(CUDA, torch.float16), ReferenceOps)
-    assert "need capability 8.0" in (fallback_reason(CUDA, torch.float16) or "")
+def test_a_build_of_torch_for_rocm_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, (9, 4))
+    monkeypatch.setattr(torch.version, "hip", "7.1.2")
+    with pytest.raises(ModelError, match=r"^this torch is built for ROCm 7\.1\.2, and .* NVIDIA GPUs only; start with"):
+        create_ops(CUDA, torch.bfloat16)
 
 
 def test_without_triton_a_gpu_runs_the_reference_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

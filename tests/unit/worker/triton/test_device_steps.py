@@ -213,7 +213,7 @@ def test_warming_up_leaves_a_new_epoch_and_runs_decodes_chunks_and_copies(
 @pytest.mark.gpu
 @pytest.mark.skipif(not HAS_GPU, reason="graphs are CUDA's")
 def test_a_graph_does_what_its_launches_did(tmp_path: Path) -> None:
-    device = torch.device("cuda")
+    device = torch.device("cuda", 0)
     model = save_model(tmp_path, "Llama")
     ties = NearTies()
     runner = runner_of(tmp_path, device)

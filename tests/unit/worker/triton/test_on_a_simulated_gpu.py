@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
 from services.scheduler.core.config import PreemptionMode
 from services.worker import host_memory
@@ -147,6 +148,27 @@ def test_a_worker_of_one_sequence_compiles_nothing_either(directory: Path) -> No
     assert all(request.error is None for request in requests)
     check(model, requests[:1], tolerance=1.0)
     assert any(graph.num_replays for graph in gpu.graphs)
+
+
+def scaled_keys_and_values(directory: Path) -> transformers.PreTrainedModel:
+    """A checkpoint whose keys and values are beyond what fp8 holds, and the scales that bring them back."""
+    model = save_model(directory, "Llama", num_hidden_layers=1)
+    file, attention = directory / "model.safetensors", "model.layers.0.self_attn."
+    tensors = load_file(file)
+    for name, factor in (("q", 2**-12), ("k", 2**12), ("v", 2**12), ("o", 2**-12)):
+        tensors[f"{attention}{name}_proj.weight"] *= factor
+    model.load_state_dict(tensors, strict=False)
+    save_file(tensors | {f"{attention}{kind}_scale": torch.tensor(128.0) for kind in "kv"}, file)
+    return model
+
+
+def test_pages_in_fp8_use_the_checkpoint_s_scales(directory: Path) -> None:
+    """Without them keys and values saturate, and logits are off by several."""
+    model = scaled_keys_and_values(directory)
+    requests = [Request(prompt, 2) for prompt in prompts(15, 9)]
+    with serving(directory, "--kv-cache-dtype", "fp8", "--enforce-eager", max_num_seqs=2) as (_, runner):
+        Driver(runner, seed=3, max_chunk=24).run(*requests)
+    check(model, requests, tolerance=0.5)
 
 
 def test_a_gguf_file_is_served_alike(directory: Path) -> None:

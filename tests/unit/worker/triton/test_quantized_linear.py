@@ -18,6 +18,7 @@ from services.worker.quantization.fp8 import Fp8Weight
 from services.worker.quantization.int4 import Int4Weight
 from services.worker.quantization.int8 import Int8Weight
 from services.worker.quantization.weight import Weight
+from tests.simulated_gpu import pretend_properties
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.tiny_models import make_runner
@@ -59,7 +60,7 @@ def test_groups_that_tensor_cores_take(device: torch.device, group: int | None, 
 def test_where_no_tensor_core_multiplies_fp8_activations_stay_in_floats(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], multiplies: bool
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    pretend_properties(monkeypatch, capability)
     matrix = torch.ones(16, 16)
     assert quantized_linear.computes_with(Fp8Weight.quantize(matrix), CUDA) == multiplies
     assert quantized_linear.computes_with(Fp8Weight.quantize(matrix, False), CUDA)
@@ -86,7 +87,7 @@ class OnCuda:
 def test_when_the_library_multiplies(monkeypatch: pytest.MonkeyPatch, served: bool, change: dict[str, Any]) -> None:
     case: dict[str, Any] = {"rows": 65, "k": 128, "n": 128, "kind": torch.float8_e4m3fn, "capability": (9, 0)}
     case |= {"dtype": torch.bfloat16} | change
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: case["capability"])
+    pretend_properties(monkeypatch, case["capability"])
     if change.get("missing"):
         monkeypatch.delattr(torch, "_scaled_mm")
     q: Any = OnCuda(case["rows"], case["k"], case["kind"])

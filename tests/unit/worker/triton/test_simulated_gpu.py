@@ -208,3 +208,83 @@ def test_another_thread_has_no_device(gpu: SimulatedGPU) -> None:
     thread.start()
     thread.join()
     assert raised
+
+
+def test_torch_s_own_python_checks_the_arguments(gpu: SimulatedGPU) -> None:
+    """As on a real GPU: the simulation stands below `torch.cuda`, not in its place."""
+    assert torch.device("cuda").index is None, "torch adds no index to a device that is made without one"
+    assert torch.ones(1, device="cuda").device == torch.device("cuda", 0)
+    for refuse in (
+        lambda: torch.cuda.set_device(torch.device("cuda")),
+        lambda: torch.cuda.set_device("cpu"),
+        lambda: torch.cuda.get_device_properties("cpu"),
+    ):
+        with pytest.raises(ValueError, match="Expected a "):
+            refuse()
+    with pytest.raises(AssertionError, match="Invalid device id"):
+        torch.cuda.get_device_capability(1)
+    for no_such_device in (
+        lambda: torch.cuda.set_device(1),
+        lambda: torch.cuda.synchronize(1),
+        lambda: torch.cuda.mem_get_info("cuda:1"),
+        lambda: torch.cuda.memory_allocated(1),
+        lambda: torch.cuda.Stream(1),
+    ):
+        with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
+            no_such_device()
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        torch.cuda.Event(timing=True)  # type: ignore[call-arg]
+    with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator"):
+        torch.randn(2, device="cuda", generator=torch.Generator())
+    with pytest.raises(RuntimeError, match="Expected a 'cpu' device type for generator"):
+        torch.randn(2, generator=torch.Generator("cuda"))
+    assert torch.randn(2, device="cuda", generator=torch.Generator(torch.device("cuda", 0))).is_cuda
+
+
+def test_streams_events_and_graphs_are_used_in_their_order(gpu: SimulatedGPU) -> None:
+    side = torch.cuda.Stream("cuda")
+    with torch.cuda.stream(side):
+        assert torch.cuda.current_stream() == side
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    plain = torch.cuda.Event()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for one, other, problem in ((start, plain, "enable_timing=True"), (start, end, "must be recorded")):
+        with pytest.raises(ValueError, match=problem):
+            one.elapsed_time(other)
+    start.record()
+    end.record()
+    assert start.elapsed_time(end) >= 0
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(RuntimeError, match="without a preceding successful capture"):
+        graph.replay()
+    with pytest.raises(RuntimeError, match="non-default stream"):
+        graph.capture_begin()
+    with pytest.raises(RuntimeError, match="Unknown capture error mode"), torch.cuda.stream(side):
+        graph.capture_begin(capture_error_mode="strict")
+    with torch.cuda.graph(graph, pool=torch.cuda.graph_pool_handle(), stream=side):
+        torch.ones(1, device="cuda")
+    with pytest.raises(RuntimeError, match="already owns a captured graph"), torch.cuda.stream(side):
+        graph.capture_begin()
+
+
+def test_a_lost_device_answers_nothing_any_more(gpu: SimulatedGPU) -> None:
+    """The launch that loses it returns as others do: what comes after raises, and no result arrives."""
+    tensor, event = torch.ones(3, device="cuda"), torch.cuda.Event()
+    gpu.die_in(2)
+    twice = tensor + tensor
+    results = Download([twice], CUDA)
+    event.record()
+    lost = twice + tensor
+    for touch in (
+        lambda: torch.cuda.synchronize(),
+        lambda: lost + lost,
+        lambda: results.wait(),
+        lambda: results.arrived(),
+        lambda: event.record(),
+        lambda: lost.tolist(),
+        lambda: upload(np.ones(3), CUDA),
+        lambda: torch.cuda.mem_get_info(),
+        lambda: torch.cuda.synchronize(),
+    ):
+        with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+            touch()

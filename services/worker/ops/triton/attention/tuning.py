@@ -23,6 +23,8 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
+from services.worker.ops.triton.variant import TARGETS
+
 
 @dataclass(frozen=True, slots=True)
 class TileConfig:
@@ -107,7 +109,7 @@ _TYPES = {"bf16": (tl.bfloat16, 2), "fp16": (tl.float16, 2), "fp32": (tl.float32
 def served() -> Iterator[Served]:
     """In the shapes of Llama 3 (64 and 128, four query heads per KV head) and Gemma 2 (256, window and soft cap), and
     the smallest."""
-    for capability in (80, 89, 90):
+    for capability in TARGETS:
         for head_dim, q, kv, special in (
             (16, "bf16", "fp8", False),
             (64, "bf16", "bf16", False),

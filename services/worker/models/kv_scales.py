@@ -1,0 +1,91 @@
+"""Scales of keys and values in an fp8 KV cache, as checkpoints bring them: a number per layer for each.
+
+Pages hold k / k_scale and v / v_scale, and what is read from them is multiplied by the scale again. The names are those
+of llm-compressor and AutoFP8 (`k_scale`), of ModelOpt (`k_proj.k_scale`), of compressed-tensors and Quark before they
+are moved (`k_proj.output_scale`), and of old checkpoints that have one scale for both (`kv_scale`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from services.worker.errors import ModelError
+from services.worker.models.config import ModelConfig
+from services.worker.models.safetensors_source import CheckpointFiles
+
+logger = logging.getLogger(__name__)
+
+_OF_BOTH = ("kv_scale", "attn.kv_scale")
+
+
+@dataclass(frozen=True, slots=True)
+class KVScales:
+    """Of one layer."""
+
+    key: float = 1.0
+    value: float = 1.0
+
+
+def read_kv_scales(path: Path, config: ModelConfig, load_format: str) -> list[KVScales]:
+    """A KVScales per layer, for a cache in fp8. Those that the checkpoint at `path` lacks are 1, and the log says so.
+    Raises ModelError for scales that are not one positive number each, and for a checkpoint that is made for another
+    form of KV cache."""
+    layers = range(len(config.layers))
+    scheme = None if config.quantization is None else config.quantization.kv_cache
+    if scheme is not None and not scheme.is_supported:
+        raise ModelError(
+            f"--kv-cache-dtype is fp8, but {path} is made for a KV cache of {scheme.description}; supported is fp8 "
+            "with one static scale per layer: leave --kv-cache-dtype at auto"
+        )
+    if path.suffix == ".gguf" or load_format == "dummy":
+        found: list[KVScales | None] = [None for _ in layers]
+    else:
+        files = CheckpointFiles(path, torch.device("cpu"))
+        found = [_of_layer(files, f"model.layers.{index}.self_attn") for index in layers]
+    missing = [index for index, scales in enumerate(found) if scales is None]
+    if missing:
+        logger.warning(
+            "the KV cache is in fp8 with scale 1.0 in %s: the checkpoint has no k_scale and v_scale there, which may "
+            "cost accuracy",
+            "all layers" if len(missing) == len(found) else f"layers {', '.join(map(str, missing))}",
+        )
+    else:
+        logger.info("the KV cache is in fp8 with the checkpoint's scales")
+    return [KVScales() if scales is None else scales for scales in found]
+
+
+def _of_layer(files: CheckpointFiles, attention: str) -> KVScales | None:
+    """A scale that stands alone is the other's as well, as in vLLM. None if there is neither."""
+    key, value = (_read(files, attention, _names(kind)) for kind in "kv")
+    both = _read(files, attention, _OF_BOTH)
+    key, value = key or both, value or both
+    if key is None and value is None:
+        return None
+    return KVScales(key or value or 1.0, value or key or 1.0)
+
+
+def _names(kind: str) -> tuple[str, ...]:
+    """By precedence, `kind` being k or v."""
+    scale = f"{kind}_scale"
+    return scale, f"attn.{scale}", f"{kind}_proj.{scale}", f"{kind}_proj.output_scale"
+
+
+def _read(files: CheckpointFiles, attention: str, names: tuple[str, ...]) -> float | None:
+    for name in names:
+        full = f"{attention}.{name}"
+        if full in files.names:
+            shape, dtype = files.describe(full)
+            if math.prod(shape) != 1 or dtype not in ("F32", "F16", "BF16"):
+                raise ModelError(
+                    f"{full} in {files.directory} is {dtype} {shape}; only one number per layer is supported"
+                )
+            scale = float(files.read(full))
+            if not (math.isfinite(scale) and scale > 0):
+                raise ModelError(f"{full} in {files.directory} is {scale}; a scale is a positive number")
+            return scale
+    return None

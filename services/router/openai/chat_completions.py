@@ -84,7 +84,14 @@ class ChatMessage(Body):
     # Of an answer that comes back in, and null there.
     known_extras = frozenset({"annotations", "audio", "function_call"})
 
-    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Who says it.")
+    role: str = Field(
+        min_length=1,
+        max_length=64,
+        description=(
+            "`system`, `developer`, `user`, `assistant` or `tool`. Another role goes to the chat template, which may "
+            "refuse it."
+        ),
+    )
     content: (
         Annotated[
             Annotated[str, Tag("#string")] | Annotated[list[Part], Tag("#array")],
@@ -135,7 +142,8 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
         min_length=1,
         max_length=MAX_MESSAGES,
         description=(
-            "Content is a string or parts of text (`refusal` in an assistant's); other parts are refused by name."
+            "Content is a string or parts of text (`refusal` in an assistant's); other parts are refused by name. "
+            "A role that the API does not know goes to the chat template, which may refuse it."
         ),
     )
     max_tokens: int | None = Field(

@@ -83,7 +83,9 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
         ({"messages": "hi"}, "messages", "invalid_type", "expected an array, but got a string"),
         ({"messages": ["hi"]}, "messages[0]", "invalid_type", "expected an object, but got a string"),
         ({"messages": [USER, {"content": "x"}]}, "messages[1].role", "missing_required_parameter", "Missing"),
-        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages[0].role", "invalid_value", "'wizard'"),
+        ({"messages": [{"role": "", "content": "x"}]}, "messages[0].role", "empty_string", "empty"),
+        ({"messages": [{"role": "x" * 65, "content": "x"}]}, "messages[0].role", "invalid_value", "64"),
+        ({"messages": [{"role": 7, "content": "x"}]}, "messages[0].role", "invalid_type", "a string"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter", "Missing"),
         ({"messages": [{"role": "user", "content": 7}]}, "messages[0].content", "invalid_type", "a string or an array"),
         (

@@ -124,7 +124,7 @@ class ChatDelta(Reply):
     role: Literal["assistant"] = Field("assistant", description="In the first delta of a choice.")
     content: str | None = Field(
         None,
-        description="What is new of the text; null in the first delta of a choice that begins with something else.",
+        description="What is new of the text; null in the first delta of a choice that may begin with something else.",
     )
     tool_calls: list[CallOfToolDelta] = may_lack("What is new of the calls.")
     reasoning_content: str = may_lack("What is new of the model's reasoning.")

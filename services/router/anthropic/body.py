@@ -53,7 +53,7 @@ class Thinking(Body):
         description="`disabled` turns thinking off where the template can, the others turn it on."
     )
     budget_tokens: int | None = Field(
-        None, ge=1024, description="Less than `max_tokens`, and required with `enabled`; otherwise without effect."
+        None, ge=1, lt=2**31, description="Without effect: the model thinks for as long as it likes."
     )
     display: Literal["summarized", "omitted"] | None = Field(
         None, description="`omitted` leaves the text of thinking out."
@@ -179,15 +179,6 @@ class MessagesBody(CountTokensBody):
     @property
     def shows_thinking(self) -> bool:
         return self.thinking is None or self.thinking.display != "omitted"
-
-    def to_chat(self) -> ChatRequest:
-        if self.thinking is not None and self.thinking.type == "enabled":
-            param = "thinking.budget_tokens"
-            if self.thinking.budget_tokens is None:
-                raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-            if self.thinking.budget_tokens >= self.max_tokens:
-                raise invalid(f"Invalid '{param}': it must be less than 'max_tokens'.", param)
-        return super().to_chat()
 
     def _options(self) -> GenerationOptions:
         stop_strings = tuple(self.stop_sequences or ())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, Tag
+from pydantic import Field, PrivateAttr, Tag
 
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import check_tool_messages
@@ -165,10 +165,21 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
     include_reasoning: bool | None = Field(None, description="False: the reasoning is left out of the answer.")
     echo: bool | None = Field(None, description="Refused, unless false.")
 
+    # What errors call the messages.
+    _messages_path: str = PrivateAttr("messages")
+
+    @property
+    def messages_path(self) -> str:
+        return self._messages_path
+
+    def name_messages(self, path: str) -> None:
+        """Errors call the messages so from now on."""
+        self._messages_path = path
+
     def check(self, max_n: int) -> None:
         super().check(max_n)
-        refuse_functions(self, self.messages)
-        check_messages(self.messages)
+        refuse_functions(self, self.messages, self.messages_path)
+        check_messages(self.messages, self.messages_path)
         if self.echo:
             message = "'echo' is not supported for chats by this server. Remove it from your request."
             raise ApiError(ErrorKind.UNSUPPORTED, message, "echo")
@@ -194,7 +205,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             limit, limit_param = self.max_tokens, "max_tokens"
         tools, tool_choice = tools_and_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
         messages = [message.to_template() for message in self.messages]
-        check_tool_messages(messages)
+        check_tool_messages(messages, self.messages_path)
         return ChatRequest(
             model=self.model,
             messages=messages,
@@ -207,16 +218,18 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             tool_choice=tool_choice,
             template_kwargs=self.template_kwargs,
             documents=self.documents,
+            messages_param=self.messages_path,
             max_tokens_param=limit_param,
         )
 
 
-def check_messages(messages: list[ChatMessage]) -> None:
-    """Raises ApiError where a message that is no assistant's has no content, or one has parts that are no text."""
+def check_messages(messages: list[ChatMessage], path: str = "messages") -> None:
+    """`path`: their name in errors. Raises ApiError where a message that is no assistant's has no content, or one has
+    parts that are no text."""
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message.content, list) else []
         for position, part in enumerate(parts):
-            param = f"messages[{index}].content[{position}].type"
+            param = f"{path}[{index}].content[{position}].type"
             if isinstance(part, OtherPart):
                 text = f"Invalid value for '{param}': '{part.type}'. This model takes text alone."
                 raise invalid(text, param, "invalid_value")
@@ -225,5 +238,5 @@ def check_messages(messages: list[ChatMessage]) -> None:
                 raise invalid(text, param, "invalid_value")
         # An assistant may have thought and said nothing, or have been cut before it did.
         if message.content is None and message.role != "assistant":
-            param = f"messages[{index}].content"
+            param = f"{path}[{index}].content"
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")

@@ -112,15 +112,22 @@ class ChatCompletionWriter:
     def error(self, error: ApiError) -> bytes:
         return error_event(error)
 
+    def batch(self, messages: list[Message], usage: Usage) -> bytes:
+        """The answer to several conversations: a choice for each, and nothing of their prompts."""
+        return dump(self._body(messages, usage))
+
     def whole(self, messages: list[Message], usage: Usage) -> bytes:
-        choices = [self._choice(index, message) for index, message in enumerate(messages)]
-        body = self._head.whole("chat.completion", choices, usage)
+        body = self._body(messages, usage)
         first = messages[0]
         if first.prompt_logprobs is not None:
             body["prompt_logprobs"] = prompt_logprobs(first.prompt_token_ids, first.prompt_logprobs, self._names)
         if self._style.with_token_ids:
             body["prompt_token_ids"] = first.prompt_token_ids
         return dump(body)
+
+    def _body(self, messages: list[Message], usage: Usage) -> dict[str, Any]:
+        choices = [self._choice(index, message) for index, message in enumerate(messages)]
+        return self._head.whole("chat.completion", choices, usage)
 
     def _choice(self, index: int, message: Message) -> dict[str, Any]:
         return {

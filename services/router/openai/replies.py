@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from services.router.openapi.operation import Reply, may_lack
 
@@ -224,6 +224,16 @@ class TokenizedPrompt(Reply):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
+
+
+class TokenizerInfo(Reply):
+    """The model's tokenizer_config.json, whatever it has, and:"""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    tokenizer_class: str
+    chat_template: str | None = Field(description="Jinja; null where the model has none.")
+    max_model_len: int
 
 
 class DetokenizedPrompt(Reply):

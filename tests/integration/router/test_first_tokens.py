@@ -64,7 +64,7 @@ async def first_message(api: Api, method: str, body: dict[str, Any]) -> str:
     try:
         async with asyncio.timeout(30):
             message: HttpBody = await call.read()
-            return message.data.decode()
+            return str(message.data.decode())
     finally:
         call.cancel()
 

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, PrivateAttr, Tag
 
 from services.router.chat.request import ChatRequest
+from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import check_tool_messages
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, GenerationBody, string_or_array
@@ -132,6 +133,10 @@ class ChatMessage(Body):
         return message
 
 
+def _budget(num_tokens: int | None) -> ThinkingBudget | None:
+    return None if num_tokens is None or num_tokens < 0 else ThinkingBudget(num_tokens)
+
+
 def _text_of(part: Any) -> str:
     text: str = part.refusal if isinstance(part, RefusalPart) else part.text
     return text
@@ -162,6 +167,15 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
         le=MAX_LOGPROBS,
         description="With `logprobs`, how many of the likeliest tokens are told of at each place.",
     )
+    thinking_token_budget: int | None = Field(
+        None,
+        ge=-1,
+        lt=2**31,
+        description=(
+            "The longest reasoning, in tokens, after which its end is forced; -1: as long as the model likes. Refused "
+            "for a model that does not reason."
+        ),
+    )
     include_reasoning: bool | None = Field(None, description="False: the reasoning is left out of the answer.")
     echo: bool | None = Field(None, description="Refused, unless false.")
 
@@ -183,6 +197,8 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
         if self.echo:
             message = "'echo' is not supported for chats by this server. Remove it from your request."
             raise ApiError(ErrorKind.UNSUPPORTED, message, "echo")
+        if self.logprob_token_ids and not self.logprobs:
+            raise invalid("Invalid 'logprob_token_ids': it needs 'logprobs' to be true.", "logprob_token_ids")
         if self.top_logprobs and not self.logprobs:
             raise invalid("Invalid 'top_logprobs': it needs 'logprobs' to be true.", "top_logprobs")
         self.check_prompt()
@@ -218,6 +234,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             tool_choice=tool_choice,
             template_kwargs=self.template_kwargs,
             documents=self.documents,
+            thinking_budget=_budget(self.thinking_token_budget),
             messages_param=self.messages_path,
             max_tokens_param=limit_param,
         )

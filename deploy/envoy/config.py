@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from shared.config import ConfigError, option
+from shared.root_path import check_root_path
 
 # In place of an origin, a method or a header: all of them.
 ANY = "*"
@@ -53,6 +54,9 @@ class GatewayConfig:
     allowed_methods: tuple[str, ...] = option((ANY,), "Method that pages may use; repeat it for several.")
     allowed_headers: tuple[str, ...] = option((ANY,), "Request header that pages may send; repeat it for several.")
     allow_credentials: bool = option(False, "Whether pages may send cookies, for a proxy in front that asks for them.")
+    root_path: str = option(
+        "", "Prefix of every path behind a proxy that passes it on, such as /llm. Paths are served without it, too."
+    )
     drain_timeout: float = option(
         10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0, maximum=3600
     )
@@ -61,6 +65,7 @@ class GatewayConfig:
     log_format: str = option("text", "Form of log lines.", choices=("text", "json"))
 
     def __post_init__(self) -> None:
+        check_root_path(self.root_path)
         if not self.router:
             raise ConfigError("--router names no router")
         if self.listen and not self.listen.startswith("unix:/"):

@@ -115,7 +115,7 @@ def render(config: GatewayConfig, admin: str) -> str:
         endpoints=[_address(address) for address in config.router],
         resolve_names=any(endpoint_kind(address) == "name" for address in config.router),
         access_log={"off": "", "-": "/dev/stdout"}.get(config.access_log, config.access_log),
-        errors_lua=(HERE / "errors.lua").read_text(),
+        lua=_lua(config),
         descriptor_set=str(DESCRIPTOR_SET),
         services=service_names(),
         grpc_prefixes=GRPC_PREFIXES,
@@ -124,6 +124,14 @@ def render(config: GatewayConfig, admin: str) -> str:
         local_replies=LOCAL_REPLIES,
         origins=origins(config),
     )
+
+
+def _lua(config: GatewayConfig) -> str:
+    """What the Lua filter runs."""
+    errors = (HERE / "errors.lua").read_text()
+    if not config.root_path:
+        return errors
+    return f"local root_path = {json.dumps(config.root_path)}\n{(HERE / 'root_path.lua').read_text()}\n{errors}"
 
 
 def _address(address: str) -> str:

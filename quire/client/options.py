@@ -26,6 +26,8 @@ class Options(TypedDict, total=False):
     seed: int
     logprobs: int
     prompt_logprobs: int
+    # With logprobs: whose log probabilities are reported, in place of the likeliest ones'.
+    logprob_token_ids: Sequence[int]
     # Strings that end the output.
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -86,12 +87,16 @@ class Answers:
             message.data = writer.end(generation.usage)
             await self.calls.write(context, message)
 
-    async def _whole(self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter) -> None:
+    async def gather(self, request: GenerationRequest, span: RequestSpan, add: Callable[[ChoiceDelta], None]) -> Usage:
+        """Generates, and adds all of it; nothing is written. Raises ApiError."""
         with self.generator.start(request) as generation:
             span.started(request)
             async for deltas in generation.deltas():
                 for delta in deltas:
-                    writer.add(delta)
+                    add(delta)
             span.ended(generation)
-            body = HttpBody(content_type=JSON, data=writer.whole(generation.usage))
-        await self.calls.write(context, body)
+            return generation.usage
+
+    async def _whole(self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter) -> None:
+        usage = await self.gather(request, span, writer.add)
+        await self.calls.write(context, HttpBody(content_type=JSON, data=writer.whole(usage)))

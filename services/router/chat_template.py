@@ -5,14 +5,12 @@ The sandbox is transformers' own (`render_jinja_template`), so that a template f
 
 from __future__ import annotations
 
-import copy
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.router.chat.arguments import parsed_arguments
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.template_content import ContentForm, content_form
+from services.router.template_content import content_form
+from services.router.template_messages import forms, join_parts, prints_parts
 
 # What a request's chat_template_kwargs must not replace.
 _RESERVED = frozenset(
@@ -52,7 +50,8 @@ class ChatTemplate:
             raise invalid(f"Invalid '{param}': a template's argument of this name cannot be set.", param)
         prepared = [self._prepare(message) for message in messages]
         failure: Exception | None = None
-        for form in _forms(prepared):
+        printed: str | None = None
+        for form in forms(prepared, self._content_form):
             try:
                 rendered = render_jinja_template(
                     [form],
@@ -63,12 +62,19 @@ class ChatTemplate:
                     continue_final_message=continue_final_message,
                     **kwargs,
                 )
-                return str(rendered[0][0])
             except (*_STUMBLES, UndefinedError) as error:
                 # It trips over what it was given; another form may suit it.
                 failure = failure or error
+                continue
             except TemplateError as error:
                 raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
+            text = str(rendered[0][0])
+            if not prints_parts(text, form):
+                return text
+            # It shows a list where the text belongs; another form may suit it.
+            printed = text if printed is None else printed
+        if printed is not None:
+            return printed
         # Its text is the model's, its input the client's.
         raise invalid(f"The model's chat template fails on these messages: {failure}", "messages") from None
 
@@ -84,11 +90,6 @@ class ChatTemplate:
         # OpenAI's newer name for the system role, which few templates know.
         if prepared["role"] == "developer" and not self._knows_developer:
             prepared["role"] = "system"
-        content = prepared.get("content")
-        if isinstance(content, list) and self._content_form is ContentForm.STRING:
-            prepared["content"] = join_parts(content)
-        elif isinstance(content, str) and self._content_form is ContentForm.PARTS:
-            prepared["content"] = [{"type": "text", "text": content}]
         return prepared
 
 
@@ -96,28 +97,6 @@ def text_of(message: Mapping[str, Any]) -> str:
     """A message's content as one text."""
     content = message.get("content")
     return join_parts(content) if isinstance(content, list) else content or ""
-
-
-def join_parts(parts: Sequence[Mapping[str, Any]]) -> str:
-    """The parts of a message's content as one text, as vLLM joins them."""
-    return "\n".join(part["text"] for part in parts if part["type"] == "text")
-
-
-def _forms(messages: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Messages as templates may expect them, the usual form first: a call's arguments as a value, as JSON text or as an
-    object whatever the model wrote; content that is missing as null or as an empty text."""
-    forms = [[_with_arguments(message, _value) for message in messages]]
-    if any(message.get("tool_calls") for message in messages):
-        forms += [messages, [_with_arguments(message, parsed_arguments) for message in messages]]
-    lacks_content = any(message.get("content") is None for message in messages)
-    for form in forms:
-        yield form
-        if lacks_content:
-            yield [_with_content(message) for message in form]
-
-
-def _with_content(message: dict[str, Any]) -> dict[str, Any]:
-    return message if message.get("content") is not None else message | {"content": ""}
 
 
 def import_renderer() -> None:
@@ -153,23 +132,3 @@ def no_chat_template(model: str) -> ApiError:
         "model",
         "no_chat_template",
     )
-
-
-def _with_arguments(message: dict[str, Any], read: Callable[[str], Any]) -> dict[str, Any]:
-    """Templates expect a call's arguments as an object; OpenAI's API carries them as JSON text."""
-    if not message.get("tool_calls"):
-        return message
-    calls = copy.deepcopy(message["tool_calls"])
-    for call in calls:
-        function = call.get("function")
-        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
-            function["arguments"] = read(function["arguments"])
-    return message | {"tool_calls": calls}
-
-
-def _value(arguments: str) -> Any:
-    """What can be told of it where it is no JSON: it was cut, or the model wrote what it liked."""
-    try:
-        return json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        return parsed_arguments(arguments)

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from shared.config import ConfigError, option
+from shared.root_path import check_root_path
 
 # As services/router/chat/forms.py has them, which takes longer to import than a command line may.
 TOOL_CALL_PARSERS = (
@@ -48,6 +49,9 @@ class RouterConfig:
         "Form in which the model writes its reasoning; auto: told from its chat template, none: it stays text.",
         choices=REASONING_PARSERS,
     )
+    root_path: str = option(
+        "", "Prefix of every path behind a proxy that passes it on, such as /llm. Paths are served without it, too."
+    )
     drain_timeout: float = option(10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0)
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
     metrics_port: int | None = option(
@@ -58,6 +62,7 @@ class RouterConfig:
     log_format: str = option("text", "How log lines look.", choices=("text", "json"))
 
     def __post_init__(self) -> None:
+        check_root_path(self.root_path)
         # What a header carries, and a list in the environment.
         if not all(re.fullmatch("[!-~]+", key) and "," not in key for key in self.api_key):
             raise ConfigError("--api-key takes visible ASCII characters other than commas")

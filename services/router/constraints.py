@@ -17,6 +17,16 @@ MAX_BAD_WORD_CHARS = 512
 
 
 @dataclass(frozen=True, slots=True)
+class ThinkingLimit:
+    """How much an output may reason, in tokens, and by which tokens that is told."""
+
+    num_tokens: int
+    end_token_id: int
+    # None: the output begins inside the reasoning.
+    begin_token_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TokenConstraints:
     """Meanings as in quire/inference/v1/constraints.proto."""
 
@@ -28,6 +38,7 @@ class TokenConstraints:
     # Empty: all.
     allowed_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
+    thinking: ThinkingLimit | None = None
     # The field to name where they leave no token to draw.
     param: str = ""
 
@@ -40,6 +51,7 @@ async def resolve_constraints(
     bad_words: tuple[str, ...],
     path: str = "",
     around_structure: Callable[[str], str] | None = None,
+    thinking: ThinkingLimit | None = None,
 ) -> TokenConstraints | None:
     """None where any token may be drawn. `path`: before the names of fields in errors. `around_structure`: as in
     GenerationOptions. Raises ApiError."""
@@ -50,7 +62,7 @@ async def resolve_constraints(
         param = f"{path}min_tokens"
         raise invalid(f"Invalid '{param}': it is {stop.min_tokens}, more than {stop.max_tokens} at most.", param)
     grammar = "" if structure is None else await _grammar(model, structure, around_structure)
-    if not (grammar or stop.min_tokens or allowed_token_ids or bad_words):
+    if not (grammar or stop.min_tokens or allowed_token_ids or bad_words or thinking):
         return None
     return TokenConstraints(
         grammar,
@@ -58,6 +70,7 @@ async def resolve_constraints(
         tuple(sorted(stop.end_token_ids(model.info.eos_token_ids))) if stop.min_tokens else (),
         tuple(sorted(set(allowed_token_ids or ()))),
         await _bad_word_token_ids(model, bad_words, f"{path}bad_words"),
+        thinking,
         _strictest(structure, allowed_token_ids, bad_words, path),
     )
 

@@ -22,7 +22,10 @@ from services.router.submission import FinishReason, PromptLogprob, Sequence, Su
 
 _MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000  # four megabytes; more travels in several messages
 # Ours and the proto's have the same names.
-_OPTIONAL_SAMPLING_FIELDS = tuple(field.name for field in fields(SamplingParams) if field.name != "logit_bias")
+_REPEATED_SAMPLING_FIELDS = ("logit_bias", "logprob_token_ids")
+_OPTIONAL_SAMPLING_FIELDS = tuple(
+    field.name for field in fields(SamplingParams) if field.name not in _REPEATED_SAMPLING_FIELDS
+)
 # What a `top_p` of 0 becomes, for the worker takes none: with less than the likeliest token's share of any vocabulary,
 # that token alone is kept.
 LEAST_TOP_P = 2.0**-30
@@ -36,12 +39,13 @@ _FINISH_REASONS = {
 def sampling_from_proto(message: sampling_pb2.SamplingParams) -> SamplingParams:
     values = {name: getattr(message, name) for name in _OPTIONAL_SAMPLING_FIELDS if message.HasField(name)}  # type: ignore[arg-type]
     bias = tuple((entry.token_id, entry.bias) for entry in message.logit_bias)
-    return SamplingParams(**values, logit_bias=bias)
+    return SamplingParams(**values, logit_bias=bias, logprob_token_ids=tuple(message.logprob_token_ids))
 
 
 def sampling_to_proto(sampling: SamplingParams) -> sampling_pb2.SamplingParams:
     message = sampling_pb2.SamplingParams(
-        logit_bias=[sampling_pb2.LogitBias(token_id=token_id, bias=bias) for token_id, bias in sampling.logit_bias]
+        logit_bias=[sampling_pb2.LogitBias(token_id=token_id, bias=bias) for token_id, bias in sampling.logit_bias],
+        logprob_token_ids=sampling.logprob_token_ids,
     )
     for name in _OPTIONAL_SAMPLING_FIELDS:
         value = getattr(sampling, name)
@@ -63,6 +67,7 @@ def stop_from_proto(message: sampling_pb2.StopConditions) -> StopConditions:
 
 def constraints_to_proto(constraints: TokenConstraints) -> constraints_pb2.TokenConstraints:
     offsets = accumulate((len(word) for word in constraints.bad_words), initial=0)
+    thinking = constraints.thinking
     return constraints_pb2.TokenConstraints(
         grammar=constraints.grammar,
         min_tokens=constraints.min_tokens,
@@ -70,6 +75,9 @@ def constraints_to_proto(constraints: TokenConstraints) -> constraints_pb2.Token
         allowed_token_ids=ids_to_bytes(constraints.allowed_token_ids),
         bad_word_token_ids=ids_to_bytes([token_id for word in constraints.bad_words for token_id in word]),
         bad_word_offsets=ids_to_bytes(list(offsets)) if constraints.bad_words else b"",
+        thinking_budget=None if thinking is None else thinking.num_tokens,
+        thinking_end_token_id=0 if thinking is None else thinking.end_token_id,
+        thinking_begin_token_id=None if thinking is None else thinking.begin_token_id,
     )
 
 

@@ -99,6 +99,7 @@ class Router:
         from quire.openai.v1 import openai_pb2_grpc
         from services.router.answers import Answers
         from services.router.chat.service import ChatService
+        from services.router.openai.cohere import CohereService
         from services.router.openai.completions import CompletionService
         from services.router.openai.embeddings import EmbeddingService
         from services.router.openai.scoring import ScoringService
@@ -113,6 +114,7 @@ class Router:
             CompletionService(self.generator, answers, tracing),
             EmbeddingService(self.placement, calls, self.embedder, tracing),
             ScoringService(self.placement, calls, self.embedder, tracing),
+            CohereService(self.placement, calls, self.embedder, tracing),
             self.metrics,
             registry_of([self.collector, LoadCollector(self.placement, self.id)]),
             self._threads,
@@ -146,7 +148,7 @@ class Router:
         from quire.documents.v1 import documents_pb2_grpc
         from services.router.openapi.servicer import DocumentServicer
 
-        servicer = DocumentServicer(calls, self._threads, server_version())
+        servicer = DocumentServicer(calls, self._threads, server_version(), self._config.root_path)
         self._server.add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
 
     def _add_kserve(self, calls: Calls) -> None:

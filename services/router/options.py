@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from services.router.calls import Caller
-from services.router.constraints import resolve_constraints
+from services.router.constraints import ThinkingLimit, resolve_constraints
 from services.router.generation import GenerationRequest
 from services.router.model import ServedModel
 from services.router.sampling import SamplingParams, StopConditions, check_token_ids
@@ -25,6 +25,8 @@ class GenerationOptions:
     structure: Structure | None = None
     # What makes of the structure's grammar the whole output's, both in the library's form; None: they are the same.
     around_structure: Callable[[str], str] | None = None
+    # None: the model reasons as long as it likes.
+    thinking: ThinkingLimit | None = None
     # None: all of them.
     allowed_token_ids: tuple[int, ...] | None = None
     bad_words: tuple[str, ...] = ()
@@ -56,8 +58,9 @@ class GenerationOptions:
         # Nothing can follow an output that is complete.
         stop = self.stop if self.structure is None else replace(self.stop, ignore_eos=False)
         constraints = await resolve_constraints(
-            model, self.structure, stop, self.allowed_token_ids, self.bad_words, self.path, self.around_structure
-        )
+            model, self.structure, stop, self.allowed_token_ids, self.bad_words, self.path, self.around_structure,
+            self.thinking,
+        )  # fmt: skip
         return GenerationRequest(
             request_id=caller.request_id,
             model=model,

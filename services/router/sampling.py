@@ -31,6 +31,7 @@ class SamplingParams:
     seed: int | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()
 
     def resolve(self, model_defaults: SamplingParams) -> SamplingParams:
         """Every field but those of log probabilities set: the client's, else the model's, else the API's default; and a
@@ -103,8 +104,12 @@ def check_ranges(sampling: SamplingParams, path: str = "") -> SamplingParams:
             raise invalid(
                 f"Invalid '{path}logit_bias': expected biases from -100 to 100, but got {bias}.", path + "logit_bias"
             )
+    if sampling.logprob_token_ids and sampling.logprobs is None:
+        rounded["logprobs"] = 0
+    # Each is reported once.
+    given = tuple(dict.fromkeys(sampling.logprob_token_ids))
     biases = tuple((token_id, _single(bias)) for token_id, bias in sampling.logit_bias)
-    return dataclasses.replace(sampling, logit_bias=biases, **rounded)  # type: ignore[arg-type]
+    return dataclasses.replace(sampling, logit_bias=biases, logprob_token_ids=given, **rounded)  # type: ignore[arg-type]
 
 
 def _single(value: float) -> float:
@@ -117,6 +122,7 @@ def check_token_ids(sampling: SamplingParams, stop: StopConditions, vocab_size: 
     for name, ids, limit in (
         ("logit_bias", [token_id for token_id, _ in sampling.logit_bias], MAX_LOGIT_BIAS),
         ("stop_token_ids", stop.stop_token_ids, MAX_STOP_TOKEN_IDS),
+        ("logprob_token_ids", sampling.logprob_token_ids, MAX_LOGPROBS),
     ):
         param = path + name
         if len(ids) > limit:

@@ -74,6 +74,8 @@ class Tokenizer:
         self.threads = threads
         self.chat_template: ChatTemplate | None = from_tokenizer_config(config)
         self.special_tokens = special_tokens(config)
+        # A tokenizer_config.json, as the worker read it.
+        self.config = config
         self.vocabulary = Vocabulary(self._library)
         # No token of the vocabulary has more characters, so a text has at least len(text) / this many tokens.
         self.max_token_chars = max((len(token) for token in self._library.get_vocab()), default=1)
@@ -89,14 +91,17 @@ class Tokenizer:
 
         return await self.threads.run(sum(map(len, texts)), work)
 
-    async def encode_cut(self, texts: Sequence[str], add_special_tokens: bool, max_tokens: int) -> list[list[int]]:
-        """As `encode`, but for what goes beyond `max_tokens`: texts end sooner then, and special tokens stay."""
+    async def encode_cut(
+        self, texts: Sequence[str], add_special_tokens: bool, max_tokens: int, *, keeps_end: bool = False
+    ) -> list[list[int]]:
+        """As `encode`, but for what goes beyond `max_tokens`: texts end sooner then (or with `keeps_end` begin later),
+        and special tokens stay."""
         num_special = self._library.num_special_tokens_to_add(is_pair=False) if add_special_tokens else 0
 
         def work() -> list[list[int]]:
             encodings = self._library.encode_batch(texts, add_special_tokens=False)
             for encoding in encodings:
-                encoding.truncate(max(0, max_tokens - num_special))
+                encoding.truncate(max(0, max_tokens - num_special), direction="left" if keeps_end else "right")
             return [self._library.post_process(e, add_special_tokens=add_special_tokens).ids for e in encodings]
 
         return await self.threads.run(sum(map(len, texts)), work)

@@ -22,6 +22,7 @@ from .engine import Engine, UnusableWorkerError, run_engines
 from .fleet import Fleet
 from .metrics import LoadCollector, registry
 from .servicer import SchedulerServicer
+from .step_metrics import StepCollector
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
         collector = LoadCollector(
             lambda: fleet.model.info.name if fleet.model.is_known else "", servicer.load, servicer.throughput.rates
         )
-        start_metrics_server(config.metrics_host, config.metrics_port, registry(collector))
+        start_metrics_server(config.metrics_host, config.metrics_port, registry(collector, StepCollector(fleet)))
     status.starting("waiting for a worker")
     background = [
         asyncio.create_task(run_engines(engines)),

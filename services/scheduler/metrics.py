@@ -9,6 +9,7 @@ from quire.scheduler.v1 import scheduler_pb2
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry, Metric
+    from prometheus_client.registry import Collector
 
 
 class LoadCollector:
@@ -62,9 +63,10 @@ class LoadCollector:
             yield counter
 
 
-def registry(collector: LoadCollector) -> CollectorRegistry:
+def registry(*collectors: Collector) -> CollectorRegistry:
     from prometheus_client import CollectorRegistry
 
     result = CollectorRegistry()
-    result.register(collector)
+    for collector in collectors:
+        result.register(collector)
     return result

@@ -8,7 +8,7 @@ import numpy as np
 
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
-from services.worker.constraints import TokenConstraints
+from services.worker.constraints import ThinkingLimit, TokenConstraints
 from services.worker.errors import PlanError
 from services.worker.models.config import GenerationDefaults
 from services.worker.models.encoder_config import EncoderConfig
@@ -84,7 +84,13 @@ def _constraints(message: constraints_pb2.TokenConstraints) -> TokenConstraints:
         end_token_ids=tuple(u32(message.end_token_ids).tolist()),
         allowed_token_ids=tuple(u32(message.allowed_token_ids).tolist()),
         bad_words=tuple(tuple(words[start:end].tolist()) for start, end in pairwise(offsets.tolist())),
+        thinking=_thinking(message) if message.HasField("thinking_budget") else None,
     )
+
+
+def _thinking(message: constraints_pb2.TokenConstraints) -> ThinkingLimit:
+    begin = message.thinking_begin_token_id if message.HasField("thinking_begin_token_id") else None
+    return ThinkingLimit(message.thinking_budget, message.thinking_end_token_id, begin)
 
 
 def _pooling(message: pooling_pb2.PoolingParams) -> PoolingParams:
@@ -99,9 +105,13 @@ def _sampling(message: sampling_pb2.SamplingParams) -> SamplingParams:
     given = {
         name: getattr(message, name)
         for name in SamplingParams.__dataclass_fields__
-        if name != "logit_bias" and message.HasField(name)  # type: ignore[arg-type]
+        if name not in ("logit_bias", "logprob_token_ids") and message.HasField(name)  # type: ignore[arg-type]
     }
-    return SamplingParams(**given, logit_bias=tuple((bias.token_id, bias.bias) for bias in message.logit_bias))
+    return SamplingParams(
+        **given,
+        logit_bias=tuple((bias.token_id, bias.bias) for bias in message.logit_bias),
+        logprob_token_ids=tuple(message.logprob_token_ids),
+    )
 
 
 def result_to_proto(result: StepResult) -> worker_pb2.StepResult:

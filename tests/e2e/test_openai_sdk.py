@@ -150,3 +150,25 @@ def test_echo_with_logprobs_is_the_prompt_s_perplexity(client: openai.OpenAI, se
         assert logprobs.token_logprobs is not None
         assert logprobs.token_logprobs[1:] == pytest.approx(expected, abs=1e-4)
         assert answer.choices[0].text == text
+
+
+def test_named_tokens_log_probabilities_are_the_likeliest_ones(client: openai.OpenAI, server: Server) -> None:
+    def tops(**extra: object) -> list[dict[str, float]]:
+        answer = client.chat.completions.create(
+            model=server.model, messages=QUESTION, temperature=0, max_tokens=6, logprobs=True,
+            extra_body={"return_tokens_as_token_ids": True, **extra},
+        )  # fmt: skip
+        logprobs = answer.choices[0].logprobs
+        assert logprobs is not None
+        assert logprobs.content is not None
+        return [{top.token: top.logprob for top in entry.top_logprobs} for entry in logprobs.content]
+
+    likeliest = tops(top_logprobs=20)
+    ids = [int(name.removeprefix("token_id:")) for name in list(likeliest[0])[3:9]]
+    named = tops(logprob_token_ids=ids[::-1])
+    assert [set(entry) for entry in named] == [{f"token_id:{token_id}" for token_id in ids}] * len(named)
+    assert list(named[0]) == [f"token_id:{token_id}" for token_id in ids]
+    for one, other in zip(likeliest, named, strict=True):
+        assert {name: one[name] for name in other if name in one} == {
+            name: other[name] for name in other if name in one
+        }

@@ -35,3 +35,11 @@ def test_a_conversation_has_as_many_tokens_as_its_answer_counts(server: Server) 
         answer = client.chat.completions.create(model=server.model, messages=messages, max_tokens=1)
     assert answer.usage is not None
     assert answer.usage.prompt_tokens == tokenized["count"]
+
+
+def test_the_tokenizer_s_configuration_is_served(server: Server) -> None:
+    with urllib.request.urlopen(f"{server.url}/tokenizer_info?model={server.model}", timeout=30) as response:
+        info = json.load(response)
+    assert "message['role']" in info["chat_template"]
+    with urllib.request.urlopen(f"{server.url}/ping", timeout=30) as response:
+        assert json.load(response) == {"status": "ok"}

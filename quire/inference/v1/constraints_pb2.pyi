@@ -111,6 +111,9 @@ class TokenConstraints(_message.Message):
     ALLOWED_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     BAD_WORD_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     BAD_WORD_OFFSETS_FIELD_NUMBER: _builtins.int
+    THINKING_BUDGET_FIELD_NUMBER: _builtins.int
+    THINKING_END_TOKEN_ID_FIELD_NUMBER: _builtins.int
+    THINKING_BEGIN_TOKEN_ID_FIELD_NUMBER: _builtins.int
     grammar: _builtins.str
     """A grammar as llguidance takes it, checked; empty: none."""
     min_tokens: _builtins.int
@@ -122,6 +125,11 @@ class TokenConstraints(_message.Message):
     bad_word_token_ids: _builtins.bytes
     """u32, u32[n + 1]: runs of tokens that must not stand in the output, run w is ids[offsets[w]:offsets[w + 1]]."""
     bad_word_offsets: _builtins.bytes
+    thinking_budget: _builtins.int
+    """After so many tokens of reasoning the token that ends it is forced. Unset: the model reasons as long as it likes."""
+    thinking_end_token_id: _builtins.int
+    """With it: the token that ends reasoning, and the one that begins it. Without the latter the output begins inside."""
+    thinking_begin_token_id: _builtins.int
     def __init__(
         self,
         *,
@@ -131,11 +139,21 @@ class TokenConstraints(_message.Message):
         allowed_token_ids: _builtins.bytes = ...,
         bad_word_token_ids: _builtins.bytes = ...,
         bad_word_offsets: _builtins.bytes = ...,
+        thinking_budget: _builtins.int | None = ...,
+        thinking_end_token_id: _builtins.int = ...,
+        thinking_begin_token_id: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_thinking_begin_token_id", b"_thinking_begin_token_id", "_thinking_budget", b"_thinking_budget", "thinking_begin_token_id", b"thinking_begin_token_id", "thinking_budget", b"thinking_budget"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["allowed_token_ids", b"allowed_token_ids", "bad_word_offsets", b"bad_word_offsets", "bad_word_token_ids", b"bad_word_token_ids", "end_token_ids", b"end_token_ids", "grammar", b"grammar", "min_tokens", b"min_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_thinking_begin_token_id", b"_thinking_begin_token_id", "_thinking_budget", b"_thinking_budget", "allowed_token_ids", b"allowed_token_ids", "bad_word_offsets", b"bad_word_offsets", "bad_word_token_ids", b"bad_word_token_ids", "end_token_ids", b"end_token_ids", "grammar", b"grammar", "min_tokens", b"min_tokens", "thinking_begin_token_id", b"thinking_begin_token_id", "thinking_budget", b"thinking_budget", "thinking_end_token_id", b"thinking_end_token_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__thinking_begin_token_id: _TypeAlias = _typing.Literal["thinking_begin_token_id"]  # noqa: Y015
+    _WhichOneofArgType__thinking_begin_token_id: _TypeAlias = _typing.Literal["_thinking_begin_token_id", b"_thinking_begin_token_id"]  # noqa: Y015
+    _WhichOneofReturnType__thinking_budget: _TypeAlias = _typing.Literal["thinking_budget"]  # noqa: Y015
+    _WhichOneofArgType__thinking_budget: _TypeAlias = _typing.Literal["_thinking_budget", b"_thinking_budget"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__thinking_begin_token_id) -> _WhichOneofReturnType__thinking_begin_token_id | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__thinking_budget) -> _WhichOneofReturnType__thinking_budget | None: ...
 
 Global___TokenConstraints: _TypeAlias = TokenConstraints  # noqa: Y015

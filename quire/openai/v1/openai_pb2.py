@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/openai/v1/openai.proto\x12\x0fquire.openai.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\")\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x12\n\x10GetHealthRequest\"\x13\n\x11GetMetricsRequest\"\x13\n\x11GetVersionRequest2\xaa\x0b\n\rOpenAIService\x12\x65\n\x14\x43reateChatCompletion\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/chat/completions:\x01*0\x01\x12\\\n\x10\x43reateCompletion\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1a\x82\xd3\xe4\x93\x02\x14\"\x0f/v1/completions:\x01*0\x01\x12X\n\x0e\x43reateResponse\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x18\x82\xd3\xe4\x93\x02\x12\"\r/v1/responses:\x01*0\x01\x12m\n\x0bGetResponse\x12#.quire.openai.v1.GetResponseRequest\x1a\x14.google.api.HttpBody\"#\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v1/responses/{response_id}\x12Z\n\x0f\x43reateEmbedding\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/embeddings:\x01*0\x01\x12^\n\x0b\x43reateScore\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"!\x82\xd3\xe4\x93\x02\x1b\"\t/v1/score:\x01*Z\x0b\"\x06/score:\x01*0\x01\x12r\n\x0c\x43reateRerank\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"4\x82\xd3\xe4\x93\x02.\"\n/v1/rerank:\x01*Z\x0c\"\x07/rerank:\x01*Z\x0f\"\n/v2/rerank:\x01*0\x01\x12Z\n\nListModels\x12\".quire.openai.v1.ListModelsRequest\x1a\x14.google.api.HttpBody\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models\x12\x61\n\x08GetModel\x12 .quire.openai.v1.GetModelRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/models/{model=**}\x12L\n\x08Tokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/tokenize:\x01*\x12P\n\nDetokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/detokenize:\x01*\x12^\n\x10ResetPrefixCache\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1e\x82\xd3\xe4\x93\x02\x18\"\x13/reset_prefix_cache:\x01*\x12h\n\tGetHealth\x12!.quire.openai.v1.GetHealthRequest\x1a\x14.google.api.HttpBody\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x07/healthZ\x11\x42\x0f\n\x04HEAD\x12\x07/health\x12X\n\nGetVersion\x12\".quire.openai.v1.GetVersionRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/version\x12X\n\nGetMetrics\x12\".quire.openai.v1.GetMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metricsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/openai/v1/openai.proto\x12\x0fquire.openai.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\")\n\x12GetResponseRequest\x12\x13\n\x0bresponse_id\x18\x01 \x01(\t\"\x13\n\x11ListModelsRequest\" \n\x0fGetModelRequest\x12\r\n\x05model\x18\x01 \x01(\t\"(\n\x17GetTokenizerInfoRequest\x12\r\n\x05model\x18\x01 \x01(\t\"\x12\n\x10GetHealthRequest\"\x10\n\x0eGetPingRequest\"\x13\n\x11GetMetricsRequest\"\x13\n\x11GetVersionRequest2\x92\x0f\n\rOpenAIService\x12\x65\n\x14\x43reateChatCompletion\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1f\x82\xd3\xe4\x93\x02\x19\"\x14/v1/chat/completions:\x01*0\x01\x12p\n\x19\x43reateChatCompletionBatch\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"%\x82\xd3\xe4\x93\x02\x1f\"\x1a/v1/chat/completions/batch:\x01*0\x01\x12\\\n\x10\x43reateCompletion\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1a\x82\xd3\xe4\x93\x02\x14\"\x0f/v1/completions:\x01*0\x01\x12X\n\x0e\x43reateResponse\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x18\x82\xd3\xe4\x93\x02\x12\"\r/v1/responses:\x01*0\x01\x12m\n\x0bGetResponse\x12#.quire.openai.v1.GetResponseRequest\x1a\x14.google.api.HttpBody\"#\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v1/responses/{response_id}\x12Z\n\x0f\x43reateEmbedding\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/embeddings:\x01*0\x01\x12^\n\x0b\x43reateScore\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"!\x82\xd3\xe4\x93\x02\x1b\"\t/v1/score:\x01*Z\x0b\"\x06/score:\x01*0\x01\x12r\n\x0c\x43reateRerank\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"4\x82\xd3\xe4\x93\x02.\"\n/v1/rerank:\x01*Z\x0c\"\x07/rerank:\x01*Z\x0f\"\n/v2/rerank:\x01*0\x01\x12[\n\x15\x43reateCohereEmbedding\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/v2/embed:\x01*0\x01\x12Y\n\x10\x43reateInvocation\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x17\x82\xd3\xe4\x93\x02\x11\"\x0c/invocations:\x01*0\x01\x12Z\n\nListModels\x12\".quire.openai.v1.ListModelsRequest\x1a\x14.google.api.HttpBody\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models\x12\x61\n\x08GetModel\x12 .quire.openai.v1.GetModelRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v1/models/{model=**}\x12L\n\x08Tokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x14\x82\xd3\xe4\x93\x02\x0e\"\t/tokenize:\x01*\x12P\n\nDetokenize\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x16\x82\xd3\xe4\x93\x02\x10\"\x0b/detokenize:\x01*\x12k\n\x10GetTokenizerInfo\x12(.quire.openai.v1.GetTokenizerInfoRequest\x1a\x14.google.api.HttpBody\"\x17\x82\xd3\xe4\x93\x02\x11\x12\x0f/tokenizer_info\x12^\n\x10ResetPrefixCache\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x1e\x82\xd3\xe4\x93\x02\x18\"\x13/reset_prefix_cache:\x01*\x12h\n\tGetHealth\x12!.quire.openai.v1.GetHealthRequest\x1a\x14.google.api.HttpBody\"\"\x82\xd3\xe4\x93\x02\x1c\x12\x07/healthZ\x11\x42\x0f\n\x04HEAD\x12\x07/health\x12O\n\x07GetPing\x12\x1f.quire.openai.v1.GetPingRequest\x1a\x14.google.api.HttpBody\"\r\x82\xd3\xe4\x93\x02\x07\x12\x05/ping\x12X\n\nGetVersion\x12\".quire.openai.v1.GetVersionRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/version\x12X\n\nGetMetrics\x12\".quire.openai.v1.GetMetricsRequest\x1a\x14.google.api.HttpBody\"\x10\x82\xd3\xe4\x93\x02\n\x12\x08/metricsb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['CreateChatCompletion']._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['CreateChatCompletion']._serialized_options = b'\202\323\344\223\002\031\"\024/v1/chat/completions:\001*'
+  _globals['_OPENAISERVICE'].methods_by_name['CreateChatCompletionBatch']._loaded_options = None
+  _globals['_OPENAISERVICE'].methods_by_name['CreateChatCompletionBatch']._serialized_options = b'\202\323\344\223\002\037\"\032/v1/chat/completions/batch:\001*'
   _globals['_OPENAISERVICE'].methods_by_name['CreateCompletion']._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['CreateCompletion']._serialized_options = b'\202\323\344\223\002\024\"\017/v1/completions:\001*'
   _globals['_OPENAISERVICE'].methods_by_name['CreateResponse']._loaded_options = None
@@ -47,6 +49,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENAISERVICE'].methods_by_name['CreateScore']._serialized_options = b'\202\323\344\223\002\033\"\t/v1/score:\001*Z\013\"\006/score:\001*'
   _globals['_OPENAISERVICE'].methods_by_name['CreateRerank']._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['CreateRerank']._serialized_options = b'\202\323\344\223\002.\"\n/v1/rerank:\001*Z\014\"\007/rerank:\001*Z\017\"\n/v2/rerank:\001*'
+  _globals['_OPENAISERVICE'].methods_by_name['CreateCohereEmbedding']._loaded_options = None
+  _globals['_OPENAISERVICE'].methods_by_name['CreateCohereEmbedding']._serialized_options = b'\202\323\344\223\002\016\"\t/v2/embed:\001*'
+  _globals['_OPENAISERVICE'].methods_by_name['CreateInvocation']._loaded_options = None
+  _globals['_OPENAISERVICE'].methods_by_name['CreateInvocation']._serialized_options = b'\202\323\344\223\002\021\"\014/invocations:\001*'
   _globals['_OPENAISERVICE'].methods_by_name['ListModels']._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['ListModels']._serialized_options = b'\202\323\344\223\002\014\022\n/v1/models'
   _globals['_OPENAISERVICE'].methods_by_name['GetModel']._loaded_options = None
@@ -55,10 +61,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_OPENAISERVICE'].methods_by_name['Tokenize']._serialized_options = b'\202\323\344\223\002\016\"\t/tokenize:\001*'
   _globals['_OPENAISERVICE'].methods_by_name['Detokenize']._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['Detokenize']._serialized_options = b'\202\323\344\223\002\020\"\013/detokenize:\001*'
+  _globals['_OPENAISERVICE'].methods_by_name['GetTokenizerInfo']._loaded_options = None
+  _globals['_OPENAISERVICE'].methods_by_name['GetTokenizerInfo']._serialized_options = b'\202\323\344\223\002\021\022\017/tokenizer_info'
   _globals['_OPENAISERVICE'].methods_by_name['ResetPrefixCache']._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['ResetPrefixCache']._serialized_options = b'\202\323\344\223\002\030\"\023/reset_prefix_cache:\001*'
   _globals['_OPENAISERVICE'].methods_by_name['GetHealth']._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['GetHealth']._serialized_options = b'\202\323\344\223\002\034\022\007/healthZ\021B\017\n\004HEAD\022\007/health'
+  _globals['_OPENAISERVICE'].methods_by_name['GetPing']._loaded_options = None
+  _globals['_OPENAISERVICE'].methods_by_name['GetPing']._serialized_options = b'\202\323\344\223\002\007\022\005/ping'
   _globals['_OPENAISERVICE'].methods_by_name['GetVersion']._loaded_options = None
   _globals['_OPENAISERVICE'].methods_by_name['GetVersion']._serialized_options = b'\202\323\344\223\002\n\022\010/version'
   _globals['_OPENAISERVICE'].methods_by_name['GetMetrics']._loaded_options = None
@@ -69,12 +79,16 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTMODELSREQUEST']._serialized_end=168
   _globals['_GETMODELREQUEST']._serialized_start=170
   _globals['_GETMODELREQUEST']._serialized_end=202
-  _globals['_GETHEALTHREQUEST']._serialized_start=204
-  _globals['_GETHEALTHREQUEST']._serialized_end=222
-  _globals['_GETMETRICSREQUEST']._serialized_start=224
-  _globals['_GETMETRICSREQUEST']._serialized_end=243
-  _globals['_GETVERSIONREQUEST']._serialized_start=245
-  _globals['_GETVERSIONREQUEST']._serialized_end=264
-  _globals['_OPENAISERVICE']._serialized_start=267
-  _globals['_OPENAISERVICE']._serialized_end=1717
+  _globals['_GETTOKENIZERINFOREQUEST']._serialized_start=204
+  _globals['_GETTOKENIZERINFOREQUEST']._serialized_end=244
+  _globals['_GETHEALTHREQUEST']._serialized_start=246
+  _globals['_GETHEALTHREQUEST']._serialized_end=264
+  _globals['_GETPINGREQUEST']._serialized_start=266
+  _globals['_GETPINGREQUEST']._serialized_end=282
+  _globals['_GETMETRICSREQUEST']._serialized_start=284
+  _globals['_GETMETRICSREQUEST']._serialized_end=303
+  _globals['_GETVERSIONREQUEST']._serialized_start=305
+  _globals['_GETVERSIONREQUEST']._serialized_end=324
+  _globals['_OPENAISERVICE']._serialized_start=327
+  _globals['_OPENAISERVICE']._serialized_end=2265
 # @@protoc_insertion_point(module_scope)

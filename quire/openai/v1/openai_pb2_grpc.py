@@ -44,6 +44,11 @@ class OpenAIServiceStub(object):
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.CreateChatCompletionBatch = channel.unary_stream(
+                '/quire.openai.v1.OpenAIService/CreateChatCompletionBatch',
+                request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.CreateCompletion = channel.unary_stream(
                 '/quire.openai.v1.OpenAIService/CreateCompletion',
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
@@ -74,6 +79,16 @@ class OpenAIServiceStub(object):
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.CreateCohereEmbedding = channel.unary_stream(
+                '/quire.openai.v1.OpenAIService/CreateCohereEmbedding',
+                request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.CreateInvocation = channel.unary_stream(
+                '/quire.openai.v1.OpenAIService/CreateInvocation',
+                request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/quire.openai.v1.OpenAIService/ListModels',
                 request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.ListModelsRequest.SerializeToString,
@@ -94,6 +109,11 @@ class OpenAIServiceStub(object):
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.GetTokenizerInfo = channel.unary_unary(
+                '/quire.openai.v1.OpenAIService/GetTokenizerInfo',
+                request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetTokenizerInfoRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.ResetPrefixCache = channel.unary_unary(
                 '/quire.openai.v1.OpenAIService/ResetPrefixCache',
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
@@ -102,6 +122,11 @@ class OpenAIServiceStub(object):
         self.GetHealth = channel.unary_unary(
                 '/quire.openai.v1.OpenAIService/GetHealth',
                 request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetHealthRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.GetPing = channel.unary_unary(
+                '/quire.openai.v1.OpenAIService/GetPing',
+                request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetPingRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
         self.GetVersion = channel.unary_unary(
@@ -125,6 +150,13 @@ class OpenAIServiceServicer(object):
 
     def CreateChatCompletion(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateChatCompletionBatch(self, request, context):
+        """vLLM's: an answer to each of several conversations.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -168,6 +200,20 @@ class OpenAIServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def CreateCohereEmbedding(self, request, context):
+        """Cohere's embeddings.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateInvocation(self, request, context):
+        """SageMaker's one path for everything: the body's fields tell what is asked for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModels(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -192,6 +238,13 @@ class OpenAIServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetTokenizerInfo(self, request, context):
+        """vLLM's: a model's tokenizer_config.json, with its chat template.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ResetPrefixCache(self, request, context):
         """Nothing computed so far is found again by any scheduler. vLLM's call.
         """
@@ -201,6 +254,13 @@ class OpenAIServiceServicer(object):
 
     def GetHealth(self, request, context):
         """200 while at least one scheduler can take requests.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetPing(self, request, context):
+        """SageMaker's name of GetHealth.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -224,6 +284,11 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
             'CreateChatCompletion': grpc.unary_stream_rpc_method_handler(
                     servicer.CreateChatCompletion,
+                    request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'CreateChatCompletionBatch': grpc.unary_stream_rpc_method_handler(
+                    servicer.CreateChatCompletionBatch,
                     request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
@@ -257,6 +322,16 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
                     request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
+            'CreateCohereEmbedding': grpc.unary_stream_rpc_method_handler(
+                    servicer.CreateCohereEmbedding,
+                    request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'CreateInvocation': grpc.unary_stream_rpc_method_handler(
+                    servicer.CreateInvocation,
+                    request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
                     request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.ListModelsRequest.FromString,
@@ -277,6 +352,11 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
                     request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
+            'GetTokenizerInfo': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetTokenizerInfo,
+                    request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetTokenizerInfoRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
             'ResetPrefixCache': grpc.unary_unary_rpc_method_handler(
                     servicer.ResetPrefixCache,
                     request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
@@ -285,6 +365,11 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
             'GetHealth': grpc.unary_unary_rpc_method_handler(
                     servicer.GetHealth,
                     request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetHealthRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'GetPing': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetPing,
+                    request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetPingRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
             'GetVersion': grpc.unary_unary_rpc_method_handler(
@@ -327,6 +412,33 @@ class OpenAIService(object):
             request,
             target,
             '/quire.openai.v1.OpenAIService/CreateChatCompletion',
+            google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateChatCompletionBatch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/CreateChatCompletionBatch',
             google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
@@ -502,6 +614,60 @@ class OpenAIService(object):
             _registered_method=True)
 
     @staticmethod
+    def CreateCohereEmbedding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/CreateCohereEmbedding',
+            google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateInvocation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/CreateInvocation',
+            google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListModels(request,
             target,
             options=(),
@@ -610,6 +776,33 @@ class OpenAIService(object):
             _registered_method=True)
 
     @staticmethod
+    def GetTokenizerInfo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/GetTokenizerInfo',
+            quire_dot_openai_dot_v1_dot_openai__pb2.GetTokenizerInfoRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ResetPrefixCache(request,
             target,
             options=(),
@@ -652,6 +845,33 @@ class OpenAIService(object):
             target,
             '/quire.openai.v1.OpenAIService/GetHealth',
             quire_dot_openai_dot_v1_dot_openai__pb2.GetHealthRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetPing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/GetPing',
+            quire_dot_openai_dot_v1_dot_openai__pb2.GetPingRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

@@ -39,6 +39,8 @@ class OpenAIServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OpenAIServiceAsyncStub: ...
     CreateChatCompletion: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    CreateChatCompletionBatch: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """vLLM's: an answer to each of several conversations."""
     CreateCompletion: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     CreateResponse: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     GetResponse: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]
@@ -48,14 +50,22 @@ class OpenAIServiceStub:
     """vLLM's: how alike two texts are."""
     CreateRerank: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """vLLM's: documents in the order of their likeness to a query."""
+    CreateCohereEmbedding: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Cohere's embeddings."""
+    CreateInvocation: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """SageMaker's one path for everything: the body's fields tell what is asked for."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]
     GetModel: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]
     Tokenize: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     Detokenize: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    GetTokenizerInfo: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]
+    """vLLM's: a model's tokenizer_config.json, with its chat template."""
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Nothing computed so far is found again by any scheduler. vLLM's call."""
     GetHealth: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]
     """200 while at least one scheduler can take requests."""
+    GetPing: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetPingRequest, _httpbody_pb2.HttpBody]
+    """SageMaker's name of GetHealth."""
     GetVersion: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]
     GetMetrics: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]
     """Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
@@ -70,6 +80,8 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateChatCompletion: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    CreateChatCompletionBatch: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """vLLM's: an answer to each of several conversations."""
     CreateCompletion: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     CreateResponse: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetResponse: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -79,14 +91,22 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     """vLLM's: how alike two texts are."""
     CreateRerank: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """vLLM's: documents in the order of their likeness to a query."""
+    CreateCohereEmbedding: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Cohere's embeddings."""
+    CreateInvocation: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """SageMaker's one path for everything: the body's fields tell what is asked for."""
     ListModels: _aio.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetModel: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     Tokenize: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     Detokenize: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    GetTokenizerInfo: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """vLLM's: a model's tokenizer_config.json, with its chat template."""
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Nothing computed so far is found again by any scheduler. vLLM's call."""
     GetHealth: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """200 while at least one scheduler can take requests."""
+    GetPing: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetPingRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """SageMaker's name of GetHealth."""
     GetVersion: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetMetrics: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
@@ -104,6 +124,14 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+
+    @_abc_1.abstractmethod
+    def CreateChatCompletionBatch(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """vLLM's: an answer to each of several conversations."""
 
     @_abc_1.abstractmethod
     def CreateCompletion(
@@ -151,6 +179,22 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         """vLLM's: documents in the order of their likeness to a query."""
 
     @_abc_1.abstractmethod
+    def CreateCohereEmbedding(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Cohere's embeddings."""
+
+    @_abc_1.abstractmethod
+    def CreateInvocation(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """SageMaker's one path for everything: the body's fields tell what is asked for."""
+
+    @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _openai_pb2.ListModelsRequest,
@@ -179,6 +223,14 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
 
     @_abc_1.abstractmethod
+    def GetTokenizerInfo(
+        self,
+        request: _openai_pb2.GetTokenizerInfoRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """vLLM's: a model's tokenizer_config.json, with its chat template."""
+
+    @_abc_1.abstractmethod
     def ResetPrefixCache(
         self,
         request: _httpbody_pb2.HttpBody,
@@ -193,6 +245,14 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
         """200 while at least one scheduler can take requests."""
+
+    @_abc_1.abstractmethod
+    def GetPing(
+        self,
+        request: _openai_pb2.GetPingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """SageMaker's name of GetHealth."""
 
     @_abc_1.abstractmethod
     def GetVersion(

@@ -11,6 +11,7 @@ from services.router.anthropic.blocks import StringOrTexts, text_of
 from services.router.anthropic.messages import Turn
 from services.router.chat.request import ChatRequest
 from services.router.chat.thinking import thinking_kwargs
+from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import AS_IT_LIKES, Tool, ToolChoice, ToolMode, ToolPath
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body
@@ -53,7 +54,10 @@ class Thinking(Body):
         description="`disabled` turns thinking off where the template can, the others turn it on."
     )
     budget_tokens: int | None = Field(
-        None, ge=1024, description="Less than `max_tokens`, and required with `enabled`; otherwise without effect."
+        None,
+        ge=1,
+        lt=2**31,
+        description="The longest thinking, in tokens. Without effect where the model does not think.",
     )
     display: Literal["summarized", "omitted"] | None = Field(
         None, description="`omitted` leaves the text of thinking out."
@@ -111,9 +115,17 @@ class CountTokensBody(Body):
             add_generation_prompt=not is_prefilled,
             continue_final_message=is_prefilled,
             template_kwargs=thinking_kwargs(thinks, effort),
+            thinking_budget=self._thinking_budget(),
             tool_path=ToolPath("tools[{}]", "input_schema"),
             clamps_max_tokens=True,
         )
+
+    def _thinking_budget(self) -> ThinkingBudget | None:
+        thinking = self.thinking
+        if thinking is None or thinking.type == "disabled" or thinking.budget_tokens is None:
+            return None
+        # Clients send it to every model.
+        return ThinkingBudget(thinking.budget_tokens, "thinking.budget_tokens", is_optional=True)
 
     def _messages(self) -> list[dict[str, Any]]:
         messages: list[dict[str, Any]] = []
@@ -179,15 +191,6 @@ class MessagesBody(CountTokensBody):
     @property
     def shows_thinking(self) -> bool:
         return self.thinking is None or self.thinking.display != "omitted"
-
-    def to_chat(self) -> ChatRequest:
-        if self.thinking is not None and self.thinking.type == "enabled":
-            param = "thinking.budget_tokens"
-            if self.thinking.budget_tokens is None:
-                raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-            if self.thinking.budget_tokens >= self.max_tokens:
-                raise invalid(f"Invalid '{param}': it must be less than 'max_tokens'.", param)
-        return super().to_chat()
 
     def _options(self) -> GenerationOptions:
         stop_strings = tuple(self.stop_sequences or ())

@@ -38,6 +38,8 @@ class MessageDelta:
     content: str = ""
     reasoning: str = ""
     tool_calls: list[ToolCallDelta] = field(default_factory=list)
+    # Whether text was held back that may yet turn out to be no content.
+    is_undecided: bool = False
     # Of every token that came, whatever became of its text.
     logprobs: list[TokenLogprob] = field(default_factory=list)
     end_reason: EndReason | None = None

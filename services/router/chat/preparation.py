@@ -49,7 +49,13 @@ async def prepare(
     prompt = await encode_turn(turn, model)
     text_plan = await turn.text_plan(model, prompt, request.options.skip_special_tokens)
     answer_form = turn.answer_form(text_plan, model)
-    options = dataclasses.replace(request.options, structure=turn.structure, around_structure=answer_form.around)
+    budget = request.thinking_budget
+    options = dataclasses.replace(
+        request.options,
+        structure=turn.structure,
+        around_structure=answer_form.around,
+        thinking=None if budget is None else budget.limit(turn.forms.reasoning, text_plan, model.tokenizer.vocabulary),
+    )
     params = (request.messages_param, request.max_tokens_param)
     max_tokens = output_budget(
         model.info, len(prompt), options.stop.max_tokens, params, clamps=request.clamps_max_tokens

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import AS_IT_LIKES, OPENAI_PATH, Tool, ToolChoice, ToolPath
 from services.router.options import GenerationOptions
 
@@ -26,6 +27,8 @@ class ChatRequest:
     chat_template: str | None = None
     template_kwargs: Mapping[str, Any] | None = None
     documents: Sequence[Mapping[str, Any]] | None = None
+    # None: the model reasons as long as it likes.
+    thinking_budget: ThinkingBudget | None = None
     # What the API calls its messages, its tools and its limit of new tokens, in errors.
     messages_param: str = "messages"
     tool_path: ToolPath = OPENAI_PATH

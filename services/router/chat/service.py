@@ -59,32 +59,44 @@ class ChatService:
         return await encode_turn(await plan_turn(request, model, self.forms), model, checks_length=False)
 
 
+class MessageReader:
+    """Makes one request's messages of what its choices' parsers tell apart."""
+
+    def __init__(self, parsers: list[MessageParser], prompt_token_ids: list[int]) -> None:
+        self.messages = [Message() for _ in parsers]
+        self._parsers = parsers
+        self._prompt_token_ids = prompt_token_ids
+
+    def parse(self, delta: ChoiceDelta) -> MessageDelta:
+        parsed = self._parsers[delta.index].parse(delta)
+        # What no parser changes.
+        parsed.stop_reason, parsed.token_ids, parsed.usage = delta.stop_reason, delta.token_ids, delta.usage
+        parsed.prompt_logprobs, parsed.prompt_token_ids = delta.prompt_logprobs, self._prompt_token_ids
+        return parsed
+
+    def add(self, delta: ChoiceDelta) -> None:
+        self.messages[delta.index].add(self.parse(delta))
+
+    def usage(self, usage: Usage) -> Usage:
+        """With the reasoning that the parsers counted."""
+        return with_reasoning(usage, self._parsers)
+
+
 class MessageWriter:
     """An AnswerWriter that has a ChatWriter write what its choices' parsers make of their text."""
 
     def __init__(self, parsers: list[MessageParser], writer: ChatWriter, prompt_token_ids: list[int]) -> None:
         self.stream_type = writer.stream_type
         self.error = writer.error
-        self._parsers = parsers
+        self._reader = MessageReader(parsers, prompt_token_ids)
         self._writer = writer
-        self._prompt_token_ids = prompt_token_ids
-        self._messages = [Message() for _ in parsers]
+        self.add = self._reader.add
 
     def events(self, delta: ChoiceDelta) -> bytes:
-        return self._writer.events(self._parse(delta))
-
-    def add(self, delta: ChoiceDelta) -> None:
-        self._messages[delta.index].add(self._parse(delta))
+        return self._writer.events(self._reader.parse(delta))
 
     def end(self, usage: Usage) -> bytes:
-        return self._writer.end(with_reasoning(usage, self._parsers))
+        return self._writer.end(self._reader.usage(usage))
 
     def whole(self, usage: Usage) -> bytes:
-        return self._writer.whole(self._messages, with_reasoning(usage, self._parsers))
-
-    def _parse(self, delta: ChoiceDelta) -> MessageDelta:
-        parsed = self._parsers[delta.index].parse(delta)
-        # What no parser changes.
-        parsed.stop_reason, parsed.token_ids, parsed.usage = delta.stop_reason, delta.token_ids, delta.usage
-        parsed.prompt_logprobs, parsed.prompt_token_ids = delta.prompt_logprobs, self._prompt_token_ids
-        return parsed
+        return self._writer.whole(self._reader.messages, self._reader.usage(usage))

@@ -63,7 +63,8 @@ class TextParser:
         end_reason = None if reason is None else END_REASONS[reason]
         if end_reason is EndReason.STOP and builder.has_calls:
             end_reason = EndReason.TOOL_CALLS
-        return MessageDelta(delta.index, content, reasoning, calls, delta.logprobs, end_reason)
+        is_undecided = not (content or reasoning or calls) and reason is None
+        return MessageDelta(delta.index, content, reasoning, calls, is_undecided, delta.logprobs, end_reason)
 
     @property
     def num_reasoning_tokens(self) -> int:

@@ -135,14 +135,15 @@ def _is_deeper(value: Any, depth: int) -> bool:
     return any(isinstance(outer, Mapping | list) for outer in level)
 
 
-def check_tool_messages(messages: Sequence[Mapping[str, Any]]) -> None:
-    """`messages`: as chat templates expect them. Raises ApiError where a tool answers no call made before."""
+def check_tool_messages(messages: Sequence[Mapping[str, Any]], path: str = "messages") -> None:
+    """`messages`: as chat templates expect them. `path`: their name in errors. Raises ApiError where a tool answers no
+    call made before."""
     made: set[str] = set()
     for index, message in enumerate(messages):
         made.update(call["id"] for call in message.get("tool_calls") or ())
         if message["role"] != "tool":
             continue
-        param = f"messages[{index}].tool_call_id"
+        param = f"{path}[{index}].tool_call_id"
         if "tool_call_id" not in message:
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
         check_call_made(message["tool_call_id"], made, param)

@@ -32,6 +32,7 @@ class OllamaWriter:
         self._vocabulary = vocabulary
         self._started = time.monotonic()
         self._segmenter = Segmenter()
+        self._has_begun = False
         self._end_reason: EndReason | None = None
 
     def events(self, delta: MessageDelta) -> bytes:
@@ -52,6 +53,10 @@ class OllamaWriter:
         if delta.logprobs and self._vocabulary is not None:
             answers = answers or [self._answer("", "", [])]
             answers[0] |= self._logprobs(delta.logprobs)
+        if not (answers or self._has_begun or delta.end_reason is not None):
+            # The first token has a line, whether it has text yet or not: clients measure by it.
+            answers = [self._answer("", "", [])]
+        self._has_begun = True
         return b"".join([self._line(answer, done=False) for answer in answers])
 
     def end(self, usage: Usage) -> bytes:

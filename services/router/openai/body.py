@@ -31,7 +31,6 @@ _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "early_stopping": (False,),
     "prompt_embeds": (),
     "logits_processors": ([],),
-    "logprob_token_ids": (),
     "watermarking": (False,),
     "thinking_token_budget": (),
     "repetition_detection": (),
@@ -175,6 +174,15 @@ class GenerationBody(Body, StructureFields):
             "vLLM's form. Not with `stream`. Such a prompt is computed anew, whatever is cached of it."
         ),
     )
+    logprob_token_ids: list[int] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_LOGPROBS,
+        description=(
+            "With `logprobs`: up to 20 tokens whose log probabilities are told at each place, in place of the "
+            "likeliest ones'."
+        ),
+    )
     include_stop_str_in_output: bool | None = Field(None, description="Whether the text has what stopped it, too.")
     return_token_ids: bool | None = Field(
         None, description="Whether the answer has `token_ids` of each choice and `prompt_token_ids`."
@@ -279,6 +287,7 @@ class GenerationBody(Body, StructureFields):
             seed=None if self.seed is None else self.seed & _UINT64,
             logprobs=logprobs,
             prompt_logprobs=self.prompt_logprobs,
+            logprob_token_ids=tuple(self.logprob_token_ids or ()),
         )
         return check_ranges(given)
 

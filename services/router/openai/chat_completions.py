@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, Tag
+from pydantic import Field, PrivateAttr, Tag
 
 from services.router.chat.request import ChatRequest
+from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import check_tool_messages
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, GenerationBody, string_or_array
@@ -84,7 +85,14 @@ class ChatMessage(Body):
     # Of an answer that comes back in, and null there.
     known_extras = frozenset({"annotations", "audio", "function_call"})
 
-    role: Literal["system", "developer", "user", "assistant", "tool"] = Field(description="Who says it.")
+    role: str = Field(
+        min_length=1,
+        max_length=64,
+        description=(
+            "`system`, `developer`, `user`, `assistant` or `tool`. Another role goes to the chat template, which may "
+            "refuse it."
+        ),
+    )
     content: (
         Annotated[
             Annotated[str, Tag("#string")] | Annotated[list[Part], Tag("#array")],
@@ -125,6 +133,10 @@ class ChatMessage(Body):
         return message
 
 
+def _budget(num_tokens: int | None) -> ThinkingBudget | None:
+    return None if num_tokens is None or num_tokens < 0 else ThinkingBudget(num_tokens)
+
+
 def _text_of(part: Any) -> str:
     text: str = part.refusal if isinstance(part, RefusalPart) else part.text
     return text
@@ -135,7 +147,8 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
         min_length=1,
         max_length=MAX_MESSAGES,
         description=(
-            "Content is a string or parts of text (`refusal` in an assistant's); other parts are refused by name."
+            "Content is a string or parts of text (`refusal` in an assistant's); other parts are refused by name. "
+            "A role that the API does not know goes to the chat template, which may refuse it."
         ),
     )
     max_tokens: int | None = Field(
@@ -154,16 +167,38 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
         le=MAX_LOGPROBS,
         description="With `logprobs`, how many of the likeliest tokens are told of at each place.",
     )
+    thinking_token_budget: int | None = Field(
+        None,
+        ge=-1,
+        lt=2**31,
+        description=(
+            "The longest reasoning, in tokens, after which its end is forced; -1: as long as the model likes. Refused "
+            "for a model that does not reason."
+        ),
+    )
     include_reasoning: bool | None = Field(None, description="False: the reasoning is left out of the answer.")
     echo: bool | None = Field(None, description="Refused, unless false.")
 
+    # What errors call the messages.
+    _messages_path: str = PrivateAttr("messages")
+
+    @property
+    def messages_path(self) -> str:
+        return self._messages_path
+
+    def name_messages(self, path: str) -> None:
+        """Errors call the messages so from now on."""
+        self._messages_path = path
+
     def check(self, max_n: int) -> None:
         super().check(max_n)
-        refuse_functions(self, self.messages)
-        check_messages(self.messages)
+        refuse_functions(self, self.messages, self.messages_path)
+        check_messages(self.messages, self.messages_path)
         if self.echo:
             message = "'echo' is not supported for chats by this server. Remove it from your request."
             raise ApiError(ErrorKind.UNSUPPORTED, message, "echo")
+        if self.logprob_token_ids and not self.logprobs:
+            raise invalid("Invalid 'logprob_token_ids': it needs 'logprobs' to be true.", "logprob_token_ids")
         if self.top_logprobs and not self.logprobs:
             raise invalid("Invalid 'top_logprobs': it needs 'logprobs' to be true.", "top_logprobs")
         self.check_prompt()
@@ -186,7 +221,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             limit, limit_param = self.max_tokens, "max_tokens"
         tools, tool_choice = tools_and_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
         messages = [message.to_template() for message in self.messages]
-        check_tool_messages(messages)
+        check_tool_messages(messages, self.messages_path)
         return ChatRequest(
             model=self.model,
             messages=messages,
@@ -199,16 +234,19 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             tool_choice=tool_choice,
             template_kwargs=self.template_kwargs,
             documents=self.documents,
+            thinking_budget=_budget(self.thinking_token_budget),
+            messages_param=self.messages_path,
             max_tokens_param=limit_param,
         )
 
 
-def check_messages(messages: list[ChatMessage]) -> None:
-    """Raises ApiError where a message that is no assistant's has no content, or one has parts that are no text."""
+def check_messages(messages: list[ChatMessage], path: str = "messages") -> None:
+    """`path`: their name in errors. Raises ApiError where a message that is no assistant's has no content, or one has
+    parts that are no text."""
     for index, message in enumerate(messages):
         parts = message.content if isinstance(message.content, list) else []
         for position, part in enumerate(parts):
-            param = f"messages[{index}].content[{position}].type"
+            param = f"{path}[{index}].content[{position}].type"
             if isinstance(part, OtherPart):
                 text = f"Invalid value for '{param}': '{part.type}'. This model takes text alone."
                 raise invalid(text, param, "invalid_value")
@@ -217,5 +255,5 @@ def check_messages(messages: list[ChatMessage]) -> None:
                 raise invalid(text, param, "invalid_value")
         # An assistant may have thought and said nothing, or have been cut before it did.
         if message.content is None and message.role != "assistant":
-            param = f"messages[{index}].content"
+            param = f"{path}[{index}].content"
             raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")

@@ -63,14 +63,16 @@ class ChatCompletionWriter:
         tail = chunk_tail(delta.usage, style.with_usage)
         parts = []
         new = self._new(delta)
-        if index >= self._num_begun and (new or delta.end_reason is not None):
-            # The SDK counts on choices that begin in order.
+        if index >= self._num_begun:
+            # With the first token, whether it has text yet or not: clients measure the time to the first token by this
+            # chunk. The SDK counts on choices that begin in order.
             for choice in range(self._num_begun, index + 1):
                 first_tail = tail
                 if style.with_token_ids and not choice:
                     first_tail = f',"prompt_token_ids":{dumps(delta.prompt_token_ids)}{tail}'
                 # Null, as OpenAI has it, where a message begins with something else: perhaps no content comes.
-                is_content = choice == index and not (delta.tool_calls or delta.reasoning)
+                begins_otherwise = delta.tool_calls or delta.reasoning or delta.is_undecided
+                is_content = choice == index and not begins_otherwise
                 parts.append(
                     f'{start}{{"index":{choice},"delta":{{"role":"assistant","content":{_FIRST[is_content]}}},'
                     f'"logprobs":null,"finish_reason":null}}]{first_tail}'
@@ -110,15 +112,22 @@ class ChatCompletionWriter:
     def error(self, error: ApiError) -> bytes:
         return error_event(error)
 
+    def batch(self, messages: list[Message], usage: Usage) -> bytes:
+        """The answer to several conversations: a choice for each, and nothing of their prompts."""
+        return dump(self._body(messages, usage))
+
     def whole(self, messages: list[Message], usage: Usage) -> bytes:
-        choices = [self._choice(index, message) for index, message in enumerate(messages)]
-        body = self._head.whole("chat.completion", choices, usage)
+        body = self._body(messages, usage)
         first = messages[0]
         if first.prompt_logprobs is not None:
             body["prompt_logprobs"] = prompt_logprobs(first.prompt_token_ids, first.prompt_logprobs, self._names)
         if self._style.with_token_ids:
             body["prompt_token_ids"] = first.prompt_token_ids
         return dump(body)
+
+    def _body(self, messages: list[Message], usage: Usage) -> dict[str, Any]:
+        choices = [self._choice(index, message) for index, message in enumerate(messages)]
+        return self._head.whole("chat.completion", choices, usage)
 
     def _choice(self, index: int, message: Message) -> dict[str, Any]:
         return {

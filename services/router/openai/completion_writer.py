@@ -47,7 +47,9 @@ class CompletionStyle:
 class _Choice:
     """One answer as it grows."""
 
-    __slots__ = ("finish_reason", "logprobs", "num_chars", "pieces", "prompt_logprobs", "stop_reason", "token_ids")
+    __slots__ = (
+        "finish_reason", "has_begun", "logprobs", "num_chars", "pieces", "prompt_logprobs", "stop_reason", "token_ids",
+    )  # fmt: skip
 
     def __init__(self, echo: str) -> None:
         # Text that was not sent yet, and where that of the next token begins.
@@ -59,6 +61,8 @@ class _Choice:
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
+        # Whether a stream has told of it.
+        self.has_begun = False
 
     @property
     def mean_logprob(self) -> float:
@@ -87,12 +91,15 @@ class CompletionWriter:
         choice, style = self._choices[delta.index], self._style
         self.add(delta)
         text = "".join(choice.pieces)
+        # The first token has a chunk, whether it has text yet or not: clients measure by it.
         if not (
             text
+            or not choice.has_begun
             or delta.finish_reason is not None
             or (delta.token_ids and (style.num_top_logprobs is not None or style.with_token_ids))
         ):
             return b""
+        choice.has_begun = True
         logprobs = (
             "null" if style.num_top_logprobs is None else dumps(self._logprobs(delta.index, style.num_top_logprobs))
         )

@@ -84,6 +84,8 @@ class CompletionRequest(GenerationBody):
         super().check(max_n)
         if not self.prompt and not isinstance(self.prompt, str):
             raise invalid("Invalid 'prompt': it must not be empty.", "prompt", "empty_array")
+        if self.logprob_token_ids and self.logprobs is None:
+            raise invalid("Invalid 'logprob_token_ids': it needs 'logprobs'.", "logprob_token_ids")
         self._check_best_of(max_n)
         num_choices = (len(self.texts) + len(self.token_prompts)) * self.num_candidates
         if num_choices > MAX_CHOICES:

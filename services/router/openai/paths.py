@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from services.router.openai.chat_batch import ChatCompletionBatchRequest
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.completions import CompletionRequest
+from services.router.openai.invocations import Invocation, InvocationEvent, InvocationReply
 from services.router.openai.replies import (
     ChatCompletion,
     ChatCompletionChunk,
@@ -15,6 +17,7 @@ from services.router.openai.replies import (
     ModelList,
     Nothing,
     TokenizedPrompt,
+    TokenizerInfo,
     Version,
 )
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
@@ -51,6 +54,18 @@ OPERATIONS = (
         names_model=True, may_overload=True,
     ),
     Operation(
+        "POST", "/v1/chat/completions/batch", "createChatCompletionBatch", _OPENAI, "Answers several conversations",
+        "As vLLM's: a choice for each conversation, in their order, and one usage. Neither streams, tools nor `n`.",
+        body=ChatCompletionBatchRequest, reply=ChatCompletion,
+        examples=(
+            Example(
+                "Two questions",
+                {"model": _MODEL, "messages": [_QUESTION, [{"role": "user", "content": "Hello!"}]], "max_tokens": 8},
+            ),
+        ),
+        names_model=True, may_overload=True,
+    ),
+    Operation(
         "POST", "/v1/completions", "createCompletion", _OPENAI, "Continues a text",
         "As OpenAI's, with vLLM's parameters beside. Unknown fields are ignored.",
         body=CompletionRequest, reply=Completion, event=CompletionChunk,
@@ -80,6 +95,27 @@ OPERATIONS = (
         "POST", "/detokenize", "detokenize", _TOKENS, "Turns token ids to a text", body=DetokenizeRequest,
         reply=DetokenizedPrompt, examples=(Example("Token ids", {"model": _MODEL, "tokens": [5, 6, 7]}),),
         names_model=True, may_overload=True,
+    ),
+    Operation(
+        "GET", "/tokenizer_info", "getTokenizerInfo", _TOKENS, "Describes a tokenizer",
+        "The model's tokenizer_config.json and its chat template. `?model=` names one of several models.",
+        reply=TokenizerInfo, names_model=True,
+    ),
+    Operation(
+        "POST", "/invocations", "createInvocation", _SERVER, "Does what the body asks for",
+        "SageMaker's path. The first of these fields that the body has tells which path it is meant for: `messages` "
+        "(chats), `prompt` (completions), `input` (embeddings), `query` (rerank), `text_1` or `queries` (score).",
+        body=Invocation, reply=InvocationReply, event=InvocationEvent,
+        examples=(
+            Example("A question", {"model": _MODEL, "messages": _QUESTION, "max_tokens": 16}),
+            Example("A text", {"model": _MODEL, "prompt": "One, two,", "max_tokens": 8, "stream": True}),
+        ),
+        names_model=True, may_overload=True,
+    ),
+    Operation(
+        "GET", "/ping", "getPing", _SERVER, "Whether some scheduler can take requests",
+        "The answer is 200 where one can, and 503 where none can. SageMaker's name of `/health`.", reply=Health,
+        needs_key=False,
     ),
     Operation(
         "POST", "/reset_prefix_cache", "resetPrefixCache", _SERVER, "Forgets all cached prompts",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from services.router.openai.cohere import CohereEmbedBody
 from services.router.openai.embeddings import EmbeddingBody
-from services.router.openai.pooling_replies import EmbeddingList, Ranking, ScoreList
+from services.router.openai.pooling_replies import CohereEmbedding, EmbeddingList, Ranking, ScoreList
 from services.router.openai.scoring import RerankBody, ScoreBody
 from services.router.openapi.operation import Example, Operation
 
@@ -19,6 +20,16 @@ OPERATIONS = (
         examples=(
             Example("Two texts", {"model": _MODEL, "input": _TEXTS}),
             Example("Token ids, in base64", {"model": _MODEL, "input": [5, 6, 7], "encoding_format": "base64"}),
+        ),
+        names_model=True, may_overload=True,
+    ),
+    Operation(
+        "POST", "/v2/embed", "createCohereEmbedding", _EMBEDDINGS, "Embeds texts",
+        "As Cohere's, version 2, of texts. Errors have OpenAI's shape. Unknown fields are ignored.",
+        body=CohereEmbedBody, reply=CohereEmbedding,
+        examples=(
+            Example("Two texts", {"model": _MODEL, "texts": _TEXTS, "input_type": "search_document"}),
+            Example("In two forms", {"model": _MODEL, "texts": _TEXTS, "embedding_types": ["float", "ubinary"]}),
         ),
         names_model=True, may_overload=True,
     ),

@@ -1,7 +1,8 @@
-"""The answers of /v1/embeddings, /v1/score and /v1/rerank."""
+"""The answers of /v1/embeddings, /v1/score, /v1/rerank and /v2/embed."""
 
 from __future__ import annotations
 
+import builtins
 from typing import Literal
 
 from pydantic import Field
@@ -58,3 +59,34 @@ class Ranking(Reply):
     model: str
     usage: PoolingUsage
     results: list[RankedDocument] = Field(description="Those most like the query first.")
+
+
+class CohereEmbeddings(Reply):
+    """By type, vectors in the order of the inputs."""
+
+    float: list[list[builtins.float]] = may_lack("With `float` among the types, or no types.")
+    base64: list[str] = may_lack("With `base64`: float32 values, little-endian.")
+    binary: list[list[int]] = may_lack("With `binary`: signs, eight to a byte, which is signed.")
+    ubinary: list[list[int]] = may_lack("With `ubinary`: signs, eight to a byte.")
+
+
+class CohereApiVersion(Reply):
+    version: Literal["2"]
+
+
+class CohereTokens(Reply):
+    input_tokens: int
+
+
+class CohereMeta(Reply):
+    api_version: CohereApiVersion
+    billed_units: CohereTokens
+    tokens: CohereTokens
+
+
+class CohereEmbedding(Reply):
+    id: str
+    embeddings: CohereEmbeddings
+    texts: list[str]
+    meta: CohereMeta
+    response_type: Literal["embeddings_by_type"]

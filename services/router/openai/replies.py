@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from services.router.openapi.operation import Reply, may_lack
 
@@ -124,7 +124,7 @@ class ChatDelta(Reply):
     role: Literal["assistant"] = Field("assistant", description="In the first delta of a choice.")
     content: str | None = Field(
         None,
-        description="What is new of the text; null in the first delta of a choice that begins with something else.",
+        description="What is new of the text; null in the first delta of a choice that may begin with something else.",
     )
     tool_calls: list[CallOfToolDelta] = may_lack("What is new of the calls.")
     reasoning_content: str = may_lack("What is new of the model's reasoning.")
@@ -224,6 +224,16 @@ class TokenizedPrompt(Reply):
     max_model_len: int
     tokens: list[int]
     token_strs: list[str] | None
+
+
+class TokenizerInfo(Reply):
+    """The model's tokenizer_config.json, whatever it has, and:"""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    tokenizer_class: str
+    chat_template: str | None = Field(description="Jinja; null where the model has none.")
+    max_model_len: int
 
 
 class DetokenizedPrompt(Reply):

@@ -11,18 +11,22 @@ from prometheus_client import CollectorRegistry, generate_latest
 from quire.openai.v1 import openai_pb2
 from services.router.answers import JSON
 from services.router.calls import Calls, rpc
+from services.router.chat.batch import answer_all
 from services.router.chat.service import ChatService
 from services.router.errors import model_not_found, unavailable
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
+from services.router.openai.chat_batch import ChatCompletionBatchRequest
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.chat_writer import ChatCompletionWriter
+from services.router.openai.cohere import CohereEmbedBody, CohereService
 from services.router.openai.completions import CompletionRequest, CompletionService
 from services.router.openai.embeddings import EmbeddingBody, EmbeddingService
 from services.router.openai.extra_fields import Body
+from services.router.openai.invocations import Invoked, invoked
 from services.router.openai.json import AnswerHead, dump
 from services.router.openai.scoring import RerankBody, ScoreBody, ScoringService
-from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
+from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest, tokenizer_info
 from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
 from services.router.prompts import check_token_range
@@ -43,6 +47,7 @@ class OpenAIServicer:
     completions: CompletionService
     embeddings: EmbeddingService
     scores: ScoringService
+    cohere: CohereService
     metrics: RequestMetrics
     registry: CollectorRegistry
     threads: TextThreads
@@ -59,6 +64,37 @@ class OpenAIServicer:
             return ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
 
         await self.chats.answer(body.to_chat(), context, writer, stream=bool(body.stream))
+
+    @rpc
+    async def CreateChatCompletionBatch(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, ChatCompletionBatchRequest)
+        work = parsing_work(request.data)
+        await self.threads.run(work, lambda: body.check(self.max_n))
+        self.metrics.ignored_fields["chat.completions.batch"] += body.num_ignored_fields
+        chats = await self.threads.run(work, lambda: [single.to_chat() for single in body.conversations()])
+        model = await self.placement.model(body.model)
+        messages, usage = await answer_all(self.chats, chats, model, context)
+        writer = ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
+        await self.calls.write(context, HttpBody(content_type=JSON, data=writer.batch(messages, usage)))
+
+    async def CreateInvocation(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        match await self._invoked(request, context):
+            case Invoked.CHAT:
+                await self.CreateChatCompletion(request, context)
+            case Invoked.COMPLETION:
+                await self.CreateCompletion(request, context)
+            case Invoked.EMBEDDING:
+                await self.CreateEmbedding(request, context)
+            case Invoked.RERANK:
+                await self.CreateRerank(request, context)
+            case Invoked.SCORE:
+                await self.CreateScore(request, context)
+
+    @rpc
+    async def _invoked(self, request: HttpBody, context: Any) -> Invoked:
+        self.calls.authenticate(context)
+        return await self.threads.run(parsing_work(request.data), lambda: invoked(request.data))
 
     @rpc
     async def CreateCompletion(self, request: HttpBody, context: Any) -> None:  # noqa: N802
@@ -108,6 +144,14 @@ class OpenAIServicer:
         await self.scores.rerank(body, context)
 
     @rpc
+    async def CreateCohereEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, CohereEmbedBody)
+        body.check()
+        self.metrics.ignored_fields["cohere.embed"] += body.num_ignored_fields
+        await self.cohere.embed(body, context)
+
+    @rpc
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         models = await self.placement.models()
@@ -153,6 +197,14 @@ class OpenAIServicer:
         return HttpBody(content_type=JSON, data=dump({"prompt": prompt}))
 
     @rpc
+    async def GetTokenizerInfo(  # noqa: N802
+        self, request: openai_pb2.GetTokenizerInfoRequest, context: Any
+    ) -> HttpBody:
+        self.calls.authenticate(context)
+        model = await self.placement.model(request.model or None)
+        return HttpBody(content_type=JSON, data=dump(tokenizer_info(model)))
+
+    @rpc
     async def ResetPrefixCache(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         await self.placement.reset_prefix_caches()
@@ -160,6 +212,12 @@ class OpenAIServicer:
 
     @rpc
     async def GetHealth(self, request: openai_pb2.GetHealthRequest, context: Any) -> HttpBody:  # noqa: N802
+        if not self.placement.is_ready:
+            raise unavailable("No scheduler is ready.")
+        return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
+
+    @rpc
+    async def GetPing(self, request: openai_pb2.GetPingRequest, context: Any) -> HttpBody:  # noqa: N802
         if not self.placement.is_ready:
             raise unavailable("No scheduler is ready.")
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')

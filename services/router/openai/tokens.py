@@ -1,12 +1,15 @@
-"""The bodies of /tokenize and /detokenize, which are vLLM's."""
+"""The bodies of /tokenize and /detokenize, and the answer of /tokenizer_info, which are vLLM's."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from pydantic import Field
 
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import check_tool_messages
 from services.router.errors import invalid
+from services.router.model import ServedModel
 from services.router.openai.body import Body
 from services.router.openai.chat_completions import ChatMessage, check_messages
 from services.router.openai.prompt_fields import PromptFields
@@ -62,3 +65,14 @@ class TokenizeRequest(Body, PromptFields):
 class DetokenizeRequest(Body):
     model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
     tokens: list[int] = Field(description="Token ids.")
+
+
+def tokenizer_info(model: ServedModel) -> dict[str, Any]:
+    """A model's tokenizer_config.json, with the chat template that it is served with."""
+    template = model.tokenizer.chat_template
+    return {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        **model.tokenizer.config,
+        "chat_template": None if template is None else template.source,
+        "max_model_len": model.info.max_model_len,
+    }

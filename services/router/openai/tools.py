@@ -113,12 +113,12 @@ def tools_and_choice(
             return tools, ToolChoice(parallel=several)
 
 
-def refuse_functions(body: Body, messages: Sequence[Body]) -> None:
-    """Raises ApiError where a body has what tools replaced in 2023."""
+def refuse_functions(body: Body, messages: Sequence[Body], path: str = "messages") -> None:
+    """`path`: the messages' name in errors. Raises ApiError where a body has what tools replaced in 2023."""
     _refuse(body, "functions", "tools")
     _refuse(body, "function_call", "tool_choice")
     for index, message in enumerate(messages):
-        _refuse(message, "function_call", "tool_calls", f"messages[{index}].")
+        _refuse(message, "function_call", "tool_calls", f"{path}[{index}].")
 
 
 def _refuse(body: Body, name: str, instead: str, path: str = "") -> None:

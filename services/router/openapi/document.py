@@ -41,7 +41,8 @@ or of each line. Where an answer breaks off, the last of them is an error. Other
 completions is `data: [DONE]`."""
 
 
-def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:
+def document(operations: Iterable[Operation], version: str, root_path: str = "") -> dict[str, Any]:
+    """`root_path`: what clients write before every path, as a proxy in front has it."""
     operations = tuple(operations)
     used = [model for one in operations for model in (one.body, one.reply, one.event, one.error) if model is not None]
     references, schemas = component_schemas(used)
@@ -57,6 +58,7 @@ def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:
             "description": _ABOUT,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
+        **({"servers": [{"url": root_path}]} if root_path else {}),
         "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for operation in operations)],
         "paths": paths,
         "components": {

@@ -22,10 +22,11 @@ _CACHED = (("cache-control", "public, max-age=300"),)
 class DocumentServicer:
     """Neither asks for a key: they say nothing of the models or of who uses them."""
 
-    def __init__(self, calls: Calls, threads: TextThreads, version: str) -> None:
+    def __init__(self, calls: Calls, threads: TextThreads, version: str, root_path: str = "") -> None:
         self.calls = calls
         self._threads = threads
         self._version = version
+        self._root_path = root_path
         self._written: tuple[bytes, bytes] | None = None
 
     @rpc
@@ -47,5 +48,5 @@ class DocumentServicer:
         return self._written
 
     def _write(self) -> tuple[bytes, bytes]:
-        described = document(OPERATIONS, self._version)
+        described = document(OPERATIONS, self._version, self._root_path)
         return json.dumps(described, ensure_ascii=False).encode(), page(described).encode()

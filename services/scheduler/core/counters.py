@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, field
+
+# Upper bounds of the numbers of tokens that steps are counted by: vLLM's.
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 @dataclass(slots=True)
@@ -20,3 +24,14 @@ class Counters:
     # Tokens of starting sequences, and those of them whose blocks were found in the cache.
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
+    # Tokens that steps computed, of prompts and outputs; and how many steps had up to so many of them (STEP_TOKENS; the
+    # last one: more).
+    scheduled_tokens: int = 0
+    steps_by_tokens: list[int] = field(default_factory=lambda: [0] * (len(STEP_TOKENS) + 1))
+
+    def count_step(self, num_tokens: int) -> None:
+        self.steps += 1
+        # A step that only moves blocks computes nothing.
+        if num_tokens:
+            self.scheduled_tokens += num_tokens
+            self.steps_by_tokens[bisect_left(STEP_TOKENS, num_tokens)] += 1

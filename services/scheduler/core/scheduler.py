@@ -157,7 +157,7 @@ class Scheduler:
         self.counters.swapped_in_blocks += len(plan.moves.swap_in)
         self._next_step_id += 1
         self._in_flight.append(plan)
-        self.counters.steps += 1
+        self.counters.count_step(plan.num_tokens)
         return plan
 
     def apply(self, result: StepResult) -> StepOutcome:

@@ -18,6 +18,7 @@ from services.worker.ops.upload import upload
 from services.worker.plan import NewSequence
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.stage import I64
+from services.worker.sampling.thinking_budget import ThinkingBudget
 from services.worker.sampling.token_mask import TokenMask
 from shared.grammar import GrammarError, check_matcher
 
@@ -38,6 +39,7 @@ class _Sequence:
     constraints: TokenConstraints
     output: list[int]
     matcher: LLMatcher | None
+    thinking: ThinkingBudget | None
     # What is allowed whatever the output: [words]; None: all.
     always: Bits | None
     # Bad words of several tokens, by their last one.
@@ -77,13 +79,18 @@ class SlotConstraints:
                 check_matcher(matcher)
             except GrammarError as error:
                 return f"The grammar of this request failed: {error}."
+        thinking = None if constraints.thinking is None else ThinkingBudget(constraints.thinking)
+        if thinking is not None:
+            for token_id in output:
+                thinking.observe(token_id)
         runs: dict[int, list[tuple[int, ...]]] = {}
         for word in constraints.bad_words:
             if len(word) > 1:
                 runs.setdefault(word[-1], []).append(word[:-1])
         always = self._always(constraints)
-        self._slots[sequence.slot] = _Sequence(sequence.wire_id, constraints, output, matcher, always, runs)
+        self._slots[sequence.slot] = _Sequence(sequence.wire_id, constraints, output, matcher, thinking, always, runs)
         self.active[sequence.slot] = True
+        self._relax(sequence.slot)
         return None
 
     def release(self, slot: int) -> None:
@@ -104,6 +111,16 @@ class SlotConstraints:
         # After the end, what comes is of steps that were launched before it was known, and wanted by nobody.
         if sequence.matcher is not None and not sequence.matcher.is_stopped():
             sequence.matcher.consume_token(token_id)
+        if sequence.thinking is not None:
+            sequence.thinking.observe(token_id)
+            self._relax(slot)
+
+    def _relax(self, slot: int) -> None:
+        """A sequence that had nothing but a limit to its reasoning is free once that has ended: its steps need not wait
+        for tokens any more."""
+        sequence = self._slots[slot]
+        if sequence.thinking is not None and sequence.thinking.is_over and sequence.constraints.limits_thinking_alone:
+            self.active[slot] = False
 
     def mask(self, slots: I64, device: torch.device) -> TokenMask | None:
         """For those of the rows' slots that are constrained. A row for which nothing is left allows nothing, and
@@ -130,6 +147,12 @@ class SlotConstraints:
             except GrammarError as error:
                 bits.fill(0)
                 return f"The grammar of this request failed: {error}."
+        forced = None if sequence.thinking is None else sequence.thinking.forced
+        # A grammar that the end of the reasoning does not fit goes first; everything else is about the answer.
+        if forced is not None and bits[forced // 32] >> np.uint32(forced % 32) & 1:
+            bits.fill(0)
+            bits[forced // 32] = np.uint32(1 << forced % 32)
+            return ""
         if sequence.always is not None:
             bits &= sequence.always
         for last, beginnings in sequence.runs.items():

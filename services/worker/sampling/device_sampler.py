@@ -15,6 +15,7 @@ from services.worker.ops.triton.sampling import columns
 from services.worker.ops.triton.sampling.pipeline import Pipeline, Rows, SlotState, Stages
 from services.worker.ops.upload import upload, upload_into
 from services.worker.plan import NewSequence
+from services.worker.sampling.given_tokens import GivenColumns
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.params import SamplingParams
 from services.worker.sampling.row_pool import RowPool
@@ -41,6 +42,7 @@ class DeviceSampler:
         self._shapes = np.zeros(max_num_seqs, bool)  # slots whose rows are not the greatest of the logits as they are
         self._cuts = np.zeros(max_num_seqs, bool)  # with top-k or top-p
         self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: no log probabilities
+        self._given = GivenColumns(max_num_seqs)
 
     def admit(self, sequence: NewSequence) -> None:
         slot, sampling = sequence.slot, sequence.sampling
@@ -58,6 +60,7 @@ class DeviceSampler:
         self._shapes[slot] = shaped or not sampling.greedy
         self._cuts[slot] = not sampling.greedy and (top_k > 0 or sampling.top_p < 1.0)
         self._top_count[slot] = -1 if sampling.logprobs is None else min(sampling.logprobs, self._vocab_size)
+        self._given.admit(sequence)
         self._changed = True
 
     def sample(self, logits: Tensor, slots: I64, positions: NDArray[np.int32], mask: TokenMask | None = None) -> Sample:
@@ -74,11 +77,16 @@ class DeviceSampler:
         state = SlotState(self._columns, self._counts.rows, self._biases.rows, self.last_tokens)
         stages = Stages(bool(self._shapes[slots].any()) or mask is not None, bool(self._cuts[slots].any()))
         logprobs = self._room_for_logprobs(slots)
+        given = None if logprobs is None else self._given.of(logits, logprobs[1].rows, slots[logprobs[1].rows])
         tokens, valid = self._pipeline.run(logits, rows, state, None if mask is None else mask.bits, stages)
         if logprobs is None:
             return Sample(tokens, valid, None)
         asking, room = logprobs
         self._pipeline.log_probabilities(logits, asking, tokens, (room.logprobs, room.top_token_ids, room.top_logprobs))
+        if given is not None:
+            # What a log probability is less than its logit is the same for all of a row's tokens.
+            log_sums = logits[asking, tokens[asking]].float() - room.logprobs
+            given.write(log_sums, room.top_token_ids, room.top_logprobs)
         return Sample(tokens, valid, room)
 
     def _room_for_logprobs(self, slots: I64) -> tuple[Tensor, LogprobTensors] | None:
@@ -89,7 +97,8 @@ class DeviceSampler:
         if not len(rows):
             return None
         asking = upload(rows, self._device)
-        return asking, LogprobTensors(rows, counts[rows], *self._pipeline.empty_log_probabilities(asking))
+        top_counts = self._given.top_counts(slots[rows], counts[rows])
+        return asking, LogprobTensors(rows, top_counts, *self._pipeline.empty_log_probabilities(asking))
 
     def _count(self, sequence: NewSequence) -> int:
         """The row of its counts, as its tokens so far say; -1 if it has no penalties."""

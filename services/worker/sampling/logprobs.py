@@ -11,6 +11,7 @@ from torch import Tensor
 
 from services.worker.ops.upload import upload
 from services.worker.plan import NewSequence
+from services.worker.sampling.given_tokens import GivenColumns, GivenTokens
 from services.worker.sampling.params import MAX_LOGPROBS
 from services.worker.sampling.stage import I64
 
@@ -22,6 +23,7 @@ class LogprobTensors:
     rows: I64  # [m], on the host: which rows of the sample
     top_counts: I64  # [m], on the host
     logprobs: Tensor  # float32 [m], of the token drawn
+    # The likeliest tokens, or those that the request names.
     top_token_ids: Tensor  # int64 [m, MAX_LOGPROBS], likeliest first, equals by id
     top_logprobs: Tensor  # float32 [m, MAX_LOGPROBS]
 
@@ -31,6 +33,7 @@ class RawDistribution:
     rows: I64
     top_counts: I64
     logprobs: Tensor  # float32 [m, vocab]
+    given: GivenTokens | None = None
 
     def look_up(self, tokens: Tensor) -> LogprobTensors:
         """tokens int64 [n]: what every row of the sample drew."""
@@ -40,24 +43,24 @@ class RawDistribution:
         by_id = top.indices.argsort(-1)
         ids, values = top.indices.gather(1, by_id), top.values.gather(1, by_id)
         order = values.argsort(dim=-1, descending=True, stable=True)
-        return LogprobTensors(
-            self.rows,
-            self.top_counts,
-            self.logprobs.gather(1, drawn[:, None]).squeeze(1),
-            ids.gather(1, order),
-            values.gather(1, order),
-        )
+        ids, values = ids.gather(1, order), values.gather(1, order)
+        if self.given is not None:
+            self.given.write(None, ids, values)
+        of_drawn = self.logprobs.gather(1, drawn[:, None]).squeeze(1)
+        return LogprobTensors(self.rows, self.top_counts, of_drawn, ids, values)
 
 
 class LogprobColumns:
-    """Which slots want log probabilities, and of how many of the likeliest tokens."""
+    """Which slots want log probabilities, and of how many of the likeliest tokens or of which."""
 
     def __init__(self, max_num_seqs: int) -> None:
         self._top_count: NDArray[np.int64] = np.full(max_num_seqs, -1, np.int64)  # -1: none
+        self._given = GivenColumns(max_num_seqs)
 
     def admit(self, sequence: NewSequence) -> None:
         logprobs = sequence.sampling.logprobs
         self._top_count[sequence.slot] = -1 if logprobs is None else logprobs
+        self._given.admit(sequence)
 
     def distribution(self, logits: Tensor, slots: I64) -> RawDistribution | None:
         """Of the rows that ask for it; None if none does. Copies, as the logits are about to be changed."""
@@ -65,5 +68,7 @@ class LogprobColumns:
         rows = np.flatnonzero(counts >= 0)
         if not len(rows):
             return None
-        chosen = logits[torch.from_numpy(rows).to(logits.device)]
-        return RawDistribution(rows, np.minimum(counts[rows], logits.shape[1]), chosen.log_softmax(-1))
+        chosen = logits[torch.from_numpy(rows).to(logits.device)].log_softmax(-1)
+        top_counts = self._given.top_counts(slots[rows], np.minimum(counts[rows], logits.shape[1]))
+        given = self._given.of(chosen, np.arange(len(rows)), slots[rows])
+        return RawDistribution(rows, top_counts, chosen, given)

@@ -50,6 +50,7 @@ class SamplingParams:
     seed: int = 0  # uint64
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    logprob_token_ids: tuple[int, ...] = ()  # reported in place of the likeliest
 
     @property
     def greedy(self) -> bool:
@@ -66,4 +67,11 @@ class SamplingParams:
                 return f"logit_bias names token {token_id}, but the model has {vocab_size} tokens."
             if bias not in BIAS_RANGE:
                 return f"logit_bias must be {BIAS_RANGE}, but is {bias:g} for token {token_id}."
+        if len(self.logprob_token_ids) > MAX_LOGPROBS:
+            return f"logprob_token_ids has {len(self.logprob_token_ids)} tokens; {MAX_LOGPROBS} at most."
+        if len(set(self.logprob_token_ids)) < len(self.logprob_token_ids):
+            return "logprob_token_ids names a token twice."
+        for token_id in self.logprob_token_ids:
+            if not 0 <= token_id < vocab_size:
+                return f"logprob_token_ids names token {token_id}, but the model has {vocab_size} tokens."
         return None

@@ -105,6 +105,24 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
         async for message in self._router.run_script(request, context):
             yield message
 
+    async def CreateChatCompletionBatch(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
+    async def CreateCohereEmbedding(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
+    async def CreateInvocation(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        async for message in self._router.run_script(request, context):
+            yield message
+
+    async def GetTokenizerInfo(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
+        return body(json.dumps({"model": request.model}))
+
+    async def GetPing(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
+        return body(json.dumps({"router": self._router.name}))
+
     async def ListModels(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"object": "list", "data": [{"id": self._router.name}]}))
 

@@ -143,6 +143,8 @@ class Api:
             "GetHealth": openai_pb2.GetHealthRequest,
             "GetMetrics": openai_pb2.GetMetricsRequest,
             "GetVersion": openai_pb2.GetVersionRequest,
+            "GetPing": openai_pb2.GetPingRequest,
+            "GetTokenizerInfo": openai_pb2.GetTokenizerInfoRequest,
         }
         try:
             reply = await getattr(self.stub, method)(request or requests[method](), metadata=metadata)

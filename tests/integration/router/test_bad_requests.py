@@ -46,7 +46,7 @@ BAD: list[tuple[str, Any, grpc.StatusCode, str | None, str]] = [
     ("CreateChatCompletion", b"[1]", INVALID, None, "must be an object"),
     ("CreateChatCompletion", chat(messages="Hello"), INVALID, "messages", "expected an array"),
     ("CreateChatCompletion", chat(messages=[]), INVALID, "messages", "must not be empty"),
-    ("CreateChatCompletion", chat(messages=[{"role": "god", "content": "x"}]), INVALID, "messages[0].role", "'god'"),
+    ("CreateChatCompletion", chat(messages=[{"role": 7, "content": "x"}]), INVALID, "messages[0].role", "a string"),
     ("CreateChatCompletion", chat(model="gpt-9"), grpc.StatusCode.NOT_FOUND, "model", "`gpt-9` does not exist"),
     ("CreateChatCompletion", chat(max_tokens=-5), INVALID, "max_tokens", ">= 1, but got -5"),
     ("CreateChatCompletion", chat(max_tokens=10**9), INVALID, "max_tokens", "maximum context length is 256"),
@@ -116,6 +116,20 @@ async def test_what_the_template_raises_is_said(start_router: StartRouter) -> No
     refusal = await api.refused("CreateChatCompletion", chat())
     assert refusal.status is INVALID
     assert "roles must alternate" in refusal.error["message"]
+
+
+async def test_a_role_of_one_s_own_reaches_the_template(start_router: StartRouter) -> None:
+    template = (
+        "{% for message in messages %}{% if message.role == 'god' %}{{ raise_exception('no gods here') }}{% endif %}"
+        "{{ message.role }}: {{ message.content }}{% endfor %}"
+    )
+    api = await start_router(fake_scheduler(chat_template=template))
+    critic = {"role": "critic", "content": [{"type": "text", "text": "x"}]}
+    answer = await api.chat(messages=[USER, critic])
+    assert answer.json["choices"][0]["message"]["content"] == GREETING
+    refusal = await api.refused("CreateChatCompletion", chat(messages=[critic | {"role": "god"}]))
+    assert (refusal.status, refusal.error["param"]) == (INVALID, "messages")
+    assert "no gods here" in refusal.error["message"]
 
 
 async def test_keys_are_asked_for_where_there_are_some(start_router: StartRouter) -> None:

@@ -322,3 +322,93 @@ async def test_replies_are_as_openai_s_document_says(start_router: StartRouter, 
     reply = (await api.post("CreateEmbedding", {"input": ["a", "b"]})).json
     schema = {"$ref": "#/components/schemas/CreateEmbeddingResponse", "components": openai_document["components"]}
     jsonschema.Draft202012Validator(schema).validate(reply)
+
+
+async def test_cohere_s_embeddings_come_by_type(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler(is_matryoshka=True))
+    texts = ["Hello", "Köln"]
+    reply = (await api.post("CreateCohereEmbedding", {"model": MODEL, "texts": texts, "input_type": "query"})).json
+    assert reply["embeddings"] == {"float": [expected(text) for text in texts]}
+    assert reply["texts"] == texts
+    num_tokens = sum(len(TOKENIZER.encode(text).ids) for text in texts)
+    assert reply["meta"]["billed_units"] == reply["meta"]["tokens"] == {"input_tokens": num_tokens}
+    body = {"texts": texts, "embedding_types": ["base64", "float"], "output_dimension": 4}
+    reply = (await api.post("CreateCohereEmbedding", body)).json
+    cut = [expected(text, dimensions=4) for text in texts]
+    assert reply["embeddings"]["float"] == cut
+    assert [list(struct.unpack("<4f", base64.b64decode(text))) for text in reply["embeddings"]["base64"]] == cut
+
+
+async def test_cohere_s_binary_embeddings_are_signs(start_router: StartRouter) -> None:
+    values = [1.0, -1.0, 0.0, -0.5, -2.0, 3.0, -1.0, 1.0, *[-1.0] * 8]
+    scheduler = fake_scheduler(lambda submit, choice: Answer([], embedding=struct.pack("<16f", *values)))
+    scheduler.model.embedding.CopyFrom(pooling_pb2.EmbeddingInfo(size=16))
+    api = await start_router(scheduler)
+    body = {"texts": ["Hello"], "embedding_types": ["binary", "ubinary"]}
+    reply = (await api.post("CreateCohereEmbedding", body)).json
+    assert reply["embeddings"] == {"binary": [[0b10100101 - 128, -128]], "ubinary": [[0b10100101, 0]]}
+
+
+async def test_cohere_s_texts_are_cut_at_either_end_or_refused(start_router: StartRouter) -> None:
+    scheduler = embedding_scheduler()
+    api = await start_router(scheduler)
+    long = "ab " * MAX_MODEL_LEN
+    ids = TOKENIZER.encode(long).ids
+    for truncate, max_tokens, kept in (
+        (None, None, ids[:MAX_MODEL_LEN]),
+        ("END", 7, ids[:7]),
+        ("START", 7, ids[-7:]),
+        ("START", None, ids[-MAX_MODEL_LEN:]),
+    ):
+        await api.post("CreateCohereEmbedding", {"texts": [long], "truncate": truncate, "max_tokens": max_tokens})
+        assert unpack(scheduler.submits[-1].prompt_token_ids) == kept
+    for body in (
+        {"texts": [long], "truncate": "NONE"},
+        {"texts": ["a b c d e f"], "truncate": "NONE", "max_tokens": 2},
+    ):
+        refusal = await api.refused("CreateCohereEmbedding", body)
+        assert refusal.error["param"] == "texts[0]"
+        assert "set 'truncate' to 'END'" in refusal.error["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "texts"),
+        ({"texts": []}, "texts"),
+        ({"texts": ["a", ""]}, "texts[1]"),
+        ({"texts": ["a"], "inputs": [{"content": [{"type": "text", "text": "a"}]}]}, "texts"),
+        ({"images": ["data:image/png;base64,"]}, "images"),
+        ({"inputs": [{"content": [{"type": "image_url", "image_url": {}}]}]}, "inputs[0].content[0].type"),
+        ({"inputs": [{"content": [{"type": "text"}]}]}, "inputs[0].content[0].text"),
+        ({"texts": ["a"], "embedding_types": ["int8"]}, "embedding_types"),
+        ({"texts": ["a"], "embedding_types": ["binary"]}, "embedding_types"),
+        ({"texts": ["a"], "embedding_types": ["float16"]}, "embedding_types[0]"),
+        ({"texts": ["a"], "output_dimension": 3}, "output_dimension"),
+        ({"texts": ["a"], "truncate": "MIDDLE"}, "truncate"),
+    ],
+)
+async def test_what_is_wrong_with_cohere_s_body_is_named(
+    start_router: StartRouter, body: dict[str, Any], param: str
+) -> None:
+    api = await start_router(embedding_scheduler())
+    refusal = await api.refused("CreateCohereEmbedding", body)
+    assert (refusal.status, refusal.error["param"]) == (grpc.StatusCode.INVALID_ARGUMENT, param)
+
+
+@pytest.mark.parametrize(
+    ("method", "body"),
+    [
+        ("CreateEmbedding", {"input": ["Hello", "Köln"]}),
+        ("CreateRerank", {"query": "Hello", "documents": ["Köln", "Hello"]}),
+        ("CreateScore", {"text_1": "Hello", "text_2": ["Köln", "Hello"]}),
+        ("CreateScore", {"queries": "Hello", "documents": ["Köln", "Hello"]}),
+    ],
+)
+async def test_an_invocation_is_told_by_its_fields(
+    start_router: StartRouter, method: str, body: dict[str, Any]
+) -> None:
+    api = await start_router(embedding_scheduler())
+    given = (await api.post(method, {"model": MODEL} | body)).json
+    asked = (await api.post("CreateInvocation", {"model": MODEL} | body)).json
+    assert {**asked, "id": "", "created": 0} == {**given, "id": "", "created": 0}

@@ -107,6 +107,29 @@ async def test_the_stop_sequence_that_was_found_is_named(start_router: StartRout
     assert json.loads(reply)["stop_sequence"] is None
 
 
+THINKING: list[dict[str, Any]] = [
+    {"type": "enabled", "budget_tokens": 31_999},
+    {"type": "enabled", "budget_tokens": 1},
+    {"type": "enabled"},
+    {"type": "adaptive", "display": "omitted"},
+    {"type": "disabled"},
+]
+
+
+@pytest.mark.parametrize("thinking", THINKING)
+async def test_thinking_changes_nothing_where_the_model_does_not_think(
+    start_router: StartRouter, thinking: dict[str, Any]
+) -> None:
+    """Claude Code sends it to every model."""
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    for extra in ({}, {"thinking": thinking}):
+        (message,) = await post(api, "CreateMessage", MESSAGE | extra)
+        assert [block["text"] for block in json.loads(message)["content"]] == [GREETING]
+    first, second = scheduler.submits
+    assert (first.prompt_token_ids, first.constraints) == (second.prompt_token_ids, second.constraints)
+
+
 async def test_a_raw_prompt_has_no_template_around_it(start_router: StartRouter) -> None:
     scheduler = fake_scheduler()
     api = await start_router(scheduler)

@@ -388,7 +388,6 @@ async def test_labels_are_accepted_and_checked(start_router: StartRouter) -> Non
         ("audio", {"voice": "x"}),
         ("modalities", ["audio"]),
         ("suffix", "end"),
-        ("logprob_token_ids", [1]),
     ],
 )
 async def test_what_is_not_built_is_refused_by_name(start_router: StartRouter, name: str, value: Any) -> None:

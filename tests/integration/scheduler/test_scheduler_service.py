@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from prometheus_client import generate_latest
 
 from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
@@ -24,6 +25,7 @@ from services.scheduler.engine import Engine, run_engines
 from services.scheduler.fleet import Fleet
 from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
+from services.scheduler.step_metrics import StepCollector
 from shared.grpc_server import GrpcServer
 from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import VOCAB_SIZE, FakeModel, expected_output
@@ -107,9 +109,12 @@ class Router:
 
 
 class Stack:
-    def __init__(self, servicer: SchedulerServicer, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub) -> None:
+    def __init__(
+        self, servicer: SchedulerServicer, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub, fleet: Fleet
+    ) -> None:
         self.servicer = servicer
         self.stub = stub
+        self.fleet = fleet
 
     async def router(self) -> Router:
         router = Router(self.stub)
@@ -143,7 +148,7 @@ async def running(tmp_path: Path, *workers: FakeWorker, config: SchedulerConfig 
     tasks = [asyncio.create_task(run_engines(engines)), asyncio.create_task(servicer.tick_forever())]
     try:
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
-            yield Stack(servicer, scheduler_pb2_grpc.SchedulerServiceStub(channel))
+            yield Stack(servicer, scheduler_pb2_grpc.SchedulerServiceStub(channel), fleet)
     finally:
         for task in tasks:
             task.cancel()
@@ -535,3 +540,21 @@ async def test_a_worker_group_that_can_do_less_gets_no_work(tmp_path: Path) -> N
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     await server.stop(0)
+
+
+async def test_steps_are_told_by_their_tokens(tmp_path: Path) -> None:
+    async with running(tmp_path, FakeWorker()) as stack:
+        router = await stack.router()
+        await router.submit(1, list(range(20)), max_tokens=5)
+        await router.read_until_finished(1)
+        text = generate_latest(registry(StepCollector(stack.fleet))).decode()
+    label = f'engine="0",model_name="{router.hello.model.name}"'
+    found = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("vllm:iteration_tokens_total"))
+    values = {name: float(value) for name, value in found.items()}
+    # The prompt in one step, and four more tokens in steps of one each; a step more may be under way.
+    in_buckets = [value for name, value in values.items() if "_bucket" in name]
+    assert in_buckets == sorted(in_buckets)
+    assert len(in_buckets) == 14
+    assert in_buckets[0] >= 4
+    count, total = (values[f"vllm:iteration_tokens_total_{name}{{{label}}}"] for name in ("count", "sum"))
+    assert total == 20 + count - 1

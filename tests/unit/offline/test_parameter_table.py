@@ -22,6 +22,7 @@ VALUES = {
     "bad_words": ["x"],
     "allowed_token_ids": [1],
     "stop_token_ids": [1],
+    "logprob_token_ids": [1],
     "temperature": 0.5,
     "top_p": 0.5,
     "min_p": 0.5,

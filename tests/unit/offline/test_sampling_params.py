@@ -126,7 +126,7 @@ def test_what_was_set_later_is_checked_when_it_is_used() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("extra_args", {"x": 1}), ("flat_logprobs", True), ("guided_decoding", object()), ("logits_processors", [1]),
-     ("logprob_token_ids", [1]), ("prompt_logprob_start", 3), ("prompt_logprob_token_ids", [1]),
+     ("prompt_logprob_start", 3), ("prompt_logprob_token_ids", [1]),
      ("repetition_detection", object()), ("skip_reading_prefix_cache", True), ("thinking_token_budget", 9),
      ("trace_decode_token_ids", [1])],
 )  # fmt: skip

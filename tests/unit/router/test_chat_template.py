@@ -126,6 +126,47 @@ def test_content_comes_in_the_form_that_the_template_wants(source: str, of_text:
     assert template.render([PARTS]) == of_parts
 
 
+# Vision models' templates loop over the parts of a user's message and take a tool's as a text.
+CONCATENATES_TOOLS = (
+    "{% for message in messages %}{% if message.role == 'tool' %}{{ '<tool>' + message.content }}"
+    "{% else %}{% for part in message.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
+)
+PRINTS_TOOLS = (
+    "{% for message in messages %}{% if message.role == 'tool' %}<tool>{{ message.content | trim }}"
+    "{% elif message.content is string %}{{ message.content }}"
+    "{% else %}{% for part in message.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
+)
+WRITES_TOOLS_AS_JSON = PRINTS_TOOLS.replace("| trim", "| tojson")
+CONCATENATES_SYSTEM = (
+    "{% for message in messages %}{% if message.role == 'system' %}{{ message.content + '|' }}"
+    "{% else %}{% for part in message.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
+)
+A_AND_B = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("source", "role", "of_text", "of_parts"),
+    [
+        (CONCATENATES_TOOLS, "tool", "<Hi><tool>x", "<Hi><tool>a\nb"),
+        (PRINTS_TOOLS, "tool", "Hi<tool>x", "Hi<tool>a\nb"),
+        (WRITES_TOOLS_AS_JSON, "tool", 'Hi<tool>"x"', 'Hi<tool>"a\\nb"'),
+        (CONCATENATES_SYSTEM, "system", "<Hi>x|", "<Hi>a\nb|"),
+    ],
+)
+def test_roles_of_one_template_may_want_different_forms(source: str, role: str, of_text: str, of_parts: str) -> None:
+    template = ChatTemplate(source, {})
+    assert template.render([USER, {"role": role, "content": "x"}]) == of_text
+    assert template.render([USER, {"role": role, "content": A_AND_B}]) == of_parts
+
+
+def test_a_role_of_one_s_own_is_the_template_s_to_judge() -> None:
+    message = {"role": "critic", "content": A_AND_B}
+    assert ChatTemplate("{{ messages[0].role }}: {{ messages[0].content }}", {}).render([message]) == "critic: a\nb"
+    refuses = "{% if messages[0].role == 'critic' %}{{ raise_exception('no critics here') }}{% endif %}"
+    with pytest.raises(ApiError, match="refuses these messages: no critics here"):
+        ChatTemplate(refuses, {}).render([message])
+
+
 def test_a_call_s_arguments_are_text_to_templates_that_want_text() -> None:
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -190,3 +231,25 @@ def test_published_templates_render_as_published(name: str, monkeypatch: pytest.
         template_kwargs=data,
     )
     assert rendered == case["target"]
+
+
+def with_parts(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    return message | {"content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+@pytest.mark.skipif(not goldens(), reason="the published goldens are not here")
+@pytest.mark.parametrize("name", goldens())
+def test_published_templates_write_one_part_as_they_write_a_text(name: str) -> None:
+    case = goldens()[name]
+    data = dict(case["data"])
+    messages = data.pop("messages")
+    tokens = {key: data.pop(key) for key in ("bos_token", "eos_token") if key in data}
+    template = ChatTemplate(case["chat_template"], tokens)
+    tools, documents = data.pop("tools", None), data.pop("documents", None)
+    data.pop("add_generation_prompt", None)
+    of_text, of_parts = (
+        template.render(given, tools=tools, documents=documents, template_kwargs=data)
+        for given in (messages, [with_parts(message) for message in messages])
+    )
+    assert of_parts == of_text

@@ -193,7 +193,7 @@ def test_what_follows_a_call_is_said_after_it() -> None:
     deltas = [MessageDelta(0, tool_calls=[ToolCallDelta(0, "{}", "t2", "sub")]), MessageDelta(0, "So.")]
     lines = lines_of(OllamaWriter("m", is_chat=True, vocabulary=None), deltas)
     assert [list(line["message"].items())[-1] for line in lines] == [
-        ("tool_calls", CALLS[1:]), ("content", "So."), ("content", ""),
+        ("content", ""), ("tool_calls", CALLS[1:]), ("content", "So."), ("content", ""),
     ]  # fmt: skip
 
 

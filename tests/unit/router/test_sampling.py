@@ -72,3 +72,11 @@ def test_tokens_that_the_model_does_not_have_are_named() -> None:
         check_token_ids(SamplingParams(logit_bias=((100, 1.0),)), StopConditions(), 100)
     with pytest.raises(ApiError, match="token id -1 is out of range"):
         check_token_ids(SamplingParams(), StopConditions(stop_token_ids=(-1,)), 100)
+
+
+def test_tokens_that_are_named_are_reported_once_each() -> None:
+    checked = check_ranges(SamplingParams(logprob_token_ids=(5, 3, 5)))
+    assert (checked.logprobs, checked.logprob_token_ids) == (0, (5, 3))
+    assert sampling_from_proto(sampling_to_proto(checked)) == checked
+    with pytest.raises(ApiError, match="'logprob_token_ids': token id 100 is out of range"):
+        check_token_ids(SamplingParams(logprob_token_ids=(100,)), StopConditions(), 100)

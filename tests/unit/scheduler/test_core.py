@@ -24,6 +24,22 @@ def test_a_long_prompt_is_computed_in_chunks_of_the_budget() -> None:
     assert rows(core.schedule()) == [(1, 16, 3)]
 
 
+def test_steps_are_counted_by_their_tokens() -> None:
+    core = scheduler()
+    core.submit(request("a", prompt_len=19, max_tokens=1))
+    plans = [core.schedule() for _ in range(3)]  # of 8, 8 and 3 tokens
+    for plan, token in zip(plans, (0, 0, 1), strict=True):
+        assert plan is not None
+        answer(core, plan, *[token][: len(plan.sampling_wire_ids)])
+    assert core.counters.scheduled_tokens == 19
+    assert core.counters.steps_by_tokens[:3] == [0, 3, 0]
+    core.counters.count_step(0)
+    core.counters.count_step(1)
+    core.counters.count_step(9)
+    core.counters.count_step(16385)
+    assert core.counters.steps_by_tokens == [1, 3, 1, *[0] * 10, 1]
+
+
 def test_the_next_token_is_planned_before_the_last_one_is_known() -> None:
     core = scheduler()
     core.submit(request("a"))

@@ -166,6 +166,46 @@ def test_log_probabilities_are_of_the_logits_as_they_came(make_sampler: MakeSamp
     torch.testing.assert_close(found.top_logprobs.cpu().double(), top.values, rtol=1e-6, atol=1e-6)
 
 
+def test_tokens_that_a_request_names_are_reported_in_place_of_the_likeliest(make_sampler: MakeSampler) -> None:
+    sampler = make_sampler(4, 100)
+    named: list[tuple[int, ...]] = [(7, 99, 0), (), tuple(range(40, 60)), ()]
+    for slot, (token_ids, logprobs) in enumerate(zip(named, (0, 2, 5, None), strict=True)):
+        params = SamplingParams(
+            temperature=0.0, logit_bias=((3, 50.0),), logprobs=logprobs, logprob_token_ids=token_ids
+        )
+        admit(sampler, slot, params, [1], [2])
+    logits = torch.randn(4, 100, generator=torch.Generator().manual_seed(1))
+    logits[0, 99] = logits[0, 7]
+    order = [2, 3, 0, 1]
+    found = sample(sampler, logits[order].clone(), order).logprobs
+    assert found is not None
+    assert found.rows.tolist() == [0, 2, 3]
+    assert found.top_counts.tolist() == [20, 3, 2]
+    exact = logits.double().log_softmax(-1)
+    torch.testing.assert_close(found.logprobs.cpu().double(), exact[[2, 0, 1], 3], rtol=1e-6, atol=1e-6)
+    for entry, slot in enumerate((2, 0, 1)):
+        count = int(found.top_counts[entry])
+        likeliest = exact[slot].topk(count).indices.tolist()
+        expected = sorted(named[slot], key=lambda token: (-float(exact[slot, token]), token)) or likeliest
+        assert found.top_token_ids[entry, :count].tolist() == expected
+        got = found.top_logprobs[entry, :count].cpu().double()
+        torch.testing.assert_close(got, exact[slot, expected], rtol=1e-6, atol=1e-6)
+    # A slot's next sequence finds nothing of the one before.
+    admit(sampler, 0, SamplingParams(temperature=0.0, logprobs=1), [1], [2])
+    again = sample(sampler, logits[:1].clone(), [0]).logprobs
+    assert again is not None
+    assert (again.top_counts.tolist(), int(again.top_token_ids[0, 0])) == ([1], int(logits[0].argmax()))
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "words"), [((100,), "the model has 100"), ((1, 1), "twice"), (tuple(range(21)), "20 at most")]
+)
+def test_tokens_that_cannot_be_reported_are_named(token_ids: tuple[int, ...], words: str) -> None:
+    problem = SamplingParams(logprobs=0, logprob_token_ids=token_ids).check(100)
+    assert problem is not None
+    assert words in problem
+
+
 def test_slots_with_penalties_may_be_many_and_come_and_go(make_sampler: MakeSampler) -> None:
     """More of them than counts were kept for at first; a count is never another slot's."""
     sampler = make_sampler(9, 50)

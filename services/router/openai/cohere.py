@@ -1,0 +1,187 @@
+"""/v2/embed, Cohere's embeddings: its body and its answer. Errors have OpenAI's shape, as vLLM's have there."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from google.api.httpbody_pb2 import HttpBody
+from pydantic import Field
+
+from services.router.answers import JSON
+from services.router.calls import Calls, caller_of
+from services.router.embedding.embedder import Embedder, floats_of
+from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
+from services.router.embedding.request import EmbeddingRequest
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.model import ServedModel
+from services.router.openai.body import Body
+from services.router.openai.json import dump
+from services.router.openai.pooling_body import Text
+from services.router.placement import Placement
+from services.router.pooling import PoolingParams
+from services.router.tracing import Tracing
+
+EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
+_NEEDS_A_CALIBRATION = ("int8", "uint8")
+
+
+class CohereText(Body):
+    type: str = Field(description="`text`; others are refused.")
+    text: str | None = Field(None, description="The text.")
+
+
+class CohereInput(Body):
+    content: list[CohereText] = Field(min_length=1, max_length=MAX_INPUTS, description="Parts of one text.")
+
+
+class CohereEmbedBody(Body):
+    known_extras = frozenset({"images", "user"})
+
+    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
+    texts: list[Text] | None = Field(None, min_length=1, max_length=MAX_INPUTS, description="What is embedded.")
+    inputs: list[CohereInput] | None = Field(
+        None, min_length=1, max_length=MAX_INPUTS, description="In place of `texts`: parts of text each."
+    )
+    input_type: str | None = Field(None, max_length=64, description="What the texts are for. Without effect.")
+    embedding_types: list[EmbeddingType] | None = Field(
+        None,
+        min_length=1,
+        max_length=6,
+        description=(
+            "How vectors are written: `float`, unless told otherwise, `base64` (float32, little-endian), `binary` and "
+            "`ubinary` (signs, eight to a byte). `int8` and `uint8` are refused."
+        ),
+    )
+    output_dimension: int | None = Field(
+        None, ge=1, lt=2**31, description="Keeps so many values of each vector, where the model was trained for it."
+    )
+    truncate: Literal["NONE", "START", "END"] | None = Field(
+        None, description="Which end of a text is cut that is too long: `END`, unless told otherwise. `NONE`: refused."
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, lt=2**31, description="The longest text, in tokens; the model's without."
+    )
+    priority: int | None = Field(
+        None, ge=-(2**31), lt=2**31, description="Less is sooner, where the server schedules by priority."
+    )
+
+    def check(self) -> None:
+        """What the schema cannot say. Raises ApiError."""
+        if (self.model_extra or {}).get("images"):
+            raise ApiError(ErrorKind.UNSUPPORTED, "'images' is not supported: this server takes text alone.", "images")
+        if (self.texts is None) == (self.inputs is None):
+            raise invalid("Exactly one of 'texts' and 'inputs' is required.", "texts")
+        for name in self.types:
+            if name in _NEEDS_A_CALIBRATION:
+                message = f"'embedding_types' of '{name}' need a calibration that models do not bring with them."
+                raise ApiError(ErrorKind.UNSUPPORTED, message, "embedding_types")
+        for index, given in enumerate(self.inputs or ()):
+            for position, part in enumerate(given.content):
+                param = f"inputs[{index}].content[{position}]"
+                if part.type != "text":
+                    message = f"Invalid '{param}.type': '{part.type[:64]}'. This model takes text alone."
+                    raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
+                if not part.text:
+                    missing = f"{param}.text"
+                    raise invalid(f"Missing required parameter: '{missing}'.", missing, "missing_required_parameter")
+
+    @property
+    def types(self) -> tuple[EmbeddingType, ...]:
+        return tuple(dict.fromkeys(self.embedding_types or ("float",)))
+
+    def named_texts(self) -> tuple[list[str], list[str]]:
+        """The texts, and their names in errors."""
+        if self.texts is not None:
+            return self.texts, [f"texts[{index}]" for index in range(len(self.texts))]
+        inputs = self.inputs or []
+        texts = ["\n".join(part.text or "" for part in given.content) for given in inputs]
+        return texts, [f"inputs[{index}]" for index in range(len(texts))]
+
+
+@dataclass(frozen=True, slots=True)
+class CohereService:
+    placement: Placement
+    calls: Calls
+    embedder: Embedder
+    tracing: Tracing
+
+    async def embed(self, body: CohereEmbedBody, context: Any) -> None:
+        """Raises ApiError as long as nothing is written."""
+        caller = caller_of(context)
+        model = await self.placement.model(body.model)
+        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+            embedding = embedding_of(model)
+            pooling = PoolingParams(body.output_dimension, None)
+            pooling.check(embedding, "output_dimension")
+            if {"binary", "ubinary"} & set(body.types) and pooling.size(embedding) % 8:
+                message = "Invalid 'embedding_types': binary ones need vectors with a multiple of 8 values."
+                raise invalid(message, "embedding_types")
+            texts, names = body.named_texts()
+            prompts = await _encode(body, model, texts, names)
+            request = EmbeddingRequest.of(
+                model, caller, span.traceparent, prompts, pooling, priority=body.priority or 0
+            )  # fmt: skip
+            vectors = await self.embedder.all_vectors(request)
+            tokens = request.num_tokens
+        answer: dict[str, Any] = {
+            "id": f"embd-{uuid.uuid4().hex}",
+            "embeddings": await model.tokenizer.threads.run(
+                sum(map(len, vectors)), lambda: {name: _written(name, vectors) for name in body.types}
+            ),
+            "texts": texts,
+            "meta": {
+                "api_version": {"version": "2"},
+                "billed_units": {"input_tokens": tokens},
+                "tokens": {"input_tokens": tokens},
+            },
+            "response_type": "embeddings_by_type",
+        }
+        await self.calls.write(context, HttpBody(content_type=JSON, data=dump(answer)))
+
+
+async def _encode(
+    body: CohereEmbedBody, model: ServedModel, texts: Sequence[str], names: Sequence[str]
+) -> list[list[int]]:
+    """Raises ApiError for a text that is too long, where it must not be cut."""
+    limit = min(body.max_tokens or model.info.max_model_len, model.info.max_model_len)
+    remedy = "set 'truncate' to 'END'"
+    if body.truncate == "NONE":
+        prompts = await encode_texts(model, texts, names, InputOptions(remedy=remedy))
+        for prompt, name in zip(prompts, names, strict=True):
+            if len(prompt) > limit:
+                message = f"Invalid '{name}': it has {len(prompt)} tokens, more than {limit} at most."
+                raise invalid(f"{message} Shorten it, or {remedy}.", name)
+        return prompts
+    if body.truncate == "START":
+        encoded = await model.tokenizer.encode_cut(texts, True, limit, keeps_end=True)
+        for prompt, name in zip(encoded, names, strict=True):
+            if not prompt:
+                raise invalid(f"Invalid '{name}': it has no tokens.", name)
+        return encoded
+    return await encode_texts(model, texts, names, InputOptions(limit, remedy=remedy))
+
+
+def _written(name: EmbeddingType, vectors: Sequence[bytes]) -> list[Any]:
+    """`vectors`: float32, little-endian."""
+    match name:
+        case "float":
+            return [floats_of(vector).tolist() for vector in vectors]
+        case "base64":
+            return [base64.b64encode(vector).decode() for vector in vectors]
+        case _:
+            return [_signs(vector, signed=name == "binary") for vector in vectors]
+
+
+def _signs(vector: bytes, *, signed: bool) -> list[int]:
+    """A bit for each value, the first one in each byte's highest: 1 where it is not negative. Signed bytes are 128
+    less."""
+    bits = [value >= 0 for value in floats_of(vector)]
+    offset = 128 if signed else 0
+    return [
+        sum(bit << (7 - position) for position, bit in enumerate(bits[start : start + 8])) - offset
+        for start in range(0, len(bits), 8)
+    ]

@@ -1,0 +1,104 @@
+"""Messages in the forms that chat templates may expect, the likeliest first.
+
+Templates disagree on whether a message's content is a string or a list of parts, whether a call's arguments are an
+object or JSON text, and whether missing content is null or empty. Some disagree with themselves: they loop over the
+parts of a user's message and concatenate a tool's. The syntax tree says what to try first; the other forms are for
+templates that fail on it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from services.router.chat.arguments import parsed_arguments
+from services.router.template_content import ContentForm
+
+Messages = list[dict[str, Any]]
+
+
+def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
+    """`messages`: as OpenAI's JSON has them. `content_form`: what the template's syntax tree shows."""
+    tried: list[Messages] = []
+    for contents in _with_contents(messages, content_form):
+        if contents not in tried:
+            tried.append(contents)
+            yield from _with_calls(contents)
+
+
+def prints_parts(text: str, messages: Messages) -> bool:
+    """Whether a prompt shows some content's list itself, in place of its parts' text: the template prints content
+    without asking for its type."""
+    lists = (message["content"] for message in messages if isinstance(message.get("content"), list))
+    return any(str(parts) in text or json.dumps(parts, ensure_ascii=False) in text for parts in lists if parts)
+
+
+def join_parts(parts: Sequence[Mapping[str, Any]]) -> str:
+    """The parts of a message's content as one text, as vLLM joins them."""
+    return "\n".join(part["text"] for part in parts if part["type"] == "text")
+
+
+def _with_contents(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
+    match content_form:
+        case ContentForm.STRING:
+            first = [_as_text(message) for message in messages]
+        case ContentForm.PARTS:
+            first = [_as_parts(message) for message in messages]
+        case ContentForm.EITHER:
+            first = messages
+    yield first
+    # Tool messages have a branch of their own in most templates, often one of another form than the rest.
+    yield [_as_text(message) if message["role"] == "tool" else message for message in first]
+    yield [message if message["role"] == "user" else _as_text(message) for message in first]
+    yield [_as_text(message) for message in messages]
+    yield [_as_parts(message) for message in messages]
+
+
+def _as_text(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    return message | {"content": join_parts(content)} if isinstance(content, list) else message
+
+
+def _as_parts(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    return message | {"content": [{"type": "text", "text": content}]} if isinstance(content, str) else message
+
+
+def _with_calls(messages: Messages) -> Iterator[Messages]:
+    """A call's arguments as a value, as JSON text, and as an object whatever the model wrote; each with content that is
+    missing as null and as an empty text."""
+    variants = [[_with_arguments(message, _value) for message in messages]]
+    if any(message.get("tool_calls") for message in messages):
+        variants += [messages, [_with_arguments(message, parsed_arguments) for message in messages]]
+    lacks_content = any(message.get("content") is None for message in messages)
+    for variant in variants:
+        yield variant
+        if lacks_content:
+            yield [_with_content(message) for message in variant]
+
+
+def _with_content(message: dict[str, Any]) -> dict[str, Any]:
+    return message if message.get("content") is not None else message | {"content": ""}
+
+
+def _with_arguments(message: dict[str, Any], read: Callable[[str], Any]) -> dict[str, Any]:
+    """Templates expect a call's arguments as an object; OpenAI's API carries them as JSON text."""
+    if not message.get("tool_calls"):
+        return message
+    calls = copy.deepcopy(message["tool_calls"])
+    for call in calls:
+        function = call.get("function")
+        if isinstance(function, dict) and isinstance(function.get("arguments"), str):
+            function["arguments"] = read(function["arguments"])
+    return message | {"tool_calls": calls}
+
+
+def _value(arguments: str) -> Any:
+    """The arguments' value. Where they are no JSON, because they were cut or the model wrote something else, as much of
+    it as can be read."""
+    try:
+        return json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        return parsed_arguments(arguments)

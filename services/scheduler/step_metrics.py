@@ -1,0 +1,40 @@
+"""Prometheus metrics of one scheduler's steps, read off its engines when they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from .core.counters import STEP_TOKENS
+from .fleet import Fleet
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+
+class StepCollector:
+    """vLLM's name and buckets; `engine` counts the scheduler's groups of workers."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import HistogramMetricFamily
+
+        family = HistogramMetricFamily(
+            "vllm:iteration_tokens_total", "Tokens that each step computes.", labels=["model_name", "engine"]
+        )
+        model = self._fleet.model
+        for index, engine in enumerate(self._fleet.engines):
+            if engine.core is None or not model.is_known:
+                continue
+            counters = engine.core.counters
+            bounds = (*(str(float(bound)) for bound in STEP_TOKENS), "+Inf")
+            counts = map(float, accumulate(counters.steps_by_tokens))
+            family.add_metric(
+                [model.info.name, str(index)],
+                buckets=list(zip(bounds, counts, strict=True)),
+                sum_value=counters.scheduled_tokens,
+            )
+        yield family

@@ -1,0 +1,63 @@
+"""Tokens that requests name for their log probabilities to be reported, in place of the likeliest ones'."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from services.worker.ops.upload import upload
+from services.worker.plan import NewSequence
+from services.worker.sampling.params import MAX_LOGPROBS
+from services.worker.sampling.stage import I64
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTokens:
+    """Of g of the m rows that ask for log probabilities; on the device."""
+
+    rows: Tensor  # int64 [g], among the m
+    token_ids: Tensor  # int64 [g, width], by their values, descending, equals by id; then padding
+    values: Tensor  # float32 [g, width]; -inf for padding
+
+    def write(self, log_sums: Tensor | None, top_token_ids: Tensor, top_logprobs: Tensor) -> None:
+        """Into the rows of [m, width]. log_sums float32 [m]: subtracted from the values, which are logits then; None:
+        they are log probabilities."""
+        logprobs = self.values if log_sums is None else self.values - log_sums[self.rows, None]
+        top_token_ids.index_copy_(0, self.rows, self.token_ids)
+        top_logprobs.index_copy_(0, self.rows, logprobs)
+
+
+class GivenColumns:
+    """Slot by slot, on the host."""
+
+    def __init__(self, max_num_seqs: int) -> None:
+        self._ids: NDArray[np.int64] = np.full((max_num_seqs, MAX_LOGPROBS), -1, np.int64)  # ascending, then -1
+        self._counts: NDArray[np.int64] = np.zeros(max_num_seqs, np.int64)
+
+    def admit(self, sequence: NewSequence) -> None:
+        ids = sorted(sequence.sampling.logprob_token_ids)
+        self._ids[sequence.slot] = -1
+        self._ids[sequence.slot, : len(ids)] = ids
+        self._counts[sequence.slot] = len(ids)
+
+    def top_counts(self, slots: I64, top_counts: I64) -> I64:
+        """How many tokens each slot has reported. `top_counts`: of the likeliest, for slots that name none."""
+        given = self._counts[slots]
+        return np.where(given > 0, given, top_counts)
+
+    def of(self, values: Tensor, rows: I64, slots: I64) -> GivenTokens | None:
+        """values [n, vocab], logits or log probabilities; its row rows[i] belongs to slots[i]. None where no slot names
+        tokens."""
+        given = np.flatnonzero(self._counts[slots])
+        if not len(given):
+            return None
+        width = min(MAX_LOGPROBS, values.shape[1])
+        ids = upload(np.ascontiguousarray(self._ids[slots[given], :width]), values.device)
+        at = upload(rows[given], values.device)
+        found = values[at[:, None], ids.clamp(min=0)].float().masked_fill(ids < 0, -torch.inf)
+        order = found.argsort(dim=1, descending=True, stable=True)
+        return GivenTokens(upload(given, values.device), ids.gather(1, order), found.gather(1, order))

@@ -1,0 +1,34 @@
+"""A limit to a sequence's reasoning: after so many tokens of it, the token that ends it is the only one left."""
+
+from __future__ import annotations
+
+from services.worker.constraints import ThinkingLimit
+
+
+class ThinkingBudget:
+    """Follows one output, token by token. Only its first reasoning counts."""
+
+    __slots__ = ("_is_inside", "_limit", "_num_tokens", "is_over")
+
+    def __init__(self, limit: ThinkingLimit) -> None:
+        self._limit = limit
+        self._is_inside = limit.begin_token_id is None
+        self._num_tokens = 0
+        # Whether the reasoning has ended: nothing is forced any more.
+        self.is_over = False
+
+    def observe(self, token_id: int) -> None:
+        if self.is_over:
+            return
+        if not self._is_inside:
+            self._is_inside = token_id == self._limit.begin_token_id
+        elif token_id == self._limit.end_token_id:
+            self.is_over = True
+        else:
+            self._num_tokens += 1
+
+    @property
+    def forced(self) -> int | None:
+        """The token that must come next, if one must."""
+        is_spent = self._is_inside and not self.is_over and self._num_tokens >= self._limit.num_tokens
+        return self._limit.end_token_id if is_spent else None

@@ -16,8 +16,8 @@ from tests.e2e.under_way import metric, pid_of
 
 PROMPTS = [f"Count from {start} to 60." for start in range(1, 7)]
 MAX_TOKENS = 400
-# Keepalive gives a silent peer up after 10 s and 5 s more. A worker gives a scheduler up after 10 s without heartbeats,
-# a router gives it up after 5 s without a load report. Requests wait 30 s for a scheduler and 60 s for a worker.
+# A worker gives a scheduler up after 10 s without heartbeats, a router gives it up after 5 s without a load report.
+# Requests wait 30 s for a scheduler and 60 s for a worker.
 STOPPED_S = {"worker": 40.0, "scheduler": 18.0}
 
 

@@ -16,8 +16,8 @@ from tests.e2e.under_way import metric, pid_of
 
 PROMPTS = [f"Count from {start} to 60." for start in range(1, 7)]
 MAX_TOKENS = 400
-# Keepalive gives a silent peer up after 10 s and 5 s more. A worker gives a scheduler up after 10 s without heartbeats,
-# a router gives it up after 5 s without a load report. Requests wait 30 s for a scheduler and 60 s for a worker.
+# A worker gives a scheduler up after 10 s without heartbeats, a router gives it up after 5 s without a load report.
+# Requests wait 30 s for a scheduler and 60 s for a worker.
 STOPPED_S = {"worker": 40.0, "scheduler": 18.0}
 
 
@@ -29,6 +29,8 @@ class Answers:
         # Released once by each stream that has begun.
         self._begun = Semaphore(0)
         self._http = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=180)
+        # It retries what has not begun, such as a connection that a busy machine is slow to accept.
+        self._grpc = Client(server.address)
         calls = [(self._over_http if index % 2 else self._over_grpc, prompt) for index, prompt in enumerate(PROMPTS)]
         self.asked: list[Future[str]] = [threads.submit(call, prompt) for call, prompt in calls]
         self.asked.append(threads.submit(self._whole, PROMPTS[0]))
@@ -38,7 +40,9 @@ class Answers:
             assert self._begun.acquire(timeout=60), [answer.exception() for answer in self.asked if answer.done()]
 
     def texts(self) -> list[str]:
-        return [future.result() for future in self.asked]
+        texts = [future.result() for future in self.asked]
+        self._grpc.close()
+        return texts
 
     def _over_http(self, prompt: str) -> str:
         stream = self._http.chat.completions.create(
@@ -54,12 +58,11 @@ class Answers:
 
     def _over_grpc(self, prompt: str) -> str:
         pieces = []
-        with Client(self._server.address, max_retries=0) as client:
-            messages = [{"role": "user", "content": prompt}]
-            for delta in client.stream_chat(messages, temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True):
-                pieces.append(delta.text)
-                if len(pieces) == 5:
-                    self._begun.release()
+        messages = [{"role": "user", "content": prompt}]
+        for delta in self._grpc.stream_chat(messages, temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True):
+            pieces.append(delta.text)
+            if len(pieces) == 5:
+                self._begun.release()
         return "".join(pieces)
 
     def _whole(self, prompt: str) -> str:

@@ -68,8 +68,8 @@ def test_whatever_was_asked_is_answered_when_a_part_dies(
     disturbed = answers(fragile, victim)
     for name, answer in undisturbed.items():
         assert disturbed[name] == answer, name
-    # Eight choices streamed, three prompts with log probabilities, and the vectors that had not come.
-    assert (metric(fragile, "quire:resubmissions_total") - before > 8 + 3) == (victim == "scheduler")
+    # Only a lost scheduler makes the router submit sequences again. How many are left by then depends on the machine.
+    assert (metric(fragile, "quire:resubmissions_total") > before) == (victim == "scheduler")
 
 
 def test_undisturbed_answers_are_what_was_asked_for(undisturbed: dict[str, Any]) -> None:

@@ -71,7 +71,9 @@ async def test_generate_gives_whole_choices_to_who_does_not_read_along(start_rou
         assert list(delta.token_ids) == [token_id for piece in pieces for token_id in piece.token_ids]
         assert list(delta.logprobs) == [entry for piece in pieces for entry in piece.logprobs]
         assert delta.finish_reason == sampling_pb2.FINISH_REASON_STOP
-    assert final == end
+    assert final.usage == end.usage
+    for times in (final.timings, end.timings):
+        assert 0 < times.first_token_seconds <= times.last_token_seconds <= times.total_seconds
 
 
 @pytest.mark.parametrize(("skip", "text"), [(None, "Hi!"), (True, "Hi!"), (False, "Hi<|im_start|>!")])

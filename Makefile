@@ -48,8 +48,8 @@ wheel: .venv/dev ## build the wheel, with the CPU kernels in it, in dist/
 wheel-fresh: wheel ## install the wheel in an empty environment without a compiler, and run its `quire demo`
 	rm -rf build/fresh
 	$(PYTHON) -m venv build/fresh
-	PATH=$(CURDIR)/build/fresh/bin pip install $(PIP_OPTIONS) -c constraints.txt "$$(echo dist/quire-*.whl)[local]"
-	cd build/fresh && PYTHONPATH= PATH=$(CURDIR)/build/fresh/bin quire demo
+	PATH=$(CURDIR)/build/fresh/bin build/fresh/bin/pip install $(PIP_OPTIONS) -c constraints.txt "$$(echo dist/quire-*.whl)[local]"
+	cd build/fresh && PYTHONPATH= PATH=$(CURDIR)/build/fresh/bin bin/quire demo
 
 # Zig's wheel compiles for any processor. QEMU runs the result (Debian, Ubuntu: apt install qemu-user).
 .venv-cross/made:

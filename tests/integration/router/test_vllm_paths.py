@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import grpc
 import pytest
 
+from quire.documents.v1 import documents_pb2, documents_pb2_grpc
 from quire.inference.v1 import sampling_pb2
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
@@ -128,3 +130,10 @@ async def test_the_tokenizer_s_configuration_is_told(start_router: StartRouter) 
 async def test_a_ping_needs_no_key(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler(), api_key=("secret",))
     assert (await api.get("GetPing")).json == {"status": "ok"}
+
+
+async def test_the_document_of_a_router_behind_a_prefix_names_it(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(), root_path="/llm")
+    stub: Any = documents_pb2_grpc.DocumentServiceStub(api.channel)
+    described = json.loads((await stub.GetOpenApi(documents_pb2.GetOpenApiRequest())).data)
+    assert described["servers"] == [{"url": "/llm"}]

@@ -56,6 +56,12 @@ def test_a_flag_goes_to_every_part_that_has_it_and_to_no_other() -> None:
     assert all("--log-level" in words for words in given.values())
 
 
+def test_a_root_path_goes_to_the_parts_that_serve_paths_and_describe_them() -> None:
+    given = commands({"root_path": "/llm"})
+
+    assert [name for name, words in given.items() if "--root-path" in words] == ["gateway", "router"]
+
+
 def test_each_part_gets_a_metrics_port_of_its_own() -> None:
     given = commands({"metrics_port": "9100"})
 

@@ -21,7 +21,7 @@ class WorkerConfig:
         (), "Name that requests use for the model. Repeatable: further ones are aliases."
     )
     revision: str = option("", "Branch, tag or commit of a model on the hub; its main branch if left out.")
-    device: str = option("auto", "Where to compute: auto, cpu, cuda or cuda:N. auto takes a GPU if there is one.")
+    device: str = option("auto", "Where to compute: auto, cpu, cuda or cuda:N. auto takes the first supported GPU.")
     dtype: str = option(
         "auto", "Type of activations and KV cache. auto: float32 on a CPU, the checkpoint's own on a GPU.",
         choices=("auto", "float32", "bfloat16", "float16"),

@@ -29,7 +29,7 @@ class WorkerConfig:
         "auto", "Sampling parameters that hold where a request has none: those of the model's generation_config.json "
         "(auto), or the API's own (vllm).", choices=("auto", "vllm"),
     )  # fmt: skip
-    device: str = option("auto", "Where to compute: auto, cpu, cuda or cuda:N. auto takes a GPU if there is one.")
+    device: str = option("auto", "Where to compute: auto, cpu, cuda or cuda:N. auto takes the first supported GPU.")
     dtype: str = option(
         "auto", "Type of activations and KV cache. auto: float32 on a CPU, the checkpoint's own on a GPU.",
         choices=("auto", "float32", "bfloat16", "float16"), aliases={"half": "float16", "float": "float32"},

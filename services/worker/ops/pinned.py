@@ -33,10 +33,7 @@ def pinned_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
     result = runtime.cudaHostRegister(address, num_bytes, _PORTABLE)
     if result != runtime.cudaError.success:
-        raise ModelError(
-            f"CUDA cannot pin {num_bytes} bytes of host memory (error {int(result)}): lower --swap-space, or raise the "
-            "limit on locked memory (ulimit -l)"
-        )
+        raise ModelError(f"CUDA cannot pin {num_bytes} bytes of host memory (error {int(result)}): lower --swap-space")
     # An error counts for nothing here: at the end of a process whose device is lost, there is nothing to unpin.
     unpin = weakref.finalize(memory, runtime.cudaHostUnregister, address)
     unpin.atexit = False  # the operating system unpins what the process holds

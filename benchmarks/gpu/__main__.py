@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 from benchmarks.gpu.figures import HEADER, Figure, line, table
+from benchmarks.gpu.interpreter import interpret_kernels
 
 # In the order of `all`. Each takes less than nine minutes on an H200.
 PARTS = {
@@ -58,6 +57,10 @@ def parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] in (["smoke"], ["lease"]):
+        from benchmarks.gpu import commands
+
+        return commands.main(words)
     options, worker_arguments = parse(words)
     if options.dry_run:
         interpret_kernels()
@@ -125,15 +128,6 @@ def run_all(options: argparse.Namespace, words: Sequence[str]) -> int:
 
 def file_name(part: str, name: str) -> str:
     return f"gpu_{part}_{name}.json"
-
-
-@cache
-def interpret_kernels() -> None:
-    """Before any kernel is defined: it is compiled or interpreted for good."""
-    os.environ["TRITON_INTERPRET"] = "1"
-    from tests.interpreter import complete_the_interpreter
-
-    complete_the_interpreter()
 
 
 if __name__ == "__main__":

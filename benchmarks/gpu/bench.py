@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class Bench:
     kv_cache_dtype: str = "auto"
     worker_arguments: tuple[str, ...] = ()  # that come after those of the benchmark, and so win
     dry_run: bool = False
+    simulated: bool = False  # a dry run on the simulated GPU, which its caller has started, instead of the CPU
 
     @property
     def name(self) -> str:
@@ -46,7 +47,12 @@ class Bench:
 
     @cached_property
     def device(self) -> torch.device:
-        return torch.device("cpu") if self.dry_run else torch.device("cuda", 0)
+        return torch.device("cpu") if self.dry_run and not self.simulated else torch.device("cuda", 0)
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether CUDA runs, and its profiler with it."""
+        return not self.dry_run
 
     @cached_property
     def dtype(self) -> torch.dtype:
@@ -63,7 +69,11 @@ class Bench:
 
     @cached_property
     def shape(self) -> Shape:
-        return quantized(TINY if self.dry_run else SHAPES[self.shape_name], self.quantization)
+        shape = SHAPES[self.shape_name]
+        if self.dry_run:
+            # Grammars need a vocabulary that holds the tokenizer's.
+            shape = replace(TINY, num_layers=1, vocab_size=1008) if self.simulated else TINY
+        return quantized(shape, self.quantization)
 
     @cached_property
     def model(self) -> ModelConfig:
@@ -78,7 +88,8 @@ class Bench:
 
     @cached_property
     def kv_dtype(self) -> torch.dtype:
-        return resolve_kv_cache_dtype("auto" if self.dry_run else self.kv_cache_dtype, self.ops)
+        on_cpu = self.dry_run and not self.simulated
+        return resolve_kv_cache_dtype("auto" if on_cpu else self.kv_cache_dtype, self.ops)
 
     @property
     def attention_shape(self) -> AttentionShape:
@@ -104,7 +115,8 @@ class Bench:
         if self.quantization is not None:
             arguments += ["--quantization", self.quantization]
         if self.dry_run:
-            arguments += ["--num-gpu-blocks-override", "64", "--num-threads", "1"]
+            arguments += ["--dtype", "float32", "--num-gpu-blocks-override", "64", "--num-threads", "1"]
+            arguments += ["--kv-cache-dtype", self.kv_cache_dtype] if self.simulated else []
         else:
             arguments += ["--dtype", self.dtype_name, "--kv-cache-dtype", self.kv_cache_dtype]
         return [*arguments, *self.worker_arguments]
@@ -113,6 +125,12 @@ class Bench:
     def engine(self, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int) -> Iterator[Engine]:
         """As a worker puts it together. Ceilings are measured before, as the KV cache takes what memory is left."""
         _ = self.ceilings
+        with self.start_engine(max_model_len, max_num_seqs, max_num_batched_tokens) as engine:
+            yield engine
+
+    @contextmanager
+    def start_engine(self, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int) -> Iterator[Engine]:
+        """As `engine`, without ceilings."""
         with tempfile.TemporaryDirectory(prefix="quire-bench-") as folder:
             arguments = self.arguments(Path(folder), max_model_len, max_num_seqs, max_num_batched_tokens)
             config = resolve(WorkerConfig, arguments, prog="benchmarks.gpu", description="The worker's options.")

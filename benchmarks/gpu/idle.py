@@ -20,7 +20,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
         sequences.start()
         sequences.run(sequences.decode_plans(warm_up))
         plans = sequences.decode_plans(steps)
-        ran = trace(lambda: sequences.run(plans), bench.device)
+        ran = trace(lambda: sequences.run(plans), on_gpu=bench.on_gpu)
         idle, whole = sorted(gaps(ran), reverse=True), span(ran)
         # Steps are launched one by one: the gap before each of them is among the longest.
         between = idle[: steps - 1]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
+from benchmarks.gpu.product_names import product_names
 from benchmarks.gpu.sequences import Sequences
-from benchmarks.gpu.trace import GROUPS, Activity, group_of, trace
+from benchmarks.gpu.trace import GROUPS, Activity, gaps, group_of, span, trace
+from services.worker.engine import Engine
 
 DECODES = ((1, 512), (32, 512), (128, 512), (32, 4096))
 STEPS = 10
@@ -22,39 +24,60 @@ def measure(bench: Bench) -> Iterator[Figure]:
     decodes, prompt = (((2, 20),), 24) if bench.dry_run else (DECODES, PROMPT)
     longest = max(prompt, max(context for _, context in decodes))
     with bench.engine(longest + WARM_UP + STEPS, max(batch for batch, _ in decodes), prompt) as engine:
-        floors = bench.floors
         for batch, context in decodes:
-            sequences = Sequences(engine.runner, batch, context, WARM_UP + STEPS)
-            sequences.start()
-            sequences.run(sequences.decode_plans(WARM_UP))
-            plans = sequences.decode_plans(STEPS)
-            ran = trace(partial(sequences.run, plans), bench.device)
-            context_then = context + WARM_UP + STEPS / 2
-            least = {
-                "attention": floors.kv_bytes(batch * context_then) / floors.ceilings.read * 1e6,
-                "products": floors.weight_bytes / floors.ceilings.read * 1e6,
-            }
-            yield from shares(f"decode {batch} x {context}", ran, STEPS, least)
-        sequences = Sequences(engine.runner, 1, prompt, 1)
-        tokens = sequences.random_tokens(prompt)
-        sequences.run(sequences.prompt_plans(tokens))
-        ran = trace(lambda: sequences.run(sequences.prompt_plans(tokens)), bench.device)
-        yield from shares(f"prompt of {prompt}", ran, 1, {})
+            yield from decode_shares(bench, engine, batch, context)
+        yield from prompt_shares(bench, engine, prompt)
 
 
-def shares(step: str, ran: Sequence[Activity], num_steps: int, least: Mapping[str, float]) -> Iterator[Figure]:
-    """Microseconds per step: by group with its floor, where it has one, then the longest kernels by name."""
+def decode_shares(bench: Bench, engine: Engine, batch: int, context: int) -> Iterator[Figure]:
+    """Of the kernels of a decode step, and the time between them."""
+    floors = bench.floors
+    warm_up, steps = (1, 2) if bench.dry_run else (WARM_UP, STEPS)
+    products = product_names(bench, [batch])
+    sequences = Sequences(engine.runner, batch, context, warm_up + steps)
+    sequences.start()
+    sequences.run(sequences.decode_plans(warm_up))
+    plans = sequences.decode_plans(steps)
+    ran = trace(partial(sequences.run, plans), on_gpu=bench.on_gpu)
+    context_then = context + warm_up + steps / 2
+    least = {
+        "attention": floors.kv_bytes(batch * context_then) / floors.ceilings.read * 1e6,
+        "products": floors.weight_bytes / floors.ceilings.read * 1e6,
+    }
+    yield from shares(f"decode {batch} x {context}", ran, steps, least, products)
+
+
+def prompt_shares(bench: Bench, engine: Engine, length: int) -> Iterator[Figure]:
+    """Of the kernels of a prompt, and the time between them."""
+    products = product_names(bench, [min(length, engine.runner.limits.max_num_batched_tokens), 1])
+    sequences = Sequences(engine.runner, 1, length, 1)
+    tokens = sequences.random_tokens(length)
+    sequences.run(sequences.prompt_plans(tokens))
+    ran = trace(lambda: sequences.run(sequences.prompt_plans(tokens)), on_gpu=bench.on_gpu)
+    yield from shares(f"prompt of {length}", ran, 1, {}, products)
+
+
+def shares(
+    step: str, ran: Sequence[Activity], num_steps: int, least: Mapping[str, float], products: Collection[str] = ()
+) -> Iterator[Figure]:
+    """Microseconds per step: by group with its floor, where it has one, the gaps between kernels, then the longest
+    kernels by name."""
     groups: dict[str, list[float]] = defaultdict(list)
     names: dict[str, list[float]] = defaultdict(list)
     for activity in ran:
-        groups[group_of(activity.name)].append(activity.end - activity.start)
+        groups[group_of(activity.name, products)].append(activity.end - activity.start)
         names[activity.name].append(activity.end - activity.start)
     total = sum(map(sum, groups.values())) or 1.0
     for group in GROUPS:
         if group in groups:
             yield _share(f"{step}: {group}", groups[group], total, num_steps, least.get(group))
+    idle = gaps(ran)
+    note = f"{sum(idle) / (span(ran) or 1.0):.1%} of the time, {len(idle) / num_steps:g} gaps"
+    yield Figure(
+        f"{step}: gaps", sum(idle) / num_steps, "us", note=f"{note}, the longest {max(idle, default=0):.1f} us"
+    )
     for name in sorted(names, key=lambda name: -sum(names[name]))[:LISTED]:
-        yield _share(f"{step}: ({group_of(name)}) {name[:60]}", names[name], total, num_steps, None)
+        yield _share(f"{step}: ({group_of(name, products)}) {name[:60]}", names[name], total, num_steps, None)
 
 
 def _share(name: str, times: Sequence[float], total: float, num_steps: int, least: float | None) -> Figure:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-# By parts of kernels' names, the first that matches: ours, cuBLAS's and CUTLASS's, torch's own.
+# By parts of kernels' names, the first that matches: ours, cuBLAS's and CUTLASS's, torch's own. Products come before
+# sampling: CUTLASS's long names contain words such as "collective".
 _GROUPS = (
-    ("attention", r"decode_attention|combine_splits|ragged_attention|flash|fmha"),
+    ("attention", r"decode_attention|combine_splits|ragged_attention|flash|fmha|sdpa"),
     ("norms", r"rms_norm"),
     ("rope and KV write", r"rope"),
     ("activation", r"gated_kernel"),
     (
-        "sampling",
-        r"shape_kernel|pivots|brackets|collect|threshold|draw|finish|top_tiles|top_rows|gumbel|softmax|argmax",
+        "products",
+        r"gemm|gemv|matmul|nvjet|cutlass|cublas|splitk|split_k|xmma|linear|aten::mm|addmm|scaled_mm|_int_mm|bmm|"
+        r"eight_bit|four_bit|join_splits|quantize",
     ),
     (
-        "products",
-        r"gemm|matmul|nvjet|cutlass|cublas|splitk|xmma|linear|aten::mm|addmm|eight_bit|four_bit|join_splits|quantize",
+        "sampling",
+        r"shape_kernel|pivots|brackets|collect|threshold|draw|finish|top_tiles|top_rows|gumbel|softmax|argmax",
     ),
     ("pooling", r"segments"),
     ("copies and fills", r"memcpy|memset|copy|fill|slot_mapping|index|gather|embedding"),
@@ -39,14 +41,12 @@ class Activity:
     end: float
 
 
-def trace(work: Callable[[], object], device: torch.device) -> list[Activity]:
-    """In the order in which they began. On a CPU, torch's operations stand for kernels."""
-    on_gpu = device.type == "cuda"
-    activities = [ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
-    with profile(activities=activities) as profiler:
+def trace(work: Callable[[], object], *, on_gpu: bool) -> list[Activity]:
+    """In the order in which they began. Without a GPU, torch's operations stand for kernels."""
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as profiler:
         work()
         if on_gpu:
-            torch.cuda.synchronize(device)
+            torch.cuda.synchronize()
     wanted = DeviceType.CUDA if on_gpu else DeviceType.CPU
     found = [
         Activity(event.name, event.time_range.start, event.time_range.end)
@@ -56,12 +56,17 @@ def trace(work: Callable[[], object], device: torch.device) -> list[Activity]:
     return sorted(found, key=lambda activity: activity.start)
 
 
-def group_of(name: str) -> str:
+def group_of(name: str, products: Collection[str] = ()) -> str:
+    """`products`: names that are known to be matrix products, see `product_names.py`."""
+    if name in products:
+        return "products"
     return next((group for group, pattern in _GROUPS if re.search(pattern, name, re.IGNORECASE)), "other")
 
 
 def gaps(activities: Sequence[Activity]) -> list[float]:
     """Microseconds during which nothing ran, from the first beginning to the last end."""
+    if not activities:
+        return []
     found, busy_until = [], activities[0].end
     for activity in activities[1:]:
         if activity.start > busy_until:
@@ -72,4 +77,4 @@ def gaps(activities: Sequence[Activity]) -> list[float]:
 
 def span(activities: Sequence[Activity]) -> float:
     """Microseconds from the first beginning to the last end."""
-    return max(activity.end for activity in activities) - activities[0].start
+    return max((activity.end for activity in activities), default=0.0) - (activities[0].start if activities else 0.0)

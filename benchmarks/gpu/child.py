@@ -1,0 +1,107 @@
+"""The child process in which a group of cases runs. It tells its parent what happens, one JSON message per event."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.cases import Case, Group, Setting
+from benchmarks.gpu.figures import Figure
+
+Tell = Callable[..., None]
+
+
+def run(connection: Connection, group: Group, setting: Setting, done: Collection[str], log: Path) -> None:
+    """Runs the group's cases but those that are `done`. Ends early if the device's context is dead."""
+    with log.open("ab") as output:
+        for stream in (1, 2):
+            os.dup2(output.fileno(), stream)
+
+    def tell(event: str, **values: Any) -> None:
+        connection.send_bytes(json.dumps({"event": event, **values}).encode())
+
+    with device(setting):
+        try:
+            cases = [case for case in group.load(setting) if case.name not in done]
+        except Exception as error:
+            tell("broken", problem=describe(error), traceback=traceback.format_exc())
+            return
+        tell("planned", cases=[case.name for case in cases])
+        for case in cases:
+            if not run_case(case, tell):
+                return
+
+
+def run_case(case: Case, tell: Tell) -> bool:
+    """Whether the device is still usable."""
+    tell("begin", case=case.name)
+    start = time.monotonic()
+    try:
+        worst = None
+        found = case.run()
+        if isinstance(found, float):
+            worst = found
+        elif found is not None:
+            for figure in found:
+                tell("figure", figure=_fields(figure))
+        wait_for_device()
+    except Exception as error:
+        alive = is_alive()
+        tell(
+            "failed", seconds=time.monotonic() - start, problem=describe(error), traceback=traceback.format_exc(),
+            dead=not alive,
+        )  # fmt: skip
+        return alive
+    tell("ok", seconds=time.monotonic() - start, error=worst)
+    return True
+
+
+def wait_for_device() -> None:
+    """Raises the errors of kernels that were launched and not waited for."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def is_alive() -> bool:
+    """Whether the CUDA context takes further work. After an illegal access it takes none (a sticky error)."""
+    try:
+        wait_for_device()
+    except Exception:
+        return False
+    return True
+
+
+def describe(error: BaseException) -> str:
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+
+
+@contextmanager
+def device(setting: Setting) -> Iterator[None]:
+    """In a dry run the simulated GPU stands for the device, and Triton's interpreter for its compiler."""
+    with ExitStack() as stack:
+        if setting.dry_run:
+            from benchmarks.gpu.interpreter import interpret_kernels
+
+            interpret_kernels()
+            from tests.simulated_gpu import SimulatedGPU
+
+            stack.enter_context(SimulatedGPU(1 << 30).running())
+        import torch
+
+        torch.set_num_threads(1)  # the children share the cores
+        stack.enter_context(torch.no_grad())
+        yield
+
+
+def _fields(figure: Figure) -> dict[str, Any]:
+    return {name: getattr(figure, name) for name in Figure.__dataclass_fields__}

@@ -1,0 +1,99 @@
+"""Attention over paged keys and values: decodes, prompts, and steps of both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+
+from benchmarks.gpu.cases import Case, Setting
+from benchmarks.gpu.smoke.oracle import DTYPES, draw, worst_error
+from services.worker.ops.interface import AttentionBatch, AttentionShape, KVPages
+from services.worker.ops.reference import ReferenceOps
+from services.worker.ops.triton.attention.paged import PagedAttention
+
+DEVICE = torch.device("cuda", 0)
+FP8 = torch.float8_e4m3fn
+BLOCK_SIZE = 16
+
+# Rows of a step: tokens computed before, and tokens of this step.
+Rows = tuple[tuple[int, int], ...]
+STEPS: dict[str, Rows] = {
+    "one decode": ((700, 1),),
+    "decodes": tuple((37 * row, 1) for row in range(40)),
+    "a prompt": ((0, 600),),
+    "a chunk behind others": ((513, 200),),
+    "decodes beside chunks": ((5, 1), (0, 130), (900, 1), (64, 17), (1500, 1)),
+}
+TINY_STEPS: dict[str, Rows] = {"decodes": ((0, 1), (20, 1)), "decodes beside chunks": ((5, 1), (0, 9), (17, 4))}
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    query: int
+    kv: int
+    dim: int
+    window: int | None = None
+    soft_cap: float | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.query} heads of {self.dim} on {self.kv}"
+        text += "" if self.window is None else f", window {self.window}"
+        return text + ("" if self.soft_cap is None else f", soft cap {self.soft_cap:g}")
+
+
+# Llama-3.1-8B's, TinyLlama's, Qwen's of 32B, Gemma's, and heads that are not grouped.
+HEADS = (
+    Heads(32, 8, 128), Heads(32, 4, 64), Heads(40, 8, 128), Heads(16, 8, 256, 512, 50.0), Heads(8, 8, 80),
+    Heads(32, 8, 128, 256),
+)  # fmt: skip
+TINY_HEADS = (Heads(2, 1, 16), Heads(2, 2, 16, 8, 30.0))
+# Of the engine that `lease` starts, so that both share their compiled kernels.
+MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS = 128, 8192
+
+
+def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
+    found = {}
+    for name in ("fp32",) if setting.dry_run else DTYPES:
+        for pages in ("same", "fp8"):
+            for invariant in (False, True):
+                group = f"attention {name}" + (", fp8 pages" if pages == "fp8" else "")
+                group += ", batch-invariant" if invariant else ""
+                found[group] = partial(_of_type, setting, name, pages == "fp8", invariant)
+    return found
+
+
+def _of_type(setting: Setting, name: str, fp8_pages: bool, batch_invariant: bool) -> Iterator[Case]:
+    dtype = DTYPES[name]
+    for heads in TINY_HEADS if setting.dry_run else HEADS:
+        shape = AttentionShape(heads.query, heads.kv, heads.dim, BLOCK_SIZE, dtype, FP8 if fp8_pages else dtype)
+        for step, rows in (TINY_STEPS if setting.dry_run else STEPS).items():
+            yield Case(f"{step}, {heads}", partial(_attend, shape, heads, rows, batch_invariant))
+
+
+def _attend(shape: AttentionShape, heads: Heads, rows: Rows, batch_invariant: bool) -> float:
+    attention = PagedAttention(shape, DEVICE, MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, batch_invariant=batch_invariant)
+    longest = max(computed + scheduled for computed, scheduled in rows)
+    blocks = -(-longest // BLOCK_SIZE)
+    tables = torch.randperm(len(rows) * blocks).int().view(len(rows), blocks).to(DEVICE)
+    size = (len(rows) * blocks, heads.kv, BLOCK_SIZE, heads.dim)
+    scale = 0.5 if shape.kv_dtype is FP8 else 1.0
+    keys, values = (draw(*size, dtype=torch.float32, device=DEVICE).to(shape.kv_dtype) for _ in range(2))
+    pages = KVPages(keys, values, scale, scale)
+    starts = np.cumsum([0, *(scheduled for _, scheduled in rows)], dtype=np.int32)
+    positions = np.concatenate([np.arange(at, at + count, dtype=np.int32) for at, count in rows])
+    fused = draw(len(positions), heads.query + 2 * heads.kv, heads.dim, dtype=shape.dtype, device=DEVICE)
+    q = fused[:, : heads.query]
+    batch = AttentionBatch(
+        torch.from_numpy(positions).to(DEVICE), torch.from_numpy(starts).to(DEVICE), tables,
+        attention.plan(starts, positions).to(DEVICE),
+    )  # fmt: skip
+    factor = heads.dim**-0.5
+    got = attention(q, batch, pages, factor, heads.window, heads.soft_cap)
+    exact_pages = KVPages(keys.float().double(), values.float().double(), scale, scale)
+    exact = ReferenceOps(DEVICE, torch.float64)
+    expected = exact.paged_attention(q.double(), batch, exact_pages, factor, heads.window, heads.soft_cap)
+    return worst_error(got, expected)

@@ -1,0 +1,165 @@
+"""Norms, activations, rotations, sums of segments and the small kernels of a step's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from benchmarks.gpu.cases import Case, Setting
+from benchmarks.gpu.smoke.oracle import DTYPES, draw, same, worst_error
+from services.worker.ops.interface import AttentionBatch, KVPages
+from services.worker.ops.reference import ReferenceOps
+from services.worker.ops.triton.block_copy import PagePlace, copy_pages
+from services.worker.ops.triton.ops import TritonOps
+from services.worker.ops.triton.quantize_rows import quantize_rows
+from services.worker.ops.triton.slot_mapping import slot_mapping
+from services.worker.ops.triton.token_ids import fill_last_tokens
+
+DEVICE = torch.device("cuda", 0)
+FP8 = torch.float8_e4m3fn
+PAGE = 16  # tokens
+ROWS = 40
+
+
+def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
+    return {f"elementwise {name}": partial(_of_type, setting, name) for name in DTYPES} | {"step inputs": _inputs}
+
+
+def _of_type(setting: Setting, name: str) -> Iterator[Case]:
+    dtype = DTYPES[name]
+    widths = (48, 128) if setting.dry_run else (64, 128, 576, 2048, 4096, 8192, 16_384)
+    for width in widths:
+        yield Case(f"rms_norm {name} {width}", partial(_norm, dtype, width))
+        yield Case(f"add_rms_norm {name} {width}", partial(_add_norm, dtype, width))
+    for width in (48,) if setting.dry_run else (1536, 14_336):
+        for activation in ("silu", "gelu", "gelu_tanh"):
+            yield Case(f"{activation}_mul {name} {width}", partial(_activation, dtype, activation, width))
+        for to in (torch.int8, FP8):
+            yield Case(f"quantize_rows {name} {width} to {to}", partial(_quantize_rows, dtype, width, to))
+        yield Case(f"add_segments {name} {width}", partial(_segments, dtype, width))
+    heads = ((2, 1, 16),) if setting.dry_run else ((32, 8, 64), (32, 8, 128), (8, 4, 256))
+    for num_heads, num_kv_heads, head_dim in heads:
+        for pages in (dtype, FP8):
+            title = f"rope {name} {num_heads} x {head_dim}" + (", fp8 pages" if pages is FP8 else "")
+            yield Case(title, partial(_rope, dtype, pages, num_heads, num_kv_heads, head_dim))
+
+
+def _inputs() -> Iterator[Case]:
+    yield Case("slot_mapping", _slot_mapping)
+    yield Case("fill_last_tokens", _fill_last_tokens)
+    yield Case("copy_pages on the device", partial(_copy_pages, False))
+    yield Case("copy_pages to pinned memory and back", partial(_copy_pages, True))
+
+
+def _exact() -> ReferenceOps:
+    return ReferenceOps(DEVICE, torch.float64)
+
+
+def _norm(dtype: torch.dtype, width: int) -> float:
+    x, weight = draw(ROWS, width, dtype=dtype, device=DEVICE), draw(width, dtype=dtype, device=DEVICE)
+    got = TritonOps(DEVICE, dtype).rms_norm(x, weight, 1e-5)
+    return worst_error(got, _exact().rms_norm(x.double(), weight.double(), 1e-5))
+
+
+def _add_norm(dtype: torch.dtype, width: int) -> float:
+    x, weight = draw(ROWS, width, dtype=dtype, device=DEVICE), draw(width, dtype=dtype, device=DEVICE)
+    residual = draw(ROWS, width, dtype=dtype, device=DEVICE)
+    exact = residual.double()
+    expected = _exact().add_rms_norm(x.double(), exact, weight.double(), 1e-5)
+    got = TritonOps(DEVICE, dtype).add_rms_norm(x, residual, weight, 1e-5)
+    return max(worst_error(got, expected), worst_error(residual, exact))
+
+
+def _activation(dtype: torch.dtype, name: str, width: int) -> float:
+    gate_up = draw(ROWS, 2 * width, dtype=dtype, device=DEVICE)
+    ops, exact = TritonOps(DEVICE, dtype), _exact()
+    if name == "silu":
+        return worst_error(ops.silu_mul(gate_up), exact.silu_mul(gate_up.double()))
+    tanh = name == "gelu_tanh"
+    return worst_error(ops.gelu_mul(gate_up, tanh=tanh), exact.gelu_mul(gate_up.double(), tanh=tanh))
+
+
+def _quantize_rows(dtype: torch.dtype, width: int, to: torch.dtype) -> float:
+    x = draw(ROWS, width, dtype=dtype, device=DEVICE)
+    q, scales = quantize_rows(x, to)
+    return worst_error(q.double() * scales.double()[:, None], x.double(), limit=2e-2 if to is torch.int8 else 5e-2)
+
+
+def _segments(dtype: torch.dtype, width: int) -> float:
+    x = draw(ROWS, width, dtype=dtype, device=DEVICE)
+    starts = np.array([0, 1, 17, ROWS], np.int64)
+    totals = torch.zeros(3, width, device=DEVICE)
+    exact = torch.zeros(3, width, device=DEVICE, dtype=torch.float64)
+    _exact().add_segments(exact, x.double(), starts)
+    TritonOps(DEVICE, dtype).add_segments(totals, x, starts)
+    return worst_error(totals, exact, limit=1e-5)
+
+
+def _batch() -> AttentionBatch:
+    """Three rows of 5, 1 and 34 tokens, that begin at positions 0, 37 and 15."""
+    lengths, first = (5, 1, ROWS - 6), (0, 37, 15)
+    positions = [torch.arange(at, at + count) for at, count in zip(first, lengths, strict=True)]
+    return AttentionBatch(
+        positions=torch.cat(positions).int().to(DEVICE),
+        query_starts=torch.tensor([0, 5, 6, ROWS], dtype=torch.int32).to(DEVICE),
+        block_tables=torch.randperm(12).int().view(3, 4).to(DEVICE),
+    )
+
+
+def _rope(dtype: torch.dtype, pages_dtype: torch.dtype, num_heads: int, num_kv_heads: int, head_dim: int) -> float:
+    fused = draw(ROWS, num_heads + 2 * num_kv_heads, head_dim, dtype=dtype, device=DEVICE)
+    exact = fused.double()
+    angles = torch.rand(64, head_dim // 2, device=DEVICE) * 6
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
+    sizes = [num_heads, num_kv_heads, num_kv_heads]
+    q, k, v = torch.split(fused, sizes, dim=1)
+    exact_q, exact_k, exact_v = torch.split(exact, sizes, dim=1)
+    scale = 0.5 if pages_dtype is FP8 else 1.0
+    zeros = torch.zeros((12, num_kv_heads, PAGE, head_dim), device=DEVICE)
+    pages = KVPages(zeros.to(pages_dtype, copy=True), zeros.to(pages_dtype, copy=True), scale, scale)
+    expected = KVPages(zeros.double(), zeros.double())
+    batch = _batch()
+    TritonOps(DEVICE, dtype).rope_and_write_kv(q, k, v, cos_sin, batch, pages)
+    _exact().rope_and_write_kv(exact_q, exact_k, exact_v, cos_sin.double(), batch, expected)
+    limit = 5e-2 if pages_dtype is FP8 else None
+    stored = [(tensor.to(dtype) * scale, right) for tensor, right in
+              ((pages.keys, expected.keys), (pages.values, expected.values))]  # fmt: skip
+    return max(worst_error(fused, exact), *(worst_error(got, right, limit) for got, right in stored))
+
+
+def _slot_mapping() -> float:
+    batch = _batch()
+    rows = torch.repeat_interleave(torch.arange(3), torch.tensor([5, 1, ROWS - 6]))
+    tables, positions = batch.block_tables.cpu().long(), batch.positions.cpu().long()
+    expected = tables[rows, positions // PAGE] * PAGE + positions % PAGE
+    return same(slot_mapping(batch, PAGE).cpu(), expected)
+
+
+def _fill_last_tokens() -> float:
+    token_ids = torch.tensor([7, -1, -3, 9], device=DEVICE)
+    last_tokens = torch.tensor([70, 71, 72], device=DEVICE)
+    fill_last_tokens(token_ids, last_tokens)
+    return same(token_ids.cpu(), torch.tensor([7, 70, 72, 9]))
+
+
+def _copy_pages(through_the_host: bool) -> float:
+    keys, values = (draw(6, 2, PAGE, 32, dtype=torch.bfloat16, device=DEVICE) for _ in range(2))
+    place = PagePlace.of_device([KVPages(keys, values)])
+    before = keys.cpu()
+    sources, destinations = (_ids(0, 2), _ids(4, 1))
+    if through_the_host:
+        slots = torch.empty(2, 2, keys[0].nbytes // 8, dtype=torch.int64, pin_memory=True)
+        host = PagePlace.of_slots(slots, DEVICE)
+        copy_pages(place, sources, host, _ids(0, 1))
+        copy_pages(host, _ids(0, 1), place, destinations)
+    else:
+        copy_pages(place, sources, place, destinations)
+    return same(keys.cpu()[[4, 1]], before[[0, 2]])
+
+
+def _ids(*values: int) -> Tensor:
+    return torch.tensor(values, device=DEVICE)

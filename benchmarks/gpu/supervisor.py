@@ -1,0 +1,183 @@
+"""Runs groups of cases in child processes, so that no failure ends more than the case that it happens in.
+
+A case that takes longer than its limit, kills its process or leaves the CUDA context dead costs its child process; the
+cases behind it go on in a fresh one.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks.gpu import child
+from benchmarks.gpu.cases import Group, Result, Setting
+from benchmarks.gpu.figures import Figure
+
+# A child has this long to import what it needs and to say which cases it will run.
+START_LIMIT_S = 120.0
+# Imported once, by the server that the children are forked from. None of them initializes CUDA.
+PRELOADED = ("torch", "triton", "services.worker.engine", "benchmarks.gpu.child")
+# The simulated GPU's hooks into torch import it, which takes seconds.
+PRELOADED_FOR_DRY_RUNS = (*PRELOADED, "torch._dynamo")
+
+
+class Report(Protocol):
+    """Called from several threads, but by one at a time."""
+
+    def figure(self, result: Result, figure: Figure) -> None:
+        """A case that still runs has brought a figure."""
+        ...
+
+    def ended(self, result: Result) -> None: ...
+
+
+@dataclass(slots=True)
+class Supervisor:
+    """`report` is told of every figure and result as soon as it is there."""
+
+    setting: Setting
+    logs: Path
+    deadline: float  # of time.monotonic(); what has not begun by then is not run
+    report: Report
+    results: list[Result] = field(default_factory=list)
+    _lock: Any = field(default_factory=threading.Lock)
+    _stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, groups: Sequence[Group], num_processes: int) -> None:
+        """Returns once all of them have ended; up to `num_processes` run side by side."""
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(PRELOADED_FOR_DRY_RUNS if self.setting.dry_run else PRELOADED))
+        with ThreadPoolExecutor(max(1, num_processes)) as pool:
+            for future in [pool.submit(self._run_group, context, group) for group in groups]:
+                try:
+                    future.result()
+                except BaseException:
+                    self.stop()  # the pool waits for the others, which end their children then
+                    raise
+
+    def stop(self) -> None:
+        """Ends the children. From any thread."""
+        self._stopped.set()
+
+    def _run_group(self, context: Any, group: Group) -> None:
+        done: list[str] = []
+        while not self._stopped.is_set():
+            if time.monotonic() > self.deadline:
+                self._add(Result(group.name, "(the rest)", "not run", problem="the command's time was over"))
+                return
+            if self._run_child(_Child(context, group, self.setting, tuple(done), self.logs), done):
+                return
+
+    def _run_child(self, process: _Child, done: list[str]) -> bool:
+        """Whether the group is through. Adds the names of cases that have ended to `done`."""
+        group, current = process.group.name, None
+        left: list[str] | None = None
+        try:
+            while True:
+                message = self._next(process, current)
+                if isinstance(message, str):  # why no further message comes
+                    if current is None and left == []:
+                        return True
+                    # A child that ends between two cases would do so again.
+                    hopeless = current is None
+                    current = current or Result(group, "(start of the child process)", "failed")
+                    current.status, current.problem = "failed", message
+                    self._finish(current, done, process)
+                    return hopeless or not left
+                match message["event"]:
+                    case "planned":
+                        left = list(message["cases"])
+                    case "broken":
+                        failed = Result(group, "(start)", "failed")
+                        failed.problem, failed.traceback = message["problem"], message["traceback"]
+                        self._finish(failed, done, process)
+                        return True
+                    case "begin":
+                        assert left is not None
+                        left.remove(message["case"])
+                        current = Result(group, message["case"], "not run")
+                        process.begun_at = time.monotonic()
+                    case "figure":
+                        assert current is not None
+                        current.figures.append(Figure(**message["figure"]))
+                        with self._lock:
+                            self.report.figure(current, current.figures[-1])
+                    case "ok" | "failed" as status:
+                        assert current is not None
+                        current.status, current.seconds = status, message["seconds"]
+                        current.error = message.get("error")
+                        current.problem, current.traceback = message.get("problem", ""), message.get("traceback", "")
+                        if message.get("dead"):
+                            current.problem += " (the CUDA context is dead: the cases behind go on in a fresh process)"
+                        self._finish(current, done, process)
+                        current = None
+                        if message.get("dead"):
+                            return not left
+        finally:
+            process.end()
+
+    def _next(self, process: _Child, current: Result | None) -> dict[str, Any] | str:
+        """The child's next message; a sentence if none will come."""
+        limit = START_LIMIT_S if current is None else process.group.limit_s
+        while True:
+            if self._stopped.is_set():
+                return "the command was ended"
+            now = time.monotonic()
+            if now - process.begun_at > limit:
+                return f"it took longer than {limit:g} s"
+            if now > self.deadline:
+                return "the command's time was over"
+            try:
+                if process.messages.poll(0.1):
+                    message: dict[str, Any] = json.loads(process.messages.recv_bytes())
+                    return message
+            except (EOFError, OSError):
+                return f"the child process ended with exit code {process.exit_code()}"
+
+    def _finish(self, result: Result, done: list[str], process: _Child) -> None:
+        done.append(result.case)
+        if result.seconds == 0.0:
+            result.seconds = time.monotonic() - process.begun_at
+        process.begun_at = time.monotonic()
+        self._add(result)
+
+    def _add(self, result: Result) -> None:
+        with self._lock:
+            self.results.append(result)
+            self.report.ended(result)
+
+
+class _Child:
+    def __init__(self, context: Any, group: Group, setting: Setting, done: Sequence[str], logs: Path) -> None:
+        self.group = group
+        self.begun_at = time.monotonic()
+        self.messages, theirs = context.Pipe(duplex=False)
+        log = logs / f"{group.name.replace('/', '-').replace(' ', '-')}.log"
+        arguments: tuple[Connection, Any, Any, Any, Any] = (theirs, group, setting, done, log)
+        self._process = context.Process(target=child.run, args=arguments, daemon=True)
+        self._process.start()
+        theirs.close()
+
+    def exit_code(self) -> int | None:
+        self._process.join(10)
+        code: int | None = self._process.exitcode
+        return code
+
+    def end(self) -> None:
+        if self._process.is_alive():
+            self._process.kill()
+        self._process.join()
+        self.messages.close()
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0))

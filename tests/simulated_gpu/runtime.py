@@ -16,13 +16,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-import pytest
 import torch
 import torch._dynamo.device_interface  # before torch.cuda seems to be compiled: it looks for more than is simulated
 
 from tests.simulated_gpu.graphs import Graph
 
 if TYPE_CHECKING:
+    import pytest
+
     from tests.simulated_gpu.gpu import SimulatedGPU
 
 CUDA_DEVICE_TYPE = 1  # c10::DeviceType

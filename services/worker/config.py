@@ -72,6 +72,7 @@ class WorkerConfig:
     num_threads: int | None = option(None, "CPU threads to compute with; one per physical core if left out.", minimum=1)
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
     metrics_port: int | None = option(None, "Port for Prometheus metrics; none are served if left out.", minimum=0)
+    step_log: str = option("", "File to append a line of JSON to for every step: its size and times.")
     status_fd: int | None = option(None, "File descriptor to report the start's progress on.", minimum=0)
     log_level: str = option("info", "What to log.", choices=("debug", "info", "warning", "error"))
     log_format: str = option("text", "How to log.", choices=("text", "json"))

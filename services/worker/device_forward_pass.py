@@ -19,13 +19,15 @@ from services.worker.models.decoder import Decoder
 from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages, Ops
 from services.worker.ops.triton.slot_mapping import slot_mapping
 from services.worker.ops.triton.token_ids import fill_last_tokens
+from services.worker.step_clock import StepClock
 from services.worker.step_inputs import SlotTables, StepInputs
 
 
 class DeviceForwardPass:
     """See `ForwardPass`."""
 
-    def __init__(self, decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits) -> None:
+    def __init__(self, decoder: Decoder, ops: Ops, pages: Sequence[KVPages], limits: Limits, clock: StepClock) -> None:
+        self._clock = clock
         self._decoder, self._ops, self._pages, self._limits = decoder, ops, pages, limits
         self._inputs = StepInputs(ops, limits)
         self._tables = SlotTables(limits, ops.device)
@@ -55,6 +57,7 @@ class DeviceForwardPass:
         self._tables.send(batch.wire_ids, batch.slots, batch.num_blocks, block_tables)
         work = self._inputs.send(batch, wanted)
         bucket = self._bucket(batch)
+        self._clock.begin()
         if bucket is None:
             return self._launch(len(batch.token_ids), len(wanted), work, last_tokens)
         self._replays[bucket]()

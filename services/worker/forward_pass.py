@@ -15,6 +15,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder
 from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
 from services.worker.ops.upload import upload
+from services.worker.step_clock import StepClock
 
 
 class ForwardPass(Protocol):
@@ -41,8 +42,9 @@ class ForwardPass(Protocol):
 
 
 class PlainForwardPass:
-    def __init__(self, decoder: Decoder, ops: Ops, pages: Sequence[KVPages]) -> None:
+    def __init__(self, decoder: Decoder, ops: Ops, pages: Sequence[KVPages], clock: StepClock) -> None:
         self.buckets: list[int] = []
+        self._clock = clock
         self._decoder, self._ops, self._pages = decoder, ops, pages
 
     def reset(self) -> None:
@@ -66,14 +68,17 @@ class PlainForwardPass:
             block_tables=torch.from_numpy(tables).to(device),
             work=None if work is None else work.to(device),
         )
-        return self._decoder.hidden_states(token_ids, where, self._pages, torch.from_numpy(wanted).to(device))
+        at = torch.from_numpy(wanted).to(device)
+        self._clock.begin()
+        return self._decoder.hidden_states(token_ids, where, self._pages, at)
 
 
 class EncoderForwardPass:
     """Of sequences that are computed whole. Nothing stays from step to step, and there are no pages."""
 
-    def __init__(self, encoder: Encoder, device: torch.device) -> None:
+    def __init__(self, encoder: Encoder, device: torch.device, clock: StepClock) -> None:
         self.buckets: list[int] = []
+        self._clock = clock
         self._encoder, self._device = encoder, device
 
     def reset(self) -> None:
@@ -89,16 +94,20 @@ class EncoderForwardPass:
             query_starts=upload(batch.query_starts, self._device),
             lengths=tuple(np.diff(batch.query_starts).tolist()),
         )
+        self._clock.begin()
         hidden = self._encoder.hidden_states(upload(batch.token_ids, self._device), whole)
         return hidden[upload(wanted, self._device)]
 
 
-def create_forward_pass(model: Decoder | Encoder, ops: Ops, pages: Sequence[KVPages], limits: Limits) -> ForwardPass:
-    """On a GPU's kernels from inputs that stay on the device; elsewhere from tensors made anew for each step."""
+def create_forward_pass(
+    model: Decoder | Encoder, ops: Ops, pages: Sequence[KVPages], limits: Limits, clock: StepClock
+) -> ForwardPass:
+    """On a GPU's kernels from inputs that stay on the device; elsewhere from tensors made anew for each step. `clock`
+    is told where the model begins to run."""
     if isinstance(model, Encoder):
-        return EncoderForwardPass(model, ops.device)
+        return EncoderForwardPass(model, ops.device, clock)
     if ops.name == "triton":
         from services.worker.device_forward_pass import DeviceForwardPass
 
-        return DeviceForwardPass(model, ops, pages, limits)
-    return PlainForwardPass(model, ops, pages)
+        return DeviceForwardPass(model, ops, pages, limits, clock)
+    return PlainForwardPass(model, ops, pages, clock)

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.worker.v1 import worker_pb2_grpc
 from services.worker.config import WorkerConfig
 from services.worker.errors import DeviceLostError, ModelError, StepThreadError
 from services.worker.servicer import WorkerServicer
+from services.worker.step_log import StepLog
 from services.worker.step_thread import StepThread
 from shared.config import resolve
 from shared.garbage import settle_garbage
@@ -83,7 +85,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
 
         return load_engine(config, status.starting)
 
-    steps = StepThread(load)
+    steps = StepThread(load, StepLog(Path(config.step_log)) if config.step_log else None)
     ended = _event_of(steps.ended)
     servicer = WorkerServicer(steps)
     server = GrpcServer([SERVICE])

@@ -22,6 +22,14 @@ class StepCollector:
         counters = self._counters
         yield CounterMetricFamily("quire_worker_steps", "Steps run.", counters.num_steps)
         yield CounterMetricFamily("quire_worker_step_seconds", "Time in steps.", counters.step_seconds)
+        device = CounterMetricFamily(
+            "quire_worker_device_seconds",
+            "Time in which a GPU computed steps, and time between them, by its own clock.",
+            labels=["state"],
+        )
+        device.add_metric(["busy"], counters.device_busy_seconds)
+        device.add_metric(["idle"], counters.device_idle_seconds)
+        yield device
         tokens = CounterMetricFamily("quire_worker_tokens", "Tokens computed, and tokens sampled.", labels=["kind"])
         tokens.add_metric(["scheduled"], counters.num_scheduled_tokens)
         tokens.add_metric(["sampled"], counters.num_sampled_tokens)

@@ -46,6 +46,7 @@ from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.prompt_logprobs import prompt_logprobs
 from services.worker.sampling.sampler import create_sampler
 from services.worker.sampling.token_mask import TokenMask
+from services.worker.step_clock import Event, create_step_clock
 from services.worker.tracing import SequenceSpans
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class LaunchedStep:
     error: Exception | None  # the step's sequences failed
     received_at: float  # seconds, monotonic
     started_at: float
+    begun: Event | None = None  # on the device, where it is timed
 
 
 class ModelRunner:
@@ -88,7 +90,8 @@ class ModelRunner:
         self.ops = ops
         self.device_check = create_device_check(ops.device)
         self._decoder = model if isinstance(model, Decoder) else None
-        self._forward = create_forward_pass(model, ops, pages, limits)
+        self._clock = create_step_clock(ops.device)
+        self._forward = create_forward_pass(model, ops, pages, limits, self._clock)
         # The same from epoch to epoch: recorded launches read what it drew last where they did when recorded, and a
         # slot's next sequence finds nothing of the one before.
         self._sampler = create_sampler(ops, limits.max_num_seqs, limits.vocab_size)
@@ -114,6 +117,7 @@ class ModelRunner:
         """A new epoch: no sequences, all pages free. Weights stay."""
         self._state = BatchState(self.limits)
         self._forward.reset()
+        self._clock.reset()
         limits = self.limits
         self._constraints = SlotConstraints(limits.max_num_seqs, limits.vocab_size, self._grammars)
         # Steps whose tokens the constraints have not seen yet, oldest first.
@@ -172,7 +176,7 @@ class ModelRunner:
             computed, error = NOTHING, raised
             for wire_id in batch.wire_ids.tolist():
                 self._state.fail(SequenceError(wire_id, STEP_FAILED))
-        return LaunchedStep(plan, batch, computed, download, error, received_at, started_at)
+        return LaunchedStep(plan, batch, computed, download, error, received_at, started_at, self._clock.launched())
 
     def finished(self, step: LaunchedStep) -> bool:
         """Whether `collect` would not wait."""
@@ -217,6 +221,7 @@ class ModelRunner:
         for error in invalid.values():
             self._state.fail(error)
         errors.extend(invalid.values())
+        device = self._clock.collected(step.begun, None if step.download is None else step.download.event)
         finished_at = time.monotonic()
         # One launched ahead began when the one before it had ended.
         started_at = max(step.started_at, min(self._finished_at, finished_at))
@@ -232,6 +237,7 @@ class ModelRunner:
             queue_us=_microseconds(started_at - step.received_at),
             run_us=_microseconds(finished_at - started_at) if len(batch.wire_ids) else 0,
             pooled=embeddings,
+            device=device,
         )
 
     def _admit(self, sequence: NewSequence) -> None:

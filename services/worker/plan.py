@@ -108,6 +108,14 @@ class PooledSequence:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """Of one step, in seconds of the device's own clock."""
+
+    idle: float  # before the step, since the one collected before it; 0 for the first of an epoch
+    busy: float  # from its first kernel until its results were copied
+
+
+@dataclass(frozen=True, slots=True)
 class StepResult:
     step_id: int
     wire_ids: U32  # [n], the rows that sampled, in the plan's order
@@ -119,3 +127,4 @@ class StepResult:
     run_us: int
     prompt_logprobs: PromptLogprobs | None = None
     pooled: tuple[PooledSequence, ...] = ()
+    device: DeviceTime | None = None  # None: the device was not timed

@@ -21,6 +21,7 @@ from services.worker.plan import StepPlan, StepResult
 if TYPE_CHECKING:
     from services.worker.engine import Engine
     from services.worker.model_runner import LaunchedStep, ModelRunner
+    from services.worker.step_log import StepLog
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +52,9 @@ class StepCounters:
     num_sequence_errors: int = 0
     step_seconds: float = 0.0
     num_sequences: int = 0
+    # Of the device's own clock; 0 where it is not timed.
+    device_busy_seconds: float = 0.0
+    device_idle_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,8 @@ class _Reset:
 
 
 class StepThread:
-    def __init__(self, load: Callable[[], Engine]) -> None:
+    def __init__(self, load: Callable[[], Engine], log: StepLog | None = None) -> None:
+        self._log = log
         self.loaded: Future[Engine] = Future()
         self.ended: Future[None] = Future()  # fails if the thread died of an error, which is logged
         self.counters = StepCounters()
@@ -127,6 +132,8 @@ class StepThread:
                 self._step(runner, command)
             self._busy_since = None
         runner.close()
+        if self._log is not None:
+            self._log.close()
 
     def _reset(self, runner: ModelRunner, command: _Reset) -> None:
         # From here on whoever waits can no longer cancel, only stop waiting.
@@ -204,3 +211,8 @@ class StepThread:
         counters.num_sequence_errors += len(result.errors)
         counters.step_seconds += result.run_us / 1e6
         counters.num_sequences = runner.num_sequences
+        if result.device is not None:
+            counters.device_busy_seconds += result.device.busy
+            counters.device_idle_seconds += result.device.idle
+        if self._log is not None:
+            self._log.write(result, runner.num_sequences)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from services.worker.step_clock import timing_event
+
 
 class Download:
     """Tensors of one device on their way to the host, each into memory of its own, ordered on the current stream.
@@ -17,20 +19,20 @@ class Download:
 
     def __init__(self, tensors: Sequence[Tensor], device: torch.device) -> None:
         """Of no tensors it is still the end of what was launched before."""
-        self._event: torch.cuda.Event | None = None
+        self.event: torch.cuda.Event | None = None  # when all has arrived; None: it has arrived already
         if device.type != "cuda":
             self._host = list(tensors)
             return
         self._host = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True) for t in tensors]
-        self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._event.record()
+        self.event = timing_event()
+        self.event.record()
 
     def arrived(self) -> bool:
         """Whether `wait` would return at once."""
-        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+        return self.event is None or bool(self.event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> list[Tensor]:
         """The tensors, on the host."""
-        if self._event is not None:
-            self._event.synchronize()
+        if self.event is not None:
+            self.event.synchronize()
         return self._host

@@ -60,7 +60,9 @@ def test_a_large_cache_is_cut_into_archives(tmp_path: Path, monkeypatch: pytest.
         (cache / f"kernel{index}" / "k.cubin").write_bytes(os.urandom(1 << 20))
         (cache / f"kernel{index}" / "k.ttir").write_bytes(b"x")
     archives = triton_cache.pack(packed, max_bytes=8 << 20)
-    assert [path.name for path in archives] == [f"triton-cache-{number}.tar.xz" for number in range(1, len(archives) + 1)]
+    assert [path.name for path in archives] == [
+        f"triton-cache-{number}.tar.xz" for number in range(1, len(archives) + 1)
+    ]
     assert 1 < len(archives) <= triton_cache.MAX_ARCHIVES
     assert all(path.stat().st_size <= 8 << 20 for path in archives)
     restored = tmp_path / "restored"

@@ -1,12 +1,17 @@
-"""How much of the time the GPU waits for the host while it decodes."""
+"""How much of the time the GPU waits for the host while it decodes: by the profiler, without the other services, and by
+the worker's own events, with requests that come through gRPC."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.sequences import Sequences
+from benchmarks.gpu.serve import STEP_LOG, ask, serving, window_of
+from benchmarks.gpu.step_events import idle_figures, read
 from benchmarks.gpu.trace import gaps, span, trace
 
 BATCH, CONTEXT = 128, 512
@@ -14,6 +19,24 @@ WARM_UP, STEPS = 16, 40
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
+    yield from measure_profiled(bench)
+    yield from measure_served(bench)
+
+
+def measure_served(bench: Bench) -> Iterator[Figure]:
+    """`BATCH` requests at once, that come through router and scheduler and decode side by side."""
+    batch, tokens = (2, 6) if bench.dry_run else (BATCH, CONTEXT)
+    with tempfile.TemporaryDirectory(prefix="quire-") as name:
+        folder = Path(name)
+        with serving(bench, folder, 2 * tokens + 16, batch) as routers:
+            timings = ask(routers, batch, batch, tokens, bench, seed=1)
+        if bench.dry_run:  # a CPU's steps are not timed, and so few may not have met
+            yield Figure("steps in the worker's log", float(len(read(folder / STEP_LOG))), "steps")
+            return
+        yield from idle_figures(f"{batch} through gRPC", read(folder / STEP_LOG), window_of(timings), batch)
+
+
+def measure_profiled(bench: Bench) -> Iterator[Figure]:
     batch, context, warm_up, steps = (2, 20, 2, 3) if bench.dry_run else (BATCH, CONTEXT, WARM_UP, STEPS)
     with bench.engine(context + warm_up + steps, batch, 8192) as engine:
         sequences = Sequences(engine.runner, batch, context, warm_up + steps)

@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
@@ -16,6 +17,7 @@ from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.floors import Floors
 from benchmarks.gpu.machine import ROOT
 from benchmarks.gpu.processes import stack
+from benchmarks.gpu.step_events import Window, idle_figures, read
 
 CONCURRENCIES = (1, 32, 128, 256)
 TOKENS = 1000  # in, and out
@@ -23,24 +25,44 @@ ROUNDS = 3  # requests, per one under way
 # Python sends and takes some 20,000 messages per second and core; a step at 256 sends as many messages.
 MOST_ROUTERS = 4
 CHUNK = 8192
+STEP_LOG = "steps.jsonl"
 
 
 def measure(bench: Bench) -> Iterator[Figure]:
     concurrencies, tokens, rounds = ((2,), 6, 1) if bench.dry_run else (CONCURRENCIES, TOKENS, ROUNDS)
     floors = bench.floors
-    with tempfile.TemporaryDirectory(prefix="quire-") as folder:
-        model = Path(folder) / "model"
-        model.mkdir()
-        arguments = bench.arguments(model, 2 * tokens + 16, max(concurrencies), CHUNK)
-        num_routers = 1 if bench.dry_run else MOST_ROUTERS
-        with stack(Path(folder), arguments, num_routers) as routers:
-            _ask(routers[:1], 1, 1, tokens, bench, seed=99)  # what compiles at the first request
+    windows: dict[int, Window] = {}
+    with tempfile.TemporaryDirectory(prefix="quire-") as name:
+        folder = Path(name)
+        with serving(bench, folder, 2 * tokens + 16, max(concurrencies)) as routers:
             for concurrency in concurrencies:
-                timings = _ask(routers, concurrency, rounds * concurrency, tokens, bench, seed=concurrency)
+                timings = ask(routers, concurrency, rounds * concurrency, tokens, bench, seed=concurrency)
+                windows[concurrency] = window_of(timings)
                 yield from _figures(floors, concurrency, tokens, timings, dry_run=bench.dry_run)
+        if bench.dry_run:  # a CPU's steps are not timed
+            return
+        events = read(folder / STEP_LOG)  # whole, now that the worker has ended
+        for concurrency, window in windows.items():
+            yield from idle_figures(f"concurrency {concurrency}", events, window, concurrency)
 
 
-def _ask(routers: list[str], concurrency: int, requests: int, tokens: int, bench: Bench, seed: int) -> list[Timing]:
+@contextmanager
+def serving(bench: Bench, folder: Path, max_model_len: int, max_num_seqs: int) -> Iterator[list[str]]:
+    """The addresses of routers that have answered a first request, for which kernels may have been compiled. The
+    worker logs its steps in `folder`."""
+    model = folder / "model"
+    model.mkdir()
+    arguments = [*bench.arguments(model, max_model_len, max_num_seqs, CHUNK), "--step-log", str(folder / STEP_LOG)]
+    with stack(folder, arguments, 1 if bench.dry_run else MOST_ROUTERS) as routers:
+        ask(routers[:1], 1, 1, 6, bench, seed=99)
+        yield routers
+
+
+def window_of(timings: Sequence[Timing]) -> Window:
+    return Window(min(timing.start for timing in timings), max(timing.end for timing in timings))
+
+
+def ask(routers: list[str], concurrency: int, requests: int, tokens: int, bench: Bench, seed: int) -> list[Timing]:
     """One client process per router, as many as there are requests under way."""
     used = routers[: min(len(routers), concurrency)]
     clients = []

@@ -1,0 +1,48 @@
+"""What the worker's own log of its steps (`--step-log`) says about the time between them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.figures import Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Seconds of time.monotonic(), which all processes of a host share."""
+
+    start: float
+    end: float
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """In the order of the steps. A last line that is cut off is left out."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines[:-1]]
+
+
+def idle_figures(name: str, events: Sequence[dict[str, Any]], window: Window, sequences: int) -> list[Figure]:
+    """Of the steps in the window that had so many sequences. The share of the device's time between them, and the
+    length of a gap. Prefill chunks may be in a step beside decodes."""
+    chosen = [
+        event for event in events if window.start <= event["time_s"] <= window.end and event["sequences"] == sequences
+    ]
+    timed = [event for event in chosen if event["device_busy_us"] is not None]
+    if not timed:
+        why = "the worker's device is not timed" if chosen else f"no step had {sequences} sequences"
+        return [Figure(f"{name}: device idle between steps", None, "%", note=why)]
+    gaps = sorted(event["device_idle_us"] for event in timed)
+    busy = sum(event["device_busy_us"] for event in timed)
+    share = 100 * sum(gaps) / (sum(gaps) + busy)
+    note = f"{len(timed)} steps of {sequences} sequences, {busy / len(timed) / 1e3:.4g} ms each"
+    return [
+        Figure(f"{name}: device idle between steps", share, "%", note=note),
+        Figure(
+            f"{name}: idle before a step, median", gaps[len(gaps) // 2], "us",
+            note=f"99th percentile {gaps[len(gaps) * 99 // 100]:.1f} us, the longest {gaps[-1]:.1f} us",
+        ),
+    ]  # fmt: skip

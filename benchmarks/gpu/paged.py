@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from benchmarks.gpu.fresh_compiler import fresh_compiler
 from services.worker.ops.interface import AttentionBatch, AttentionShape, KVPages
 from services.worker.ops.triton.attention.paged import PagedAttention
 from services.worker.ops.triton.attention.tuning import Tuning
@@ -82,11 +83,12 @@ def peers(shape: AttentionShape, load: Load, device: torch.device, num_copies: i
         return
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    flex = torch.compile(flex_attention, dynamic=False)
-    mask = None
-    if causal:
-        mask = create_block_mask(_is_visible, None, None, load.queries, load.length, device=str(device))
-    yield "FlexAttention", [partial(flex, q, k, v, block_mask=mask, enable_gqa=True) for k, v in copies]
+    with fresh_compiler():
+        flex = torch.compile(flex_attention, dynamic=False)
+        mask = None
+        if causal:
+            mask = create_block_mask(_is_visible, None, None, load.queries, load.length, device=str(device))
+        yield "FlexAttention", [partial(flex, q, k, v, block_mask=mask, enable_gqa=True) for k, v in copies]
 
 
 def _is_visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:

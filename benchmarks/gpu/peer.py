@@ -12,6 +12,7 @@ import torch
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.decode import CHUNK, MAX_STEPS, measure_steps
 from benchmarks.gpu.figures import Figure
+from benchmarks.gpu.fresh_compiler import fresh_compiler
 
 BATCHES = (1, 8, 32)
 CONTEXT = 512
@@ -28,7 +29,8 @@ def measure(bench: Bench) -> Iterator[Figure]:
         name = f"transformers, batch {batch}, context {context}"
         floor = floors.decode(batch, context + (few + many) / 2) * 1e3
         try:
-            step = _step(bench, model, batch, context, few, many)
+            with fresh_compiler():
+                step = _step(bench, model, batch, context, few, many)
         except Exception as error:  # a peer that does not run here is not the benchmark's end
             yield Figure(name, None, "ms", floor, f"{type(error).__name__}: {str(error).splitlines()[0][:100]}")
             continue

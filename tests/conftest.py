@@ -1,23 +1,33 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-if not Path("/dev/nvidiactl").exists():
-    # Without a GPU, kernels run in Triton's interpreter. It has to be told before anybody imports Triton, as some of
-    # transformers' modules do.
-    os.environ.setdefault("TRITON_INTERPRET", "1")
+from tests import gpu_run
+
+# Before anybody imports Triton, as some of transformers' modules do.
+gpu_run.choose_kernels()
 
 # What `-m gpu` selects is here, so that nothing else is imported: a GPU machine may lack what other tests need.
 GPU_TESTS = ("gpu", "unit/worker/triton", "unit/worker/sampling")
 TESTS = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    gpu_run.arrange(config)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    with gpu_run.limited(item):
+        return (yield)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

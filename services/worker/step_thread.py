@@ -124,16 +124,18 @@ class StepThread:
             self.ended.set_result(None)
 
     def _run_commands(self, runner: ModelRunner) -> None:
-        while (command := self._next(runner)) is not None:
-            self._busy_since = time.monotonic()
-            if isinstance(command, _Reset):
-                self._reset(runner, command)
-            else:
-                self._step(runner, command)
-            self._busy_since = None
-        runner.close()
-        if self._log is not None:
-            self._log.close()
+        try:
+            while (command := self._next(runner)) is not None:
+                self._busy_since = time.monotonic()
+                if isinstance(command, _Reset):
+                    self._reset(runner, command)
+                else:
+                    self._step(runner, command)
+                self._busy_since = None
+            runner.close()
+        finally:
+            if self._log is not None:
+                self._log.close()
 
     def _reset(self, runner: ModelRunner, command: _Reset) -> None:
         # From here on whoever waits can no longer cancel, only stop waiting.

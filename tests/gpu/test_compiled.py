@@ -7,17 +7,20 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from services.worker.ops.triton.variant import TARGETS
 
 
 @pytest.mark.timeout(900)
-def test_every_served_kernel_compiles_for_every_target_and_none_spills() -> None:
+def test_every_served_kernel_compiles_for_this_device_and_none_spills(cuda: torch.device) -> None:
+    """CI compiles for all targets, without a GPU. Newer devices take what the newest target is served."""
+    major, minor = torch.cuda.get_device_capability(cuda)
+    target = max(target for target in TARGETS if target <= 10 * major + minor)
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     result = subprocess.run(
-        [sys.executable, "-m", "services.worker.ops.triton.compile"],
+        [sys.executable, "-m", "services.worker.ops.triton.compile", "--capability", str(target)],
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
-    for target in TARGETS:
-        assert f"sm_{target}" in result.stdout
+    assert f"sm_{target}" in result.stdout

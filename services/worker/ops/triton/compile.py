@@ -1,6 +1,6 @@
 """Compiles every served kernel for every target, without a GPU, and says what each takes of one.
 
-    python -m services.worker.ops.triton.compile [--markdown FILE] [--only TEXT]
+    python -m services.worker.ops.triton.compile [--markdown FILE] [--only TEXT] [--capability 90]
 
 Registers and spills are ptxas's own words about the code that is served, shared memory is what a launch asks for; of
 kernels that memory is to bound, the time to start the inner loop's instructions is told as a part of that to read its
@@ -33,7 +33,7 @@ from triton.compiler import ASTSource
 
 from services.worker.ops import triton as package
 from services.worker.ops.triton.disassembly import PARTS, product_loop
-from services.worker.ops.triton.variant import Variant
+from services.worker.ops.triton.variant import TARGETS, Variant
 
 _HEADING = """# GPU kernels
 
@@ -169,10 +169,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compile every served kernel for every target.")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
     parser.add_argument("--only", default="", metavar="TEXT", help="variants whose module and name contain this")
+    parser.add_argument("--capability", type=int, choices=TARGETS, help="for this target alone")
     options = parser.parse_args(arguments)
     if knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set: there is nothing to compile")
-    chosen = [task for task in tasks() if options.only in f"{task.module} {_variants(task.module)[task.index].name}"]
+    chosen = [
+        task
+        for task in tasks()
+        if options.only in f"{task.module} {_variants(task.module)[task.index].name}"
+        and options.capability in (None, task.capability)
+    ]
     if not chosen:
         parser.error(f"no variant is called {options.only!r}")
     num_processes = min(len(os.sched_getaffinity(0)), -(-len(chosen) // _WORTH_A_PROCESS))

@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-long clients wheel wheel-fresh aarch64 schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu clean
+.PHONY: help setup demo test test-long clients wheel wheel-fresh aarch64 schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu gpu-dry-run clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,12 @@ bench: .venv/dev ## measure what docs/performance.md reports
 # A GPU machine brings its own Python with torch: nothing is installed there.
 bench-gpu: ## measure a GPU, from a bare source tree; GPU_ARGS='--quantization fp8' and the like go to every part
 	PYTHONPATH=$(CURDIR) $(PYTHON) -m benchmarks.gpu all $(GPU_ARGS)
+
+gpu-dry-run: .venv/dev ## what a GPU's first hour runs, on the simulated one: every form, some minutes
+	$(BIN)/python -m benchmarks.gpu smoke --dry-run --limit 3600 --out .venv/gpu-dry-run
+	for form in bf16 fp8 awq; do \
+	  $(BIN)/python -m benchmarks.gpu lease --form $$form --dry-run --limit 3600 --out .venv/gpu-dry-run || exit 1; \
+	done
 
 clean: ## remove .venv and what was built
 	rm -rf .venv .venv-proto .venv-clients .venv-cross build dist

@@ -127,7 +127,9 @@ class Supervisor:
 
     def _next(self, process: _Child, current: Result | None) -> dict[str, Any] | str:
         """The child's next message; a sentence if none will come."""
-        limit = START_LIMIT_S if current is None else process.group.limit_s
+        limit = process.group.limit_s
+        if current is None:
+            limit = max(limit, START_LIMIT_S)
         while True:
             if self._stopped.is_set():
                 return "the command was ended"

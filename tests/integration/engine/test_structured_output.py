@@ -259,6 +259,7 @@ class LateDownload:
 
     def __init__(self, tensors: list[torch.Tensor], device: torch.device) -> None:
         self._host = [tensor.clone() for tensor in tensors]
+        self.event = None  # The host's clock times the steps.
 
     def arrived(self) -> bool:
         return False

@@ -273,7 +273,7 @@ async def test_a_moved_sequence_brings_its_losses_along(start_router: StartRoute
     first, other = fake_scheduler(pausing(4, asyncio.Event())), fake_scheduler()
     first.load.num_ready_groups = 1
     api = await start_router(first, other)
-    while not all(connection.load.is_known for connection in api.router.placement.connections):
+    while not all(connection.load.has_report for connection in api.router.placement.connections):
         await api.get("GetHealth")
     call = await stream(api, n=2)
     messages = await read_until(call, 1)
@@ -303,7 +303,7 @@ async def test_a_draining_scheduler_and_one_of_another_model_take_nothing_over(s
     first.load.num_ready_groups = 1
     draining.load.is_draining = True
     api = await start_router(first, draining, other_model)
-    while not all(connection.load.is_known for connection in api.router.placement.connections):
+    while not all(connection.load.has_report for connection in api.router.placement.connections):
         await api.get("GetHealth")
     call = await stream(api)
     messages = await read_until(call, 1)

@@ -79,12 +79,11 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
             problems.append(str(error))
     try:
         model = configs["worker"].model if "worker" in configs else str(flags.get("model", ""))
-        given = {name.replace("-", "_"): value for name, value in file.items()} | dict(flags)
-        notes = vllm_options.check(given, model)
+        notes = vllm_options.check(flags, environment, file, model)
     except ConfigError as error:
         problems.append(str(error))
     if problems:
-        # Parts share options, and what is wrong with them.
+        # Several parts have the same option and report the same problem: each is told once.
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     worker, scheduler = configs["worker"], configs["scheduler"]
     if scheduler.preemption_mode == "swap" and (

@@ -90,10 +90,13 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
         worker.swap_space == 0 or (worker.swap_space, worker.device) == (None, "cpu")
     ):
         raise ConfigError("--preemption-mode is swap, but there is no swap space; set --swap-space, or use auto")
-    if not scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens is None:
-        # As in vLLM, a step holds the longest prompt unless its size is given.
-        tokens = max(worker.max_num_batched_tokens, worker.max_model_len or 0)
-        configs["worker"] = dataclasses.replace(worker, max_num_batched_tokens=tokens)
+    step, longest = scheduler.max_num_batched_tokens, worker.max_model_len
+    if not scheduler.enable_chunked_prefill and step is not None and longest is not None and longest > step:
+        # The scheduler would find out after the worker has loaded the model.
+        raise ConfigError(
+            f"--no-enable-chunked-prefill computes each prompt in one step, but --max-model-len is {longest} and "
+            f"--max-num-batched-tokens {step}; raise --max-num-batched-tokens or lower --max-model-len"
+        )
     if configs["router"].api_key and configs["gateway"].allowed_origins is None:
         # A page has to bring a key like everyone else.
         configs["gateway"] = dataclasses.replace(configs["gateway"], allowed_origins=(ANY,))

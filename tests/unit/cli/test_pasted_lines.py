@@ -52,6 +52,11 @@ LINES = {
     "--model Qwen/Qwen3-8B --enable-prefix-caching --enable-chunked-prefill --max-num-batched-tokens 2048": ACCEPTED,
     "Qwen/Qwen3-8B --enable-chunked-prefill false --max_model_len 4k": ACCEPTED,
     "Qwen/Qwen3-8B --no-enable-chunked-prefill --enable-prefix-caching=True --max-model-len 4K": ACCEPTED,
+    "Qwen/Qwen3-8B --no-enable-chunked-prefill": ACCEPTED,
+    "Qwen/Qwen3-8B --no-enable-chunked-prefill --max-model-len 4096 --max-num-batched-tokens 2048": (
+        "--no-enable-chunked-prefill computes each prompt in one step, but --max-model-len is 4096 and "
+        "--max-num-batched-tokens 2048; raise --max-num-batched-tokens or lower --max-model-len"
+    ),
     "Qwen/Qwen3-8B --enable-lora --lora-modules a=/x b=/y c=/z --max-loras 3 --max-lora-rank 64": "--enable-lora, "
     "--lora-modules, --max-loras and --max-lora-rank are not built yet; leave them out",
     "Qwen/Qwen3-8B --speculative-model X --num-speculative-tokens 5 --speculative-draft-tensor-parallel-size 1": (
@@ -166,7 +171,7 @@ def test_chunked_prefill_can_be_switched_off_in_every_form() -> None:
     for form in ("--no-enable-chunked-prefill", "--enable-chunked-prefill false", "--enable_chunked_prefill=False"):
         stack = parse(f"m {form} --max-model-len 4096")
         assert stack.configs["scheduler"].enable_chunked_prefill is False
-        assert stack.configs["worker"].max_num_batched_tokens == 4096  # A step holds the longest prompt.
+        assert stack.configs["worker"].enable_chunked_prefill is False
     for form in ("", "--enable-chunked-prefill", "--enable-chunked-prefill true", "--no-enable-chunked-prefill false"):
         assert parse(f"m {form}").configs["scheduler"].enable_chunked_prefill is True
 

@@ -31,6 +31,7 @@ from benchmarks.cpu_gemm import read_bandwidth, seconds
 from benchmarks.run import keep
 from benchmarks.stack import free_port, wait_healthy
 from services.worker.ops.cpu.ops import CPUOps
+from shared.python_child import child_environment, python_command
 
 # Requests in progress, and how many are sent.
 LOADS = {1: 6, 8: 16, 32: 32}
@@ -46,18 +47,15 @@ class Peer:
 
     name: str
     command: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=os.environ.copy)
 
 
 def peers(arguments: argparse.Namespace) -> Iterator[Peer]:
     threads, length = str(os.cpu_count() or 1), str(MAX_MODEL_LEN)
-    quire = [
-        sys.executable, "-m", "quire.cli.main", "serve", arguments.model, "--port", "{port}",
-        "--max-model-len", length,
-    ]  # fmt: skip
-    yield Peer("quire", quire)
+    quire = python_command("quire", "serve", arguments.model, "--port", "{port}", "--max-model-len", length)
+    yield Peer("quire", quire, child_environment())
     if arguments.int8:
-        yield Peer("quire_int8", [*quire, "--quantization", "int8"])
+        yield Peer("quire_int8", [*quire, "--quantization", "int8"], child_environment())
     for name, file in (("llama_cpp", arguments.gguf), ("llama_cpp_q8_0", arguments.gguf_q8)):
         if arguments.llama_server and file:
             slots = max(LOADS)
@@ -66,7 +64,7 @@ def peers(arguments: argparse.Namespace) -> Iterator[Peer]:
                 "-np", str(slots), "-c", str(slots * MAX_MODEL_LEN),
             ])  # fmt: skip
     if arguments.vllm:
-        environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
+        environment = os.environ | {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
         environment["PATH"] = f"{Path(arguments.vllm).parent}{os.pathsep}{os.environ['PATH']}"
         yield Peer("vllm", [
             arguments.vllm, "serve", arguments.model, "--dtype", "float32", "--max-model-len", length,
@@ -82,7 +80,7 @@ def serving(peer: Peer) -> Iterator[tuple[str, float]]:
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [part.format(port=port) for part in peer.command],
-            env=os.environ | peer.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            env=peer.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
             url = f"http://127.0.0.1:{port}"
@@ -113,14 +111,14 @@ def run_client(url: str, concurrency: int, num_prompts: int, seed: int, vocabula
     """What `quire bench serve` saves."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [
-                sys.executable, "-m", "quire.cli.main", "bench", "serve", "--base-url", url,
+            python_command(
+                "quire", "bench", "serve", "--base-url", url,
                 "--random-input-len", str(TOKENS), "--random-output-len", str(TOKENS),
                 "--random-vocab-size", str(vocabulary), "--num-prompts", str(num_prompts),
                 "--max-concurrency", str(concurrency), "--seed", str(seed), "--ignore-eos", "--temperature", "0",
                 "--save-result", "--result-dir", folder, "--result-filename", "result.json",
-            ],
-            check=False, stdout=subprocess.DEVNULL,
+            ),
+            check=False, stdout=subprocess.DEVNULL, env=child_environment(),
         )  # fmt: skip
         result: dict[str, float] = json.loads((Path(folder) / "result.json").read_text())
     return result

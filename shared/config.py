@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from shared.option_parser import OptionParser, StoreOnce
+from shared.option_parser import TRUTH, OptionParser, StoreItems, StoreOnce
 
 T = TypeVar("T")
 
@@ -89,7 +89,8 @@ def add_options(parser: argparse._ActionsContainer, config_class: type) -> None:
         elif kind is bool:
             parser.add_argument(*flags, action=argparse.BooleanOptionalAction, **arguments)
         elif is_tuple:
-            parser.add_argument(*flags, action="extend", nargs="+", metavar=field.name.upper(), **arguments)
+            arguments["is_secret"] = field.metadata["secret"]
+            parser.add_argument(*flags, action=StoreItems, metavar=field.name.upper(), **arguments)
         else:
             parser.add_argument(*flags, metavar=kind.__name__.upper(), **arguments)
 
@@ -107,16 +108,10 @@ def build(
     values: dict[str, Any] = {}
     not_built: list[str] = []
     for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
-        name = flag(field)
-        variable = ENVIRONMENT_PREFIX + field.name.upper()
-        if field.name in flags:
-            source, raw = name, flags[field.name]
-        elif variable in environment:
-            source, raw = variable, environment[variable]
-        elif file and name[2:] in file:
-            source, raw = f"{name[2:]} in the configuration file", file[name[2:]]
-        else:
+        found = find(field.name, flags, environment, file or {})
+        if found is None:
             continue
+        source, raw = found
         value = _parse(source, raw, hints[field.name])
         value = field.metadata["aliases"].get(value, value) if isinstance(value, str) else value
         _check(source, value, field)
@@ -126,6 +121,18 @@ def build(
     if not_built:
         raise ConfigError(not_built_yet(not_built))
     return config_class(**values)
+
+
+def find(
+    name: str, flags: Mapping[str, Any], environment: Mapping[str, str], file: Mapping[str, Any]
+) -> tuple[str, Any] | None:
+    """What sets the option of this field name, as messages call it, and the value; None if nothing does."""
+    variable, key = ENVIRONMENT_PREFIX + name.upper(), name.replace("_", "-")
+    if name in flags:
+        return f"--{key}", flags[name]
+    if variable in environment:
+        return variable, environment[variable]
+    return (f"{key} in the configuration file", file[key]) if key in file else None
 
 
 def not_built_yet(sources: Sequence[str]) -> str:
@@ -162,21 +169,27 @@ def read_file(path: str | None) -> dict[str, Any]:
 
 
 def to_argv(config: Any) -> list[str]:
-    """The flags that make an equal config object in another process; defaults and secrets are left out."""
+    """The flags that make an equal config object in another process; defaults and secrets are left out. Each flag and
+    its value are one word, so that a value may begin with a dash."""
     argv: list[str] = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if value == field.default or field.metadata["secret"]:
             continue
-        if field.metadata["positional"]:
-            argv.append(str(value))
-        elif isinstance(value, bool):
+        if isinstance(value, bool):
             argv.append(flag(field) if value else flag(field).replace("--", "--no-", 1))
+        elif isinstance(value, tuple):
+            # An empty item stands for no items.
+            argv += [f"{flag(field)}={_item(item)}" for item in value or ("",)]
         else:
-            # No items at all are said by an empty one.
-            for item in (value or ("",)) if isinstance(value, tuple) else (value,):
-                argv += [flag(field), str(item)]
+            argv.append(f"{flag(field)}={value}")
     return argv
+
+
+def _item(item: object) -> str:
+    """An item as `_parse` reads it back: in a JSON list if it looks like one itself, or like the word that argparse
+    drops."""
+    return str(item) if _json_list(item) is None and item != "--" else json.dumps([item])
 
 
 def stop(prog: str, message: str) -> NoReturn:
@@ -205,26 +218,28 @@ def _help(field: dataclasses.Field[Any]) -> str:
 
 def _parse(source: str, raw: Any, hint: Any) -> Any:
     kind, is_tuple = _kind(hint)
-    if isinstance(hint, types.UnionType) and raw in (("None",) if kind is str else ("None", "auto", "-1")):
+    if isinstance(hint, types.UnionType) and str(raw) in (("None",) if kind is str else ("None", "auto", "-1")):
         return None
     if is_tuple:
-        items = _items(raw) if isinstance(raw, str) else raw
+        items = _items(raw) if isinstance(raw, str) else raw if isinstance(raw, Sequence) else (str(raw),)
         lists = ((item,) if (listed := _json_list(item)) is None else listed for item in items)
         return tuple(kind(item) for listed in lists for item in listed if item != "")
     if kind is bool:
-        if isinstance(raw, bool):
-            return raw
-        truth = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-        if str(raw).lower() not in truth:
-            raise ConfigError(f"{source} is {raw!r}: use true or false")
-        return truth[str(raw).lower()]
+        return parse_switch(source, raw)
     if kind is int and (size := re.fullmatch(r"([0-9]+)(\.[0-9]+)?([kKmMgG])", str(raw))):
         return _size(source, *size.groups())
     try:
-        return kind(raw)
+        return kind(str(raw))  # A number of TOML's is taken as it is written: 4.5 and true are no whole numbers.
     except ValueError:
         wanted = {"int": "a whole number", "float": "a number"}.get(kind.__name__, kind.__name__)
         raise ConfigError(f"{source} is {raw!r}: use {wanted}") from None
+
+
+def parse_switch(source: str, raw: Any) -> bool:
+    """Raises ConfigError."""
+    if str(raw).lower() not in TRUTH:
+        raise ConfigError(f"{source} is {raw!r}: use true or false")
+    return TRUTH[str(raw).lower()]
 
 
 def _size(source: str, whole: str, decimals: str | None, unit: str) -> int:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-_TRUTH = {"true": True, "false": False}
+# The values of switches, in small letters.
+TRUTH: Mapping[str, bool] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 # How alike an unknown flag and the one that is suggested for it are, as difflib counts it.
 _LIKENESS = 0.7
+# The attribute of a namespace that holds each StoreItems with the values of each time it was given, while parsing.
+_OCCURRENCES = "items of each flag"
 
 
 class OptionParser(argparse.ArgumentParser):
@@ -26,7 +30,8 @@ class OptionParser(argparse.ArgumentParser):
         namespace, unknown = self.parse_known_args(self._plain(words), namespace)
         if unknown:
             self.error(self._describe(unknown))
-        self._check_last_word(words, namespace)
+        for action, items in vars(namespace).pop(_OCCURRENCES, ()):
+            self._check_items(action, items, namespace)
         return namespace
 
     def error(self, message: str) -> NoReturn:
@@ -38,9 +43,9 @@ class OptionParser(argparse.ArgumentParser):
         plain: list[str] = []
         for word in words[:end]:
             last = plain[-1] if plain else ""
-            if word.lower() in _TRUTH and self._is_switch(last):
-                plain[-1] = self._switched(last, _TRUTH[word.lower()])
-            elif word.startswith("--"):
+            if word.lower() in TRUTH and self._is_switch(last):
+                plain[-1] = self._switched(last, TRUTH[word.lower()])
+            elif word.startswith("-"):
                 plain.append(self._flag(word))
             else:
                 plain.append(word)
@@ -48,29 +53,39 @@ class OptionParser(argparse.ArgumentParser):
 
     def _flag(self, word: str) -> str:
         name, equals, value = word.partition("=")
-        name = name.replace("_", "-")
-        if equals and self._is_switch(name) and value.lower() in _TRUTH:
-            return self._switched(name, _TRUTH[value.lower()])
+        if name.startswith("--"):
+            name = name.replace("_", "-")
+        head, dot, _ = name.partition(".")
+        if dot and isinstance(self._option_string_actions.get(head), StoreJson):
+            name = head
+        if equals and self._is_switch(name) and value.lower() in TRUTH:
+            return self._switched(name, TRUTH[value.lower()])
         return name + equals + value
 
-    def _check_last_word(self, words: list[str], namespace: argparse.Namespace) -> None:
-        """A flag of several values takes a word that follows it, even one that was meant to be the argument."""
-        for positional in (action for action in self._actions if not action.option_strings):
-            for action in self._actions:
-                items = getattr(namespace, action.dest, None)
-                if hasattr(namespace, positional.dest) or action.nargs != "+" or not isinstance(items, list):
-                    continue
-                if len(items) > 1 and words[-1] == items[-1] and _looks_like_a_path(items[-1]):
-                    self.error(
-                        f"{action.option_strings[-1]} takes every word up to the next flag, {items[-1]!r} too: give "
-                        f"the {positional.dest} before it, or with --{positional.dest}"
-                    )
+    def _check_items(self, action: StoreItems, items: Sequence[str], namespace: argparse.Namespace) -> None:
+        """Stops where a flag of several values has taken a word that may be meant as the argument without a flag.
+        `items`: what one occurrence of the flag took."""
+        flag = action.option_strings[-1]
+        positional = next((one.dest for one in self._actions if not one.option_strings), None)
+        is_missing = positional is not None and not hasattr(namespace, positional)
+        takes_it = is_missing and len(items) > 1 and _may_be_a_model(items[-1])
+        if action.is_secret and (takes_it or any(map(_looks_like_a_model, items[1:]))):
+            # A public name must not become a secret. The items are not printed, as others of them are secrets.
+            self.error(
+                f"{flag} takes every word up to the next flag, and one of them may be the model: give the model before "
+                f"{flag} or with --model, and each value a {flag} of its own"
+            )
+        if takes_it:
+            self.error(
+                f"{flag} takes every word up to the next flag, {items[-1]!r} too: give the {positional} before it, or "
+                f"with --{positional}; if {items[-1]!r} is no {positional}, give it a {flag} of its own"
+            )
 
     def _is_switch(self, flag: str) -> bool:
         return isinstance(self._option_string_actions.get(flag), argparse.BooleanOptionalAction)
 
     def _switched(self, flag: str, value: bool) -> str:
-        """The form of a switch that means it is `value`, or is not where the form says no itself."""
+        """The form that sets a switch as `flag value` does: `--no-x false` is `--x`."""
         is_negative = flag.startswith("--no-") and f"--{flag[5:]}" in self._option_string_actions[flag].option_strings
         if value:
             return flag
@@ -88,13 +103,52 @@ class OptionParser(argparse.ArgumentParser):
         return "; ".join(sentences) + ("" if sentences[-1].endswith("?") else f"; see {self.prog} --help")
 
 
-def _looks_like_a_path(word: str) -> bool:
-    """A file or directory that is there, or a name on a model hub."""
-    return os.path.exists(word) or (word.count("/") == 1 and "=" not in word and "://" not in word)
+def _looks_like_a_model(word: str) -> bool:
+    """Whether it is the path of something that exists, or has the form of a path or of a name on a model hub."""
+    if os.path.exists(word) or word.startswith(("/", "./", "../", "~")):
+        return True
+    return re.fullmatch(r"[\w.-]+/[\w.-]+", word) is not None
+
+
+def _may_be_a_model(word: str) -> bool:
+    """Like `_looks_like_a_model`, and for names without an organization: gpt2."""
+    return _looks_like_a_model(word) or (not word.isdigit() and re.fullmatch(r"[\w.-]+", word) is not None)
 
 
 def _is_hidden(action: argparse.Action) -> bool:
     return action.help == argparse.SUPPRESS
+
+
+class StoreItems(argparse.Action):
+    """A flag of one or more values, which may be repeated. `is_secret`: its values are never printed."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, *, is_secret: bool = False, **options: Any) -> None:
+        super().__init__(option_strings, dest, nargs="+", **options)
+        self.is_secret = is_secret
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, [*getattr(namespace, self.dest, ()), *values])
+        setattr(namespace, _OCCURRENCES, [*getattr(namespace, _OCCURRENCES, ()), (self, values)])
+
+
+class StoreJson(argparse.Action):
+    """A flag of a JSON object, whose keys may be given one by one: `--flag.key value`. Nothing reads the values, so
+    only the last is kept, without its key."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        setattr(namespace, self.dest, values)
 
 
 class StoreOnce(argparse.Action):

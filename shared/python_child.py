@@ -7,6 +7,7 @@ standard library's. Every child is started with `-P`, which leaves the current d
 from __future__ import annotations
 
 import os
+import site
 import sys
 import sysconfig
 from collections.abc import Mapping
@@ -52,5 +53,10 @@ def _is_on_path(directory: Path) -> bool:
 
 
 def _is_site_directory(path: Path) -> bool:
-    """Whether `path` is where this interpreter finds installed packages by itself."""
-    return str(path) in {os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib")}
+    """Whether `path` is where this interpreter finds installed packages by itself: its own directories, those of the
+    system in a virtual environment that shares them, and the user's. PYTHONPATH would put them before the standard
+    library, whose modules some packages there replace (`typing`, `dataclasses`)."""
+    directories = {sysconfig.get_path(name) for name in ("purelib", "platlib")} | set(site.getsitepackages())
+    if site.ENABLE_USER_SITE:
+        directories.add(site.getusersitepackages())
+    return str(path) in map(os.path.realpath, directories)

@@ -65,7 +65,7 @@ class GatewayConfig:
     log_format: str = option("text", "Form of log lines.", choices=("text", "json"))
 
     def __post_init__(self) -> None:
-        check_root_path(self.root_path)
+        self._check_root_path()
         if not self.router:
             raise ConfigError("--router names no router")
         if self.listen and not self.listen.startswith("unix:/"):
@@ -84,6 +84,20 @@ class GatewayConfig:
         for header in self.allowed_headers:
             if not _TOKEN.fullmatch(header):
                 raise ConfigError(f"--allowed-headers {header}: this is no header's name")
+
+    def _check_root_path(self) -> None:
+        if not self.root_path:
+            return
+        check_root_path(self.root_path)
+        # Imported here, as the descriptors of every service come with it.
+        from deploy.envoy.routes import path_below
+
+        taken = path_below(self.root_path)
+        if taken is not None:
+            raise ConfigError(
+                f"--root-path {self.root_path}: {taken} is a path of the server itself, which the prefix would hide; "
+                "use another prefix, such as /llm"
+            )
 
     @property
     def origins(self) -> tuple[str, ...]:

@@ -11,18 +11,10 @@ import jinja2
 
 from deploy.envoy.config import GatewayConfig, endpoint_kind, split_host_port
 from deploy.envoy.origins import origins
-from deploy.envoy.routes import API_PREFIXES, http_routes, service_names
+from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, http_routes, service_names
 
 HERE = Path(__file__).parent
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
-
-# Reached by gRPC clients through the same port, untouched.
-GRPC_PREFIXES = (
-    "/quire.inference.v1.InferenceService/",
-    "/inference.GRPCInferenceService/",
-    "/grpc.health.v1.Health/",
-    "/grpc.reflection.",
-)
 
 
 @dataclass(frozen=True, slots=True)

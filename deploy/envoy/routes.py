@@ -28,6 +28,14 @@ _SERVICES: tuple[tuple[Any, str], ...] = (
 # By how a path begins, whose shape errors have where no path of the above is meant; the first that fits.
 API_PREFIXES = (("/v1/messages", "anthropic"), ("/api/", "ollama"), ("/", "openai"))
 
+# Reached by gRPC clients through the same port, untouched.
+GRPC_PREFIXES = (
+    "/quire.inference.v1.InferenceService/",
+    "/inference.GRPCInferenceService/",
+    "/grpc.health.v1.Health/",
+    "/grpc.reflection.",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
@@ -127,6 +135,15 @@ def http_routes() -> tuple[HttpRoute, ...]:
         for (form, path, api), verbs in methods.items()
     )
     return tuple(sorted(routes, key=lambda route: (route.is_named, -len(route.path))))
+
+
+def path_below(prefix: str) -> str | None:
+    """A path that is served and that requests for `prefix` and below it may mean; None if there is none."""
+    for route in http_routes():
+        if f"{route.path}/".startswith(f"{prefix}/") or (route.is_named and prefix.startswith(route.path)):
+            return route.path
+    grpc = (path for path in GRPC_PREFIXES if path.startswith(f"{prefix}/") or f"{prefix}/".startswith(path))
+    return next(grpc, None)
 
 
 def _matcher(form: str, path: str) -> dict[str, Any]:

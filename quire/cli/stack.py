@@ -79,22 +79,24 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
             problems.append(str(error))
     try:
         model = configs["worker"].model if "worker" in configs else str(flags.get("model", ""))
-        given = {name.replace("-", "_"): value for name, value in file.items()} | dict(flags)
-        notes = vllm_options.check(given, model)
+        notes = vllm_options.check(flags, environment, file, model)
     except ConfigError as error:
         problems.append(str(error))
     if problems:
-        # Parts share options, and what is wrong with them.
+        # Several parts have the same option and report the same problem: each is told once.
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     worker, scheduler = configs["worker"], configs["scheduler"]
     if scheduler.preemption_mode == "swap" and (
         worker.swap_space == 0 or (worker.swap_space, worker.device) == (None, "cpu")
     ):
         raise ConfigError("--preemption-mode is swap, but there is no swap space; set --swap-space, or use auto")
-    if not scheduler.enable_chunked_prefill and scheduler.max_num_batched_tokens is None:
-        # As in vLLM, a step holds the longest prompt unless its size is given.
-        tokens = max(worker.max_num_batched_tokens, worker.max_model_len or 0)
-        configs["worker"] = dataclasses.replace(worker, max_num_batched_tokens=tokens)
+    step, longest = scheduler.max_num_batched_tokens, worker.max_model_len
+    if not scheduler.enable_chunked_prefill and step is not None and longest is not None and longest > step:
+        # The scheduler would find out after the worker has loaded the model.
+        raise ConfigError(
+            f"--no-enable-chunked-prefill computes each prompt in one step, but --max-model-len is {longest} and "
+            f"--max-num-batched-tokens {step}; raise --max-num-batched-tokens or lower --max-model-len"
+        )
     if configs["router"].api_key and configs["gateway"].allowed_origins is None:
         # A page has to bring a key like everyone else.
         configs["gateway"] = dataclasses.replace(configs["gateway"], allowed_origins=(ANY,))

@@ -9,15 +9,19 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-# In place of values: all of them; the model itself.
-ANY = "any value"
+from shared.option_parser import StoreItems, StoreJson
+
+# In place of values: the model itself; a flag without a value.
 MODEL = "the model"
+NO_VALUE = "no value"
 
 
 class Form(Enum):
     SWITCH = "switch"
     VALUE = "value"
     VALUES = "values"
+    JSON = "JSON"
+    OPTIONAL = "a value or none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +47,17 @@ class VllmOption:
         if self.form is Form.SWITCH:
             parser.add_argument(*flags, action=argparse.BooleanOptionalAction, **options)
         elif self.form is Form.VALUES:
-            parser.add_argument(*flags, action="extend", nargs="+", **options)
+            parser.add_argument(*flags, action=StoreItems, **options)
+        elif self.form is Form.JSON:
+            parser.add_argument(*flags, action=StoreJson, **options)
+        elif self.form is Form.OPTIONAL:
+            parser.add_argument(*flags, nargs="?", const=NO_VALUE, **options)
         else:
             parser.add_argument(*flags, **options)
 
     def accepts(self, value: object, model: str) -> bool:
-        if ANY in self.accepted or (MODEL in self.accepted and _is_same(str(value), model)):
+        if MODEL in self.accepted and _is_same(str(value), model):
             return True
-        if self.form is Form.SWITCH:
-            value = str(value).lower() == "true"
         return any(type(one) is type(value) and one == value for one in self.accepted) or str(value) in self.accepted
 
 
@@ -70,3 +76,11 @@ def value(name: str, *accepted: str, refusal: str = "", note: str = "", short: s
 
 def values(name: str, *, refusal: str = "", note: str = "") -> VllmOption:
     return VllmOption(name, Form.VALUES, (), refusal, note)
+
+
+def json(name: str, *, refusal: str = "", note: str = "", short: str | None = None) -> VllmOption:
+    return VllmOption(name, Form.JSON, (), refusal, note, short)
+
+
+def optional(name: str, *accepted: str, refusal: str = "", note: str = "") -> VllmOption:
+    return VllmOption(name, Form.OPTIONAL, accepted, refusal, note)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from quire.cli.vllm_option import ANY, MODEL, VllmOption, switch, value, values
-from shared.config import ConfigError
+from quire.cli.vllm_option import MODEL, NO_VALUE, Form, VllmOption, json, optional, switch, value, values
+from shared.config import ConfigError, find, parse_switch
 
 _NO_SPECULATION = "speculative decoding is not built yet"
 _NO_LORA = "LoRA adapters are not built yet"
@@ -16,6 +16,9 @@ _TLS = "Quire speaks no TLS; put a reverse proxy that does in front of it"
 _CONFIG_JSON = "write it into the model's config.json"
 _IN_REQUESTS = "send it in requests"
 _ONE_GPU = "a model runs on one device, so there is nothing to distribute"
+
+_PARTIAL_PREFILLS = "use --target-tbt-ms to bound the part of each step that prompts take"
+_MORE_PARTS = "start more workers and schedulers: quire worker, quire scheduler (docs/architecture.md)"
 
 OPTIONS: Mapping[str, VllmOption] = {
     option.key: option
@@ -29,49 +32,53 @@ OPTIONS: Mapping[str, VllmOption] = {
         switch("skip-tokenizer-init", False, refusal="the router always needs the tokenizer; leave it out"),
         value("config-format", "auto", "hf", refusal="Quire reads models in Hugging Face format and GGUF files"),
         value("hf-config-path", MODEL, refusal="Quire reads config.json in the model's directory"),
-        value("hf-overrides", refusal=_CONFIG_JSON),
-        value("rope-scaling", refusal=_CONFIG_JSON),
+        json("hf-overrides", refusal=_CONFIG_JSON),
+        json("rope-scaling", refusal=_CONFIG_JSON),
         value("rope-theta", refusal=_CONFIG_JSON),
-        value("hf-token", refusal="a key does not belong on a command line; set HF_TOKEN"),
+        optional("hf-token", NO_VALUE, refusal="a key does not belong on a command line; set HF_TOKEN"),
         value("model-impl", "auto", refusal="Quire has one implementation of each model; leave it out"),
-        value("model-loader-extra-config", refusal="loading has no further options; leave it out"),
+        json("model-loader-extra-config", refusal="loading has no further options; leave it out"),
         values("ignore-patterns", refusal="Quire downloads safetensors and configuration files only; leave it out"),
         value("max-parallel-loading-workers", note="one process loads the weights"),
         value("task", "auto", "generate", "embed", "embedding", "score",
               refusal="Quire generates, embeds and scores: use generate, embed or score, or leave it out"),
         value("runner", "auto", "generate", "pooling", refusal="use auto, generate or pooling, or leave it out"),
         value("convert", "auto", "none", "embed", refusal="Quire converts models to embed only"),
-        value("override-generation-config", refusal="change the model's generation_config.json"),
-        value("override-pooler-config", refusal="use --pooling-type"),
-        value("pooler-config", refusal="use --pooling-type"),
+        json("override-generation-config", refusal="change the model's generation_config.json"),
+        json("override-pooler-config", refusal="use --pooling-type"),
+        json("pooler-config", refusal="use --pooling-type"),
         switch("calculate-kv-scales", False, refusal="the scales are the checkpoint's own; leave it out"),
         # Chat and tools.
         value("chat-template-content-format", "auto", refusal="Quire finds it out from the template; leave it out"),
         switch("trust-request-chat-template", True,
                refusal="requests may always bring a chat template; it is rendered in a process with limits"),
-        value("default-chat-template-kwargs", refusal=f"{_IN_REQUESTS} as chat_template_kwargs"),
+        json("default-chat-template-kwargs", refusal=f"{_IN_REQUESTS} as chat_template_kwargs"),
         value("response-role", "assistant", refusal="the role of answers is assistant"),
         switch("enable-auto-tool-choice", True, refusal="--tool-call-parser none leaves tool calls in the text"),
         switch("enable-reasoning", True, refusal="--reasoning-parser none leaves reasoning in the text"),
         value("tool-parser-plugin", refusal=f"{_NO_CODE}; use one of --tool-call-parser"),
         value("reasoning-parser-plugin", refusal=f"{_NO_CODE}; use one of --reasoning-parser"),
+        json("reasoning-config", refusal="use --reasoning-parser"),
         value("tool-server", refusal="the client runs the tools"),
         value("guided-decoding-backend", "auto", "guidance", note="llguidance enforces every structure"),
-        value("structured-outputs-config", note="llguidance enforces every structure"),
+        json("structured-outputs-config", note="llguidance enforces every structure"),
         values("logits-processors", refusal=_NO_CODE),
         value("logits-processor-pattern", refusal=_NO_CODE),
         value("max-logprobs", "20", refusal="requests get up to 20 log probabilities per token"),
+        value("logprobs-mode", "raw_logprobs", refusal="log probabilities are those of the model's raw distribution"),
         switch("return-tokens-as-token-ids", False, refusal=f"{_IN_REQUESTS} as return_tokens_as_token_ids"),
         switch("enable-prompt-tokens-details", True, refusal="usage always has prompt_tokens_details"),
+        switch("enable-tokenizer-info-endpoint", True, refusal="/tokenizer_info is always served"),
         switch("enable-force-include-usage", False, refusal=f"{_IN_REQUESTS} as stream_options.include_usage"),
         value("seed", note="each request without a seed of its own draws one; send seed in requests to repeat answers"),
-        # What is not text.
+        # Inputs other than text.
+        switch("enable-prompt-embeds", False, refusal="prompts are text or token ids"),
         values("limit-mm-per-prompt", refusal=_TEXT_ONLY),
-        value("mm-processor-kwargs", refusal=_TEXT_ONLY),
+        json("mm-processor-kwargs", refusal=_TEXT_ONLY),
         value("allowed-local-media-path", refusal=_TEXT_ONLY),
         switch("disable-mm-preprocessor-cache", False, refusal=_TEXT_ONLY),
         # Speculation and adapters, beside the options that Quire parses.
-        value("speculative-config", refusal=_NO_SPECULATION, short="-sc"),
+        json("speculative-config", refusal=_NO_SPECULATION, short="-sc"),
         value("speculative-max-model-len", refusal=_NO_SPECULATION),
         value("speculative-model-quantization", refusal=_NO_SPECULATION),
         value("speculative-disable-by-batch-size", refusal=_NO_SPECULATION),
@@ -84,8 +91,13 @@ OPTIONS: Mapping[str, VllmOption] = {
         switch("fully-sharded-loras", False, refusal=_NO_LORA),
         switch("enable-prompt-adapter", False, refusal="prompt adapters are not built"),
         # Several devices and processes.
-        value("data-parallel-size", "1", short="-dp",
-              refusal="start more workers and schedulers: quire worker, quire scheduler (docs/architecture.md)"),
+        value("data-parallel-size", "1", short="-dp", refusal=_MORE_PARTS),
+        value("data-parallel-size-local", "1", short="-dpl", refusal=_MORE_PARTS),
+        value("data-parallel-rank", "0", short="-dpn", refusal=_MORE_PARTS),
+        value("data-parallel-start-rank", "0", short="-dpr", refusal=_MORE_PARTS),
+        value("data-parallel-address", short="-dpa", refusal=_MORE_PARTS),
+        value("data-parallel-rpc-port", short="-dpp", refusal=_MORE_PARTS),
+        value("data-parallel-backend", short="-dpb", note=_ONE_GPU),
         value("api-server-count", "1", refusal="start more routers: quire router (docs/architecture.md)"),
         switch("enable-expert-parallel", False, refusal="mixtures of experts are not built yet"),
         value("distributed-executor-backend", note=_ONE_GPU),
@@ -96,20 +108,21 @@ OPTIONS: Mapping[str, VllmOption] = {
         switch("use-v2-block-manager", True, refusal="Quire has one block manager; leave it out"),
         switch("disable-async-output-proc", note="the router turns tokens into text, outside of the steps"),
         switch("multi-step-stream-outputs", True, refusal="tokens are streamed as they come"),
-        value("max-num-partial-prefills", refusal="use --target-tbt-ms to bound what prompts take of each step"),
-        value("max-long-partial-prefills", refusal="use --target-tbt-ms to bound what prompts take of each step"),
-        value("long-prefill-token-threshold", refusal="use --target-tbt-ms to bound what prompts take of each step"),
+        value("max-num-partial-prefills", "1", refusal=_PARTIAL_PREFILLS),
+        value("max-long-partial-prefills", "1", refusal=_PARTIAL_PREFILLS),
+        value("long-prefill-token-threshold", "0", refusal=_PARTIAL_PREFILLS),
         value("scheduler-delay-factor", "0", "0.0", refusal="prompts do not wait for others; leave it out"),
         value("stream-interval", "1", refusal="tokens are streamed as they come"),
+        switch("disable-hybrid-kv-cache-manager", note="Quire has one KV cache manager"),
         value("prefix-caching-hash-algo", note="the tokens themselves are compared when a prefix is found"),
         value("cpu-offload-gb", "0", "0.0", refusal="weights stay on the device; use --quantization"),
         value("kv-offloading-size", refusal="use --swap-space"),
         value("kv-offloading-backend", refusal="use --swap-space"),
-        value("kv-transfer-config", refusal="moving KV blocks between workers is not built yet"),
+        json("kv-transfer-config", refusal="moving KV blocks between workers is not built yet"),
         value("max-seq-len-to-capture", note="CUDA graphs serve sequences of every length"),
         values("cudagraph-capture-sizes", note="CUDA graphs are recorded for up to --max-num-seqs sequences"),
-        value("compilation-config", note="kernels are compiled ahead; --enforce-eager goes without CUDA graphs",
-              short="-cc"),
+        json("compilation-config", note="kernels are compiled ahead; --enforce-eager goes without CUDA graphs",
+             short="-cc"),
         value("optimization-level", note="kernels are compiled ahead; --enforce-eager goes without CUDA graphs",
               short="-O"),
         value("attention-backend", note="Quire has one attention kernel for each device"),
@@ -129,7 +142,8 @@ OPTIONS: Mapping[str, VllmOption] = {
         switch("disable-log-requests", True, refusal="use --access-log - for a line of JSON per request"),
         switch("enable-log-requests", False, refusal="use --access-log - for a line of JSON per request"),
         switch("enable-log-outputs", False, refusal="prompts and answers are never logged"),
-        value("max-log-len", ANY),
+        switch("enable-log-deltas", note="answers are never logged"),
+        value("max-log-len", note="prompts and answers are never logged"),
         switch("disable-log-stats", True, refusal="statistics are not logged; read them at /metrics"),
         value("uvicorn-log-level", note="Envoy serves HTTP; use --log-level"),
         switch("disable-uvicorn-access-log", True, refusal="use --access-log - for a line of JSON per request"),
@@ -141,19 +155,26 @@ OPTIONS: Mapping[str, VllmOption] = {
 }  # fmt: skip
 
 
-def check(flags: Mapping[str, Any], model: str) -> tuple[str, ...]:
-    """A sentence for each of vLLM's options among `flags` that is accepted and changes nothing. Raises ConfigError for
-    those that would change something."""
+def check(
+    flags: Mapping[str, Any], environment: Mapping[str, str], file: Mapping[str, Any], model: str
+) -> tuple[str, ...]:
+    """A sentence for each of vLLM's options that is accepted and changes nothing. Raises ConfigError for those that
+    would change something. The arguments are those of shared.config.build."""
     refused: list[str] = []
     notes: list[str] = []
-    for key, given in flags.items():
-        option = OPTIONS.get(key)
-        if option is None or option.accepts(given, model):
+    for option in OPTIONS.values():
+        found = find(option.key, flags, environment, file)
+        if found is None:
+            continue
+        source, given = found
+        if option.form is Form.SWITCH:
+            given = parse_switch(source, given)
+        if option.accepts(given, model):
             continue
         if option.refusal:
-            refused.append(f"--{option.name} cannot be used: {option.refusal}")
+            refused.append(f"{source} cannot be used: {option.refusal}")
         else:
-            notes.append(f"--{option.name} changes nothing: {option.note}")
+            notes.append(f"{source} changes nothing: {option.note}")
     if refused:
         raise ConfigError("\n".join(refused))
     return tuple(notes)

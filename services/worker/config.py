@@ -73,7 +73,15 @@ class WorkerConfig:
         "but at most a quarter of the available memory, and 0 on a CPU.", minimum=0,
     )  # fmt: skip
     max_num_seqs: int = option(256, "Sequences per step, at most.", minimum=1)
-    max_num_batched_tokens: int = option(2048, "Tokens per step, at most.", minimum=1)
+    max_num_batched_tokens: int | None = option(
+        None, "Tokens per step, at most. If left out, 2048; with --no-enable-chunked-prefill as many as the longest "
+        "sequence may have, if that is more.", minimum=1,
+    )  # fmt: skip
+    enable_chunked_prefill: bool = option(
+        True,
+        "Compute prompts in chunks beside decodes. Without it, each prompt is computed in one step: a step must hold "
+        "the longest, and --target-tbt-ms does not count.",
+    )
     enforce_eager: bool = option(
         False, "On a GPU, launch the kernels of every step one by one: no CUDA graphs of decode steps."
     )

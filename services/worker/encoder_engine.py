@@ -20,6 +20,7 @@ from services.worker.models.encoder_weights import open_encoder_weights
 from services.worker.ops.interface import Ops
 from services.worker.pooling.config import PoolingConfig
 from services.worker.progress import Progress
+from services.worker.step_size import resolve_step_tokens
 
 
 def load_encoder(
@@ -35,7 +36,7 @@ def load_encoder(
         num_blocks=config.max_num_seqs,
         block_size=max_model_len,
         max_num_seqs=config.max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_num_batched_tokens=_step_tokens(config, model),
         max_model_len=max_model_len,
         vocab_size=model.vocab_size,
     )
@@ -46,15 +47,20 @@ def load_encoder(
 def resolve_max_model_len(config: WorkerConfig, model: EncoderConfig) -> int:
     """Tokens of the longest sequence: as configured, or what the model and one step take. Raises ModelError when more
     is configured than either does."""
+    step_tokens = _step_tokens(config, model)
     if config.max_model_len is None:
-        return min(model.max_model_len, config.max_num_batched_tokens)
+        return min(model.max_model_len, step_tokens)
     if config.max_model_len > model.max_model_len:
         raise ModelError(
             f"--max-model-len is {config.max_model_len}; the model takes at most {model.max_model_len} tokens"
         )
-    if config.max_model_len > config.max_num_batched_tokens:
+    if config.max_model_len > step_tokens:
         raise ModelError(
             f"--max-model-len is {config.max_model_len}, but an encoder takes a sequence in one step, and a step "
-            f"{config.max_num_batched_tokens} tokens; raise --max-num-batched-tokens"
+            f"{step_tokens} tokens; raise --max-num-batched-tokens"
         )
     return config.max_model_len
+
+
+def _step_tokens(config: WorkerConfig, model: EncoderConfig) -> int:
+    return resolve_step_tokens(config, min(config.max_model_len or model.max_model_len, model.max_model_len))

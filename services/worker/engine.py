@@ -42,6 +42,7 @@ from services.worker.quantization.at_load import resolve_quantization
 from services.worker.sampling.grammars import Grammars
 from services.worker.served_model import ServedModel
 from services.worker.speed import Speed, measure_steps, measure_swap
+from services.worker.step_size import resolve_step_tokens
 from services.worker.threads import physical_cores
 from services.worker.warm_up import warm_up
 
@@ -118,13 +119,14 @@ def _load_decoder(
     source = open_weights(path, model, ops, config.load_format, at_load, progress)
     with torch.inference_mode(), out_of_memory_explained("the weights", device, "quantize them with --quantization"):
         decoder = Decoder(model, ops, source, _longest(config, model))
+    step_tokens = resolve_step_tokens(config, _longest(config, model))
     shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, config.block_size, dtype, kv_dtype)
     with out_of_memory_explained("attention", device):
         try:
-            ops.prepare_attention(shape, config.max_num_seqs, config.max_num_batched_tokens)
+            ops.prepare_attention(shape, config.max_num_seqs, step_tokens)
         except ValueError as error:
             raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
-    builder = _RunnerBuilder(config, model, decoder, ops, kv_dtype, scales, grammars, pooling)
+    builder = _RunnerBuilder(config, step_tokens, model, decoder, ops, kv_dtype, scales, grammars, pooling)
     measured = None
     if device.type == "cuda":
         measured = _measure_memory(builder, device, report)
@@ -190,6 +192,7 @@ class _RunnerBuilder:
     """Runners over one decoder's weights and pages of their own."""
 
     config: WorkerConfig
+    step_tokens: int
     model: ModelConfig
     decoder: Decoder
     ops: Ops
@@ -204,7 +207,7 @@ class _RunnerBuilder:
             num_blocks,
             config.block_size,
             config.max_num_seqs,
-            config.max_num_batched_tokens,
+            self.step_tokens,
             max_model_len,
             model.vocab_size,
             num_host_blocks,
@@ -257,5 +260,5 @@ def _graphs(config: WorkerConfig, ops: Ops) -> bool:
 
 
 def _longest(config: WorkerConfig, model: ModelConfig) -> int:
-    """Positions that RoPE tables are made for, before the KV cache has its say."""
+    """Tokens of the longest sequence, unless the KV cache holds fewer."""
     return min(config.max_model_len or model.max_model_len, model.max_model_len)

@@ -30,7 +30,8 @@ def warn_of_options(config: WorkerConfig, device_type: str, status: StatusReport
 
 
 def tell_blocks(limits: Limits, device_type: str, status: StatusReporter) -> None:
-    """The line that vLLM prints for a GPU. On a CPU, what it calls CPU blocks is the KV cache itself."""
+    """Prints vLLM's line about memory: for a GPU the blocks of its KV cache and of the swap space in host memory. On a
+    CPU the KV cache itself is in host memory, so the line calls its blocks CPU blocks."""
     names = ("GPU", "CPU") if device_type == "cuda" else ("CPU", "swap")
     text = f"# {names[0]} blocks: {limits.num_blocks}, # {names[1]} blocks: {limits.num_host_blocks}"
     logger.info("%s", text)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.envoy.config import GatewayConfig
 from services.router.openapi.document import document
 from services.router.openapi.paths import OPERATIONS
 from shared.config import ConfigError
@@ -15,8 +16,10 @@ from shared.root_path import check_root_path
 from tests.integration.gateway.client import call
 from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter
+from tests.integration.gateway.test_paths import PATHS
 
 CHAT = "/v1/chat/completions"
+HERE, ELSEWHERE = "http://localhost:3000", "https://chat.example"
 
 
 @pytest.fixture
@@ -52,6 +55,29 @@ async def test_errors_below_the_prefix_have_each_api_s_shape(prefixed: Gateway, 
     assert (reply.status, json.loads(reply.body)["type"]) == (404, "error")
 
 
+async def test_pages_are_told_below_the_prefix_what_they_may_do(prefixed: Gateway, router: FakeRouter) -> None:
+    asked = {"access-control-request-method": "POST", "access-control-request-headers": "authorization"}
+    for path in (CHAT, f"/llm/a.b{CHAT}"):
+        preflight = await call(prefixed.address, "OPTIONS", path, headers={"origin": HERE, **asked})
+        assert (preflight.status, preflight.headers["access-control-allow-origin"]) == (200, HERE), path
+        reply = await call(prefixed.address, "POST", path, b"{}", {"origin": HERE})
+        assert (reply.status, reply.headers["access-control-allow-origin"]) == (200, HERE), path
+    router.reset()
+    for path in (CHAT, f"/llm/a.b{CHAT}"):
+        preflight = await call(prefixed.address, "OPTIONS", path, headers={"origin": ELSEWHERE, **asked})
+        assert (preflight.status, "access-control-allow-origin" in preflight.headers) == (403, False), path
+        reply = await call(prefixed.address, "POST", path, b"{}", {"origin": ELSEWHERE})
+        assert (reply.status, reply.error["code"]) == (403, "origin_not_allowed"), path
+    reply = await call(prefixed.address, "POST", "/llm/a.b/v1/messages", b"{}", {"origin": ELSEWHERE})
+    assert (reply.status, json.loads(reply.body)["type"]) == (403, "error")
+    assert router.calls == 0
+
+
+async def test_a_key_reaches_the_router_below_the_prefix(prefixed: Gateway, router: FakeRouter) -> None:
+    reply = await call(prefixed.address, "POST", f"/llm/a.b{CHAT}", b"{}", {"authorization": "Bearer k1"})
+    assert (reply.status, router.metadata["authorization"]) == (200, "Bearer k1")
+
+
 def test_the_document_names_the_prefix() -> None:
     assert document(OPERATIONS, "1", "/llm")["servers"] == [{"url": "/llm"}]
     assert "servers" not in document(OPERATIONS, "1")
@@ -66,3 +92,23 @@ def test_what_is_no_prefix_stops_the_start(path: str) -> None:
 def test_prefixes_may_be_deep_or_missing() -> None:
     for path in ("", "/a", "/a/b-c/d_e.f~"):
         check_root_path(path)
+        GatewayConfig(root_path=path)
+    for path in ("/v1x", "/api/llm", "/v1/llm"):
+        GatewayConfig(root_path=path)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_prefix_that_would_hide_a_served_path_stops_the_start(path: str) -> None:
+    """Every beginning of every served path."""
+    segments = path.split("/")[1:]
+    for end in range(1, len(segments) + 1):
+        prefix = "/" + "/".join(segments[:end])
+        if prefix != "/":
+            with pytest.raises(ConfigError, match=rf"^--root-path {prefix}: /\S+ is a path of the server itself"):
+                GatewayConfig(root_path=prefix)
+
+
+@pytest.mark.parametrize("service", ["quire.inference.v1.InferenceService", "grpc.reflection.v1.ServerReflection"])
+def test_a_prefix_that_would_hide_a_grpc_service_stops_the_start(service: str) -> None:
+    with pytest.raises(ConfigError, match="is a path of the server itself"):
+        GatewayConfig(root_path=f"/{service}")

@@ -16,13 +16,26 @@ from quire.cli import serve
 from quire.cli.calibrate import CalibrateConfig
 from quire.cli.estimate import EstimateConfig
 from quire.cli.stack import Stack, build_stack
-from quire.cli.vllm_option import ANY, Form, VllmOption
+from quire.cli.vllm_option import Form, VllmOption
 from quire.cli.vllm_options import OPTIONS
 from services.worker.config import WorkerConfig
 from shared.config import ConfigError, resolve
 
 PAGE = Path(__file__).parents[3] / "docs/coming-from-vllm.md"
 ACCEPTED = "accepted"
+
+SWALLOWED_BY_KEYS = (
+    "quire serve: --api-key takes every word up to the next flag, and one of them may be the model: give the model "
+    "before --api-key or with --model, and each value a --api-key of its own"
+)
+
+
+def swallowed(flag: str, word: str) -> str:
+    return (
+        f"quire serve: {flag} takes every word up to the next flag, {word!r} too: give the model before it, or with "
+        f"--model; if {word!r} is no model, give it a {flag} of its own"
+    )
+
 
 # The words after `quire serve`, and what is said of them: "accepted", or the whole of the notes or errors.
 LINES = {
@@ -39,6 +52,11 @@ LINES = {
     "--model Qwen/Qwen3-8B --enable-prefix-caching --enable-chunked-prefill --max-num-batched-tokens 2048": ACCEPTED,
     "Qwen/Qwen3-8B --enable-chunked-prefill false --max_model_len 4k": ACCEPTED,
     "Qwen/Qwen3-8B --no-enable-chunked-prefill --enable-prefix-caching=True --max-model-len 4K": ACCEPTED,
+    "Qwen/Qwen3-8B --no-enable-chunked-prefill": ACCEPTED,
+    "Qwen/Qwen3-8B --no-enable-chunked-prefill --max-model-len 4096 --max-num-batched-tokens 2048": (
+        "--no-enable-chunked-prefill computes each prompt in one step, but --max-model-len is 4096 and "
+        "--max-num-batched-tokens 2048; raise --max-num-batched-tokens or lower --max-model-len"
+    ),
     "Qwen/Qwen3-8B --enable-lora --lora-modules a=/x b=/y c=/z --max-loras 3 --max-lora-rank 64": "--enable-lora, "
     "--lora-modules, --max-loras and --max-lora-rank are not built yet; leave them out",
     "Qwen/Qwen3-8B --speculative-model X --num-speculative-tokens 5 --speculative-draft-tensor-parallel-size 1": (
@@ -47,8 +65,16 @@ LINES = {
     ),
     "Qwen/Qwen3-8B --served-model-name a b": ACCEPTED,
     "--served-model-name a b --model Qwen/Qwen3-8B": ACCEPTED,
-    "--served-model-name a b Qwen/Qwen3-8B": "quire serve: --served-model-name takes every word up to the next flag, "
-    "'Qwen/Qwen3-8B' too: give the model before it, or with --model",
+    "--served-model-name a b Qwen/Qwen3-8B": swallowed("--served-model-name", "Qwen/Qwen3-8B"),
+    "--served-model-name a Qwen/Qwen3-8B --port 8000": swallowed("--served-model-name", "Qwen/Qwen3-8B"),
+    "--served-model-name a gpt2": swallowed("--served-model-name", "gpt2"),
+    "--served-model-name a --served-model-name b": ACCEPTED,
+    "--host 0.0.0.0 --api-key k Qwen/Qwen3-8B --max-model-len 4096": SWALLOWED_BY_KEYS,
+    "--api-key k gpt2 --port 8000": SWALLOWED_BY_KEYS,
+    "--host 0.0.0.0 --api-key k1/k2": ACCEPTED,
+    "--model Qwen/Qwen3-8B --api-key k Qwen/Qwen3-8B --port 8000": SWALLOWED_BY_KEYS,
+    "--allowed-origins https://a.example https://b.example --api-key k1 --api-key k2": ACCEPTED,
+    "--cudagraph-capture-sizes 1 2 Qwen/Qwen3-8B --port 8000": swallowed("--cudagraph-capture-sizes", "Qwen/Qwen3-8B"),
     "--model Qwen/Qwen3-8B --num-scheduler-steps 1": ACCEPTED,
     "--model Qwen/Qwen3-8B --num-scheduler-steps 8": "--num-scheduler-steps is 8: use 1; instead of planning several "
     "steps at once, the scheduler keeps several plans in flight (--run-ahead)",
@@ -57,15 +83,16 @@ LINES = {
     "--model Qwen/Qwen3-8B --trust-remote-code": "--trust-remote-code cannot be used: Quire runs no code that comes "
     "with a model or from elsewhere; leave it out",
     "--model Qwen/Qwen3-8B --disable-log-requests": ACCEPTED,
-    "Qwen/Qwen3-8B --no-enable-log-requests --disable-log-stats --max-log-len 100": ACCEPTED,
+    "Qwen/Qwen3-8B --no-enable-log-requests --disable-log-stats --max-log-len 100": "--max-log-len changes nothing: "
+    "prompts and answers are never logged",
     "Qwen/Qwen3-8B --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3": ACCEPTED,
     "Qwen/Qwen3-8B --generation-config vllm --chat-template ./template.jinja --download-dir /models": ACCEPTED,
     "Qwen/Qwen3-8B --kv-cache-dtype fp8_e4m3 --seed 42": "--seed changes nothing: each request without a seed of its "
     "own draws one; send seed in requests to repeat answers",
     "Qwen/Qwen3-8B --disable-frontend-multiprocessing --uvicorn-log-level warning -O3": (
         "--disable-frontend-multiprocessing changes nothing: gateway, router, scheduler and worker are always "
-        "processes; --uvicorn-log-level changes nothing: Envoy serves HTTP; use --log-level; --optimization-level "
-        "changes nothing: kernels are compiled ahead; --enforce-eager goes without CUDA graphs"
+        "processes; --optimization-level changes nothing: kernels are compiled ahead; --enforce-eager goes without "
+        "CUDA graphs; --uvicorn-log-level changes nothing: Envoy serves HTTP; use --log-level"
     ),
     "Qwen/Qwen2-VL-7B --limit-mm-per-prompt image=4 --ssl-keyfile k.pem -tp 2": (
         "--tensor-parallel-size is not built yet; leave it out; --limit-mm-per-prompt cannot be used: Quire serves "
@@ -75,6 +102,19 @@ LINES = {
     "Qwen/Qwen3-8B --device cuda --load-format safetensors --revision main --gpu-memory-utilization 0.98": ACCEPTED,
     "Qwen/Qwen3-8B --preemption-mode swap --swap-space 0": "--preemption-mode is swap, but there is no swap space; set "
     "--swap-space, or use auto",
+    "Qwen/Qwen3-8B --enable-prefix-caching 0 --enforce_eager yes --enable-chunked-prefill=1": ACCEPTED,
+    "Qwen/Qwen3-8B --compilation-config.mode 3 --structured-outputs-config.backend=xgrammar -cc.cudagraph_mode=NONE": (
+        "--structured-outputs-config changes nothing: llguidance enforces every structure; --compilation-config "
+        "changes nothing: kernels are compiled ahead; --enforce-eager goes without CUDA graphs"
+    ),
+    "Qwen/Qwen3-8B --speculative-config.method ngram": "--speculative-config cannot be used: speculative decoding is "
+    "not built yet",
+    "Qwen/Qwen3-8B --hf-token --enable-tokenizer-info-endpoint --logprobs-mode raw_logprobs": ACCEPTED,
+    "Qwen/Qwen3-8B --hf-token secret": "--hf-token cannot be used: a key does not belong on a command line; set "
+    "HF_TOKEN",
+    "Qwen/Qwen3-8B --max-num-partial-prefills 1 --max-long-partial-prefills 1 --long-prefill-token-threshold 0": (
+        ACCEPTED
+    ),
     "Qwen/Qwen3-8B --max-seq-len 4096": "quire serve: there is no option --max-seq-len; did you mean --max-model-len?",
     "Qwen/Qwen3-8B --quantization bitsandbytes": "--quantization is 'bitsandbytes': use one of fp8, int8, "
     "int8-weight-only, awq, gptq, compressed-tensors, gguf",
@@ -131,9 +171,32 @@ def test_chunked_prefill_can_be_switched_off_in_every_form() -> None:
     for form in ("--no-enable-chunked-prefill", "--enable-chunked-prefill false", "--enable_chunked_prefill=False"):
         stack = parse(f"m {form} --max-model-len 4096")
         assert stack.configs["scheduler"].enable_chunked_prefill is False
-        assert stack.configs["worker"].max_num_batched_tokens == 4096  # A step holds the longest prompt.
+        assert stack.configs["worker"].enable_chunked_prefill is False
     for form in ("", "--enable-chunked-prefill", "--enable-chunked-prefill true", "--no-enable-chunked-prefill false"):
         assert parse(f"m {form}").configs["scheduler"].enable_chunked_prefill is True
+
+
+def test_options_of_vllms_are_found_in_the_environment_and_the_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_SEED", "1")
+    assert build_stack({}, {}).notes[0].startswith("QUIRE_SEED changes nothing: ")
+    assert build_stack({"seed": "2"}, {"seed": 3}).notes[0].startswith("--seed changes nothing: ")
+
+    monkeypatch.setenv("QUIRE_TRUST_REMOTE_CODE", "no")
+    build_stack({}, {})
+    monkeypatch.setenv("QUIRE_TRUST_REMOTE_CODE", "1")
+    with pytest.raises(ConfigError, match=r"^QUIRE_TRUST_REMOTE_CODE cannot be used: "):
+        build_stack({}, {})
+    monkeypatch.setenv("QUIRE_TRUST_REMOTE_CODE", "perhaps")
+    with pytest.raises(ConfigError, match="QUIRE_TRUST_REMOTE_CODE is 'perhaps': use true or false"):
+        build_stack({}, {})
+    monkeypatch.delenv("QUIRE_TRUST_REMOTE_CODE")
+    with pytest.raises(ConfigError, match=r"^trust-remote-code in the configuration file cannot be used: "):
+        build_stack({}, {"trust-remote-code": True})
+
+
+def test_every_option_of_vllms_says_what_becomes_of_its_other_values() -> None:
+    for option in OPTIONS.values():
+        assert bool(option.refusal) != bool(option.note), option.name
 
 
 def test_the_tables_of_the_documentation_are_what_the_code_does(capsys: pytest.CaptureFixture[str]) -> None:
@@ -159,12 +222,10 @@ def with_tables(text: str, **bodies: str) -> str:
 
 def row(option: VllmOption) -> str:
     flag = f"`--{option.name}`" + (f", `{option.short}`" if option.short else "")
-    if ANY in option.accepted:
-        accepted = "every value"
-    elif option.form is Form.SWITCH:
+    if option.form is Form.SWITCH:
         forms = {True: f"`--{option.name}`", False: f"`--no-{option.name}`"}
         accepted = ", ".join(forms[bool(value)] for value in option.accepted)
     else:
         accepted = ", ".join(f"`{value}`" if " " not in str(value) else str(value) for value in option.accepted)
     other = f"refused: {option.refusal}" if option.refusal else f"starts, with a note: {option.note}"
-    return f"| {flag} | {accepted} | {other if option.refusal or option.note else ''} |"
+    return f"| {flag} | {accepted} | {other} |"

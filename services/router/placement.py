@@ -172,7 +172,7 @@ class Placement:
     def on_load(self, connection: SchedulerConnection) -> None:
         if connection.lacks_workers:
             self._relieve(connection)
-        elif self._parked and not connection.load.last.is_draining:
+        elif self._parked and not connection.is_draining:
             self._resume(connection)
 
     def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None:
@@ -184,7 +184,7 @@ class Placement:
                 self._fail(group[0].submission, ApiError(ErrorKind.INTERNAL, message))
             else:
                 # Those that were busy then may not be now.
-                group[0].submission.refused_by.clear()
+                group[0].submission.refusals.clear()
                 group[0].submission.waits_until = None
                 self._resubmit(group[0].submission, group)
 
@@ -192,13 +192,18 @@ class Placement:
         submission = sequence.submission
         if submission.is_closed:
             return
-        submission.refused_by[connection] = error
-        num_refusals = len(submission.refused_by)
+        submission.refusals.add(connection, error)
+        if connection.has_kept(sequence):
+            submission.waits_until = None
         is_offered_elsewhere = (
-            error.kind is ErrorKind.OVERLOADED and num_refusals < MAX_REFUSALS and self._choose(submission) is not None
+            error.kind is ErrorKind.OVERLOADED
+            and submission.refusals.num_holding < MAX_REFUSALS
+            and self._choose(submission) is not None
         )
+        # Another scheduler accepted it, so the request itself is valid: this one is unable to take it.
+        is_unable = error.kind is ErrorKind.INVALID_REQUEST and sequence.is_just_moved and self._may_take(submission)
         # A scheduler that is stopping, or has no worker, is soon replaced: the request waits for that if it has to.
-        if is_offered_elsewhere or error.kind is ErrorKind.UNAVAILABLE:
+        if is_offered_elsewhere or is_unable or error.kind is ErrorKind.UNAVAILABLE:
             # The others of this submission there will be refused in their own time, or not at all.
             self._resubmit(submission, [sequence])
         else:
@@ -252,10 +257,7 @@ class Placement:
         connection = self._choose(submission)
         if connection is not None:
             connection.submit(sequences, [self._next_sequence_id() for _ in sequences])
-        elif any(
-            self._takes(connection, submission) and not _is_unavailable(submission.refused_by.get(connection))
-            for connection in self.connections
-        ):
+        elif any(self._is_busy_for(submission, connection) for connection in self.connections):
             self._fail(submission, overloaded("Every scheduler of this model is busy."))
         else:
             self._park(submission, sequences)
@@ -276,7 +278,7 @@ class Placement:
             # One that fails takes the others of its submission along.
             if parked in self._parked and self._serves(connection, parked.submission):
                 self._unpark(parked)
-                parked.submission.refused_by.pop(connection, None)
+                parked.submission.refusals.forget(connection)
                 self._place(parked.submission, parked.sequences)
 
     def _relieve(self, connection: SchedulerConnection) -> None:
@@ -285,19 +287,19 @@ class Placement:
         scheduler (WorkerLoss), so the move itself does not count.
         """
         if not connection.num_sequences or not any(
-            other.has_workers and not other.load.last.is_draining and _have_same_model(other, connection)
+            other.has_workers and not other.is_draining and _have_same_model(other, connection)
             for other in self.connections
         ):
             return
         num_moved = 0
         for group in _by_submission(connection.sequences):
             submission = group[0].submission
-            # Schedulers that were too busy for a new request take one that was accepted already.
-            for other in [other for other, error in submission.refused_by.items() if not _is_unavailable(error)]:
-                del submission.refused_by[other]
+            submission.refusals.forget_busy()
             target = self._choose(submission)
             if target is None or not target.has_workers:
                 continue
+            if any(connection.has_kept(sequence) for sequence in group):
+                submission.waits_until = None
             for sequence in group:
                 connection.drop(sequence, abort=True)
                 sequence.was_accepted = True
@@ -312,7 +314,9 @@ class Placement:
         candidates = [
             connection
             for connection in self.connections
-            if self._takes(connection, submission) and connection.has_room and connection not in submission.refused_by
+            if self._takes(connection, submission)
+            and connection.has_room
+            and submission.refusals.get(connection) is None
         ]
         candidates = [connection for connection in candidates if connection.has_workers] or candidates
         if not candidates:
@@ -321,18 +325,36 @@ class Placement:
         return nodes[place(submission.affinity, submission.outstanding_tokens(submission.sequences), list(nodes))]
 
     def _takes(self, connection: SchedulerConnection, submission: Submission) -> bool:
-        return self._serves(connection, submission) and not connection.load.last.is_draining
+        return self._serves(connection, submission) and not connection.is_draining
 
     @staticmethod
     def _serves(connection: SchedulerConnection, submission: Submission) -> bool:
-        return connection.info is not None and connection.info.key == submission.model.key
+        """Whether it serves the model, with a context that holds the submission: schedulers of one model may differ."""
+        info = connection.info
+        return (
+            info is not None
+            and info.key == submission.model.key
+            and info.max_model_len >= submission.num_context_tokens
+        )
+
+    def _is_busy_for(self, submission: Submission, connection: SchedulerConnection) -> bool:
+        error = submission.refusals.get(connection)
+        return self._takes(connection, submission) and (error is None or error.kind is ErrorKind.OVERLOADED)
+
+    def _may_take(self, submission: Submission) -> bool:
+        """Whether some scheduler that is not known to refuse it takes it now, or may do so once it is back."""
+        return any(
+            submission.refusals.get(connection) is None
+            and (connection.info is None or self._serves(connection, submission))
+            for connection in self.connections
+        )
 
     def _unpark(self, parked: _Parked) -> None:
         parked.timer.cancel()
         self._parked.remove(parked)
 
     def _give_up(self, submission: Submission) -> None:
-        reasons = [error for error in submission.refused_by.values() if _is_unavailable(error)]
+        reasons = [error for error in submission.refusals.errors if error.kind is ErrorKind.UNAVAILABLE]
         message = f"No scheduler of this model came back within {self._scheduler_wait:g} s."
         self._fail(submission, reasons[-1] if reasons else unavailable(message))
 
@@ -355,7 +377,3 @@ def _by_submission(sequences: Iterable[Sequence]) -> list[list[Sequence]]:
 
 def _have_same_model(one: SchedulerConnection, other: SchedulerConnection) -> bool:
     return one.info is not None and other.info is not None and one.info.key == other.info.key
-
-
-def _is_unavailable(error: ApiError | None) -> bool:
-    return error is not None and error.kind is ErrorKind.UNAVAILABLE

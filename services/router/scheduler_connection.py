@@ -79,6 +79,9 @@ class SchedulerConnection:
         self.info: ModelInfo | None = None
         self.scheduler_id = ""
         self.load = LoadTracker()
+        # Messages of these kinds received since the router's start.
+        self.num_hellos = 0
+        self.num_loads = 0
         self._router_id = router_id
         self._owner = owner
         self._silence_seconds = silence_seconds
@@ -115,6 +118,14 @@ class SchedulerConnection:
         return self.load.has_report and not self.has_workers
 
     @property
+    def is_draining(self) -> bool:
+        return self.load.last.is_draining
+
+    def has_kept(self, sequence: Sequence) -> bool:
+        """Whether it accepted a sequence that was submitted to it last: a refusal comes before the second load."""
+        return self.num_loads - sequence.num_loads_at_submit >= 2
+
+    @property
     def num_sequences(self) -> int:
         return len(self._sequences)
 
@@ -130,6 +141,8 @@ class SchedulerConnection:
             sequence.connection = self
             sequence.sequence_id = sequence_id
             sequence.submitted_at = time.monotonic()
+            sequence.num_tokens_at_submit = len(sequence.output_token_ids)
+            sequence.num_loads_at_submit = self.num_loads
             self._sequences[sequence_id] = sequence
         now = asyncio.get_running_loop().time()
         self._outbox.extend(converters.submits_to_proto(submission, sequences, now))
@@ -216,6 +229,7 @@ class SchedulerConnection:
         bundle = None if self._owner.has_tokenizer(info) else await self._fetch_tokenizer(stub, info)
         self.scheduler_id = first.hello.scheduler_id
         self.load = LoadTracker()
+        self.num_hellos += 1
         await self._owner.on_hello(self, info, bundle)
 
     async def _fetch_tokenizer(self, stub: scheduler_pb2_grpc.SchedulerServiceAsyncStub, info: ModelInfo) -> bytes:
@@ -243,6 +257,7 @@ class SchedulerConnection:
                 self._apply(response.frame)
             elif kind == "load":
                 self.load.report(converters.load_from_proto(response.load), clock())
+                self.num_loads += 1
                 self._owner.on_load(self)
 
     async def _write(

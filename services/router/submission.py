@@ -18,6 +18,7 @@ from services.router.constraints import TokenConstraints
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError
 from services.router.pooling import PoolingParams
+from services.router.refusals import Refusals
 from services.router.sampling import SamplingParams, StopConditions
 
 if TYPE_CHECKING:
@@ -113,8 +114,10 @@ class Sequence:
         "has_news",
         "logprobs",
         "num_cached_tokens",
+        "num_loads_at_submit",
         "num_losses",
         "num_tokens_at_loss",
+        "num_tokens_at_submit",
         "output_token_ids",
         "scheduled_at",
         "sequence_id",
@@ -138,6 +141,9 @@ class Sequence:
         # When it was last submitted to a scheduler, and when a scheduler first planned it; seconds, monotonic.
         self.submitted_at = 0.0
         self.scheduled_at: float | None = None
+        # When it was last submitted: how many loads its connection had received, and how many tokens it had itself.
+        self.num_loads_at_submit = 0
+        self.num_tokens_at_submit = 0
         self.attempt = 0
         # Where it runs now, under which name; None while it waits for a scheduler, and once it is over.
         self.connection: SchedulerConnection | None = None
@@ -153,6 +159,11 @@ class Sequence:
     @property
     def is_over(self) -> bool:
         return self.finish_reason is not None or self.submission.is_closed
+
+    @property
+    def is_just_moved(self) -> bool:
+        """Whether another scheduler accepted it before, and the present one has sent no token of it."""
+        return self.was_accepted and len(self.output_token_ids) == self.num_tokens_at_submit
 
     def finish(self, reason: FinishReason) -> None:
         self.finish_reason = reason
@@ -194,7 +205,7 @@ class Submission:
         "priority",
         "prompt_logprobs",
         "prompt_token_ids",
-        "refused_by",
+        "refusals",
         "request_id",
         "sampling",
         "sequences",
@@ -242,8 +253,7 @@ class Submission:
         self.prompt_logprobs: list[PromptLogprob] = []
         self.pooling = pooling
         self.sequences = [Sequence(self, index) for index in range(n)]
-        # Schedulers that turned it away, and why; it is not offered to them again until something has changed there.
-        self.refused_by: dict[SchedulerConnection, ApiError] = {}
+        self.refusals = Refusals()
         # On the event loop's clock: how long it may wait for a scheduler in all, once it has had to, and how many
         # tokens it had then.
         self.waits_until: float | None = None
@@ -264,6 +274,12 @@ class Submission:
         """Whether some are still to come."""
         wanted = self.sampling.prompt_logprobs is not None
         return wanted and len(self.prompt_logprobs) < len(self.prompt_token_ids) - 1
+
+    @property
+    def num_context_tokens(self) -> int:
+        """The context that a scheduler must have to take it, as schedulers judge: prompt and longest output."""
+        assert self.stop.max_tokens is not None
+        return len(self.prompt_token_ids) + (0 if self.pooling is not None else self.stop.max_tokens)
 
     @property
     def num_output_tokens(self) -> int:

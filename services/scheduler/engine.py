@@ -95,7 +95,8 @@ class Engine:
         self._finish(self.core.expire(now))
         self._turn_rate.observe(now, self.core.counters.starts)
         if self.lost_since is not None and now - self.lost_since > self._config.worker_timeout:
-            self._fail_all(Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0))
+            failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0)
+            self._fail_all(failure, self.core)
         if self.core.num_in_flight and now - self._last_progress > self._config.step_timeout and self._link is not None:
             logger.error("worker %s answered no plan for %g s: giving it up", self.address, self._config.step_timeout)
             self._last_progress = now
@@ -185,15 +186,22 @@ class Engine:
         raise UnusableWorkerError(problem)
 
     def _adopt_core(self, config: CoreConfig, hello: WorkerHello) -> None:
-        """A core for the worker at hand, with the sequences of the last one."""
+        """A core for the worker at hand, with the sequences of the last one. A worker that came back with a smaller
+        context leaves the sequences that do not fit it to other groups."""
         if self.core is None:
             self.core = Scheduler(config)
             self._expect(hello)
         elif self.core.config != config:
-            sequences = self.core.drain()
-            self.core = Scheduler(config, self.core.counters)
+            last = self.core
+            self.core = Scheduler(config, last.counters)
             self._expect(hello)
-            self._take(sequences)
+            self._take(last.drain(self.core))
+            for other in self._fleet.engines:
+                if other is not self and other.core is not None:
+                    other._take(last.drain(other.core))
+            message = f"the worker came back with a context of {config.max_model_len}, which is too small"
+            # The router may know a scheduler with a larger context.
+            self._fail_all(Failure(ErrorKind.UNAVAILABLE, message, 1.0), last)
 
     def _expect(self, hello: WorkerHello) -> None:
         """The worker's own measurements are the first that is known of its step times."""
@@ -226,9 +234,11 @@ class Engine:
             owner = sequence.request.key
             assert isinstance(owner, Owner)
             owner.session.add_worker_loss(owner, sequence.num_losses)
-        other = self._fleet.least_loaded()
-        if other is not None and other is not self and other.ready.is_set():
-            other._take(self.core.drain())
+        others = [engine for engine in self._fleet.engines if engine is not self and engine.ready.is_set()]
+        for other in sorted(others, key=lambda engine: engine.num_unfinished):
+            # What does not fit one group's context goes to the next, or waits here.
+            if other.core is not None:
+                other._take(self.core.drain(other.core))
 
     # -- The step loop -------------------------------------------------------------------------------------------------
 
@@ -309,9 +319,8 @@ class Engine:
             owner.session.add_finished(owner, end.reason, end.failure, end.embedding)
             self._spans.end(owner, end.reason.name.lower())
 
-    def _fail_all(self, failure: Failure) -> None:
-        assert self.core is not None
-        self._finish([FinishedSequence(sequence, FinishReason.ERROR, failure) for sequence in self.core.drain()])
+    def _fail_all(self, failure: Failure, core: Scheduler) -> None:
+        self._finish([FinishedSequence(sequence, FinishReason.ERROR, failure) for sequence in core.drain()])
 
 
 def conflict(hello: WorkerHello, config: SchedulerConfig) -> str | None:

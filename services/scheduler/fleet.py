@@ -33,6 +33,7 @@ class Fleet:
         return max(engines, key=lambda engine: engine.lost_since or 0.0, default=None)
 
     def drain_lost(self, but: Engine) -> list[Sequence]:
-        """Removes and returns the sequences that wait for lost workers of other engines than `but` to come back."""
+        """Removes and returns the sequences that wait for lost workers of other engines than `but` to come back, except
+        those that do not fit the context of `but`."""
         others = [engine for engine in self.engines if engine is not but and not engine.ready.is_set()]
-        return [sequence for engine in others if engine.core is not None for sequence in engine.core.drain()]
+        return [sequence for engine in others if engine.core is not None for sequence in engine.core.drain(but.core)]

@@ -170,7 +170,9 @@ class ModelRunner:
         try:
             batch, computed = self._run_what_fits(batch)
             download = Download(computed.tensors(), self.ops.device)
-            if computed.sample is not None and self._constraints.active[batch.slots[batch.sampled_rows]].any():
+            drawn_for = batch.slots[batch.sampled_rows]
+            if computed.sample is not None and self._constraints.watched[drawn_for].any():
+                self._constraints.draw(drawn_for)
                 self._unobserved.append((batch, download))
         except Exception as raised:
             computed, error = NOTHING, raised
@@ -193,6 +195,8 @@ class ModelRunner:
         token_ids = np.zeros(0, np.uint32)
         logprobs = None
         arrived = [] if step.download is None else [tensor.numpy() for tensor in step.download.wait()]
+        if self._unobserved and self._unobserved[0][1] is step.download:
+            self._observe(*self._unobserved.popleft())
         sample_columns, prompt_columns, pooled_columns = step.computed.split(arrived)
         of_prompts = None
         embeddings: tuple[PooledSequence, ...] = ()
@@ -315,19 +319,22 @@ class ModelRunner:
         return self._decoder.logits(hidden)
 
     def _mask(self, slots: I64) -> TokenMask | None:
-        """Of the rows that sample. The forward pass is under way meanwhile: what is waited for here are the tokens of
-        the step before it, and only where some row is constrained."""
-        if not self._constraints.active[slots].any():
+        """Of the rows that sample. The forward pass is under way meanwhile: this waits for the tokens of the steps
+        before it, and only where some row may be constrained."""
+        if not self._constraints.need_tokens(slots):
             return None
         while self._unobserved:
-            batch, download = self._unobserved.popleft()
-            tokens, valid = (tensor.numpy() for tensor in download.wait()[:2])
-            drawn_by = batch.sampled_rows[valid]
-            for slot, wire_id, token_id in zip(
-                batch.slots[drawn_by].tolist(), batch.wire_ids[drawn_by].tolist(), tokens[valid].tolist(), strict=True
-            ):
-                self._constraints.observe(slot, wire_id, token_id)
+            self._observe(*self._unobserved.popleft())
         return self._constraints.mask(slots, self.ops.device)
+
+    def _observe(self, batch: Batch, download: Download) -> None:
+        """Waits for a step's tokens and shows them to the constraints. Steps are observed in launch order."""
+        tokens, valid = (tensor.numpy() for tensor in download.wait()[:2])
+        drawn_by = batch.sampled_rows[valid]
+        for slot, wire_id, token_id in zip(
+            batch.slots[drawn_by].tolist(), batch.wire_ids[drawn_by].tolist(), tokens[valid].tolist(), strict=True
+        ):
+            self._constraints.observe(slot, wire_id, token_id)
 
 
 def _indices(column: U32) -> I64:

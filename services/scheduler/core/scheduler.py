@@ -75,7 +75,8 @@ class Scheduler:
         if self.num_waiting >= self.config.max_num_queued_reqs and not request.was_accepted:
             message = f"{self.num_waiting} requests are waiting already"
             raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
-        self.counters.prompt_tokens += len(request.prompt_token_ids)
+        if not request.was_accepted:  # the scheduler that accepted it first counted its prompt
+            self.counters.prompt_tokens += len(request.prompt_token_ids)
         sequence = self._roster.enqueue(request)
         sequence.num_losses = request.num_losses
         return sequence
@@ -206,9 +207,16 @@ class Scheduler:
         """Sequences whose last worker was lost while it computed them, or prepared something for them."""
         return [sequence for sequence in self._roster.by_key.values() if sequence.num_losses]
 
-    def drain(self) -> list[Sequence]:
-        """Removes and returns every sequence, in the order of arrival, for another group's scheduler to take."""
-        sequences = self._roster.by_arrival()
+    def holds(self, request: SequenceRequest) -> bool:
+        """Whether its prompt and longest output fit the context."""
+        return len(request.prompt_token_ids) + request.max_tokens <= self.config.max_model_len
+
+    def drain(self, taker: Scheduler | None = None) -> list[Sequence]:
+        """Removes and returns every sequence, in the order of arrival, for another group's scheduler to take. With
+        `taker`: those alone that fit its context."""
+        sequences = [
+            sequence for sequence in self._roster.by_arrival() if taker is None or taker.holds(sequence.request)
+        ]
         for sequence in sequences:
             self._roster.remove(sequence)
         return sequences
@@ -238,15 +246,14 @@ class Scheduler:
         self._roster.check_integrity()
 
     def _check_request(self, request: SequenceRequest) -> None:
-        limit = self.config.max_model_len
         if not request.prompt_token_ids:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "the prompt is empty"))
-        if len(request.prompt_token_ids) + request.max_tokens > limit:
+        if not self.holds(request):
             raise RefusedError(
                 Failure(
                     ErrorKind.INVALID_ARGUMENT,
                     f"{len(request.prompt_token_ids)} prompt tokens and {request.max_tokens} output tokens exceed the "
-                    f"context of {limit}",
+                    f"context of {self.config.max_model_len}",
                 )
             )
         if request.pooling is None and len(request.output_token_ids) >= request.max_tokens:

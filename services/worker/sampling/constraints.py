@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 NO_GRAMMARS = "This worker has no tokenizer to apply a grammar with."
 NOTHING_LEFT = "No token is left to draw: the constraints of this request contradict each other."
 
+_UNLIMITED = np.iinfo(np.int64).max
+
 Bits = NDArray[np.uint32]  # token t is bit t % 32 of word t // 32
 
 
@@ -53,7 +55,13 @@ class SlotConstraints:
 
     def __init__(self, max_num_seqs: int, vocab_size: int, grammars: Grammars | None) -> None:
         """`grammars`: None where the model has no tokenizer; sequences with a grammar fail then."""
-        self.active = np.zeros(max_num_seqs, bool)
+        # Slots whose tokens must be observed sooner or later.
+        self.watched = np.zeros(max_num_seqs, bool)
+        # Slots that need a mask in every step.
+        self._always_masked = np.zeros(max_num_seqs, bool)
+        # How many tokens may be drawn after those observed before a mask may be needed; and how many were.
+        self._num_free = np.full(max_num_seqs, _UNLIMITED, np.int64)
+        self._num_unobserved = np.zeros(max_num_seqs, np.int64)
         self._vocab_size = vocab_size
         self._num_words = -(-vocab_size // 32)
         self._grammars = grammars
@@ -89,24 +97,39 @@ class SlotConstraints:
                 runs.setdefault(word[-1], []).append(word[:-1])
         always = self._always(constraints)
         self._slots[sequence.slot] = _Sequence(sequence.wire_id, constraints, output, matcher, thinking, always, runs)
-        self.active[sequence.slot] = True
+        self.watched[sequence.slot] = True
+        self._always_masked[sequence.slot] = not constraints.limits_thinking_alone
         self._relax(sequence.slot)
         return None
 
     def release(self, slot: int) -> None:
         self._slots.pop(slot, None)
-        self.active[slot] = False
+        self.watched[slot] = self._always_masked[slot] = False
+        self._num_free[slot] = _UNLIMITED
+        self._num_unobserved[slot] = 0
 
     def failure(self, slot: int, wire_id: int) -> str:
         """Why the masks of the slot's sequence allow nothing any more; empty if they do."""
         sequence = self._slots.get(slot)
         return "" if sequence is None or sequence.wire_id != wire_id else sequence.failure
 
+    def draw(self, slots: I64) -> None:
+        """A step that draws a token for each of these slots was launched; `observe` follows."""
+        self._num_unobserved[slots] += 1
+
+    def need_tokens(self, slots: I64) -> bool:
+        """Whether the next token of some slot may need a mask, whatever the tokens not observed yet are."""
+        return bool(self._may_be_masked(slots).any())
+
+    def _may_be_masked(self, slots: I64) -> NDArray[np.bool_]:
+        return self._always_masked[slots] | (self._num_unobserved[slots] >= self._num_free[slots])
+
     def observe(self, slot: int, wire_id: int, token_id: int) -> None:
         """The slot's sequence drew a token, if it is still there."""
         sequence = self._slots.get(slot)
         if sequence is None or sequence.wire_id != wire_id:
             return
+        self._num_unobserved[slot] -= 1
         sequence.output.append(token_id)
         # After the end, what comes is of steps that were launched before it was known, and wanted by nobody.
         if sequence.matcher is not None and not sequence.matcher.is_stopped():
@@ -116,16 +139,20 @@ class SlotConstraints:
             self._relax(slot)
 
     def _relax(self, slot: int) -> None:
-        """A sequence that had nothing but a limit to its reasoning is free once that has ended: its steps need not wait
-        for tokens any more."""
+        """A sequence that has nothing but a limit to its reasoning draws freely until the limit is near, and again once
+        the reasoning has ended: its steps do not wait for tokens meanwhile."""
         sequence = self._slots[slot]
-        if sequence.thinking is not None and sequence.thinking.is_over and sequence.constraints.limits_thinking_alone:
-            self.active[slot] = False
+        if sequence.thinking is None or self._always_masked[slot]:
+            return
+        num_free = sequence.thinking.num_free_tokens
+        self._num_free[slot] = _UNLIMITED if num_free is None else num_free
+        self.watched[slot] = num_free is not None
 
     def mask(self, slots: I64, device: torch.device) -> TokenMask | None:
-        """For those of the rows' slots that are constrained. A row for which nothing is left allows nothing, and
-        `failure` says why. To be called once every token drawn before was observed; changes no state but failures."""
-        rows = np.flatnonzero(self.active[slots])
+        """For those of the rows' slots whose next token is constrained; None where none is. A row for which nothing is
+        left allows nothing, and `failure` says why. To be called once every token drawn before was observed; changes no
+        state but failures."""
+        rows = np.flatnonzero(self._may_be_masked(slots))
         if not len(rows):
             return None
         bits = np.zeros((len(rows), self._num_words), np.uint32)
@@ -148,7 +175,8 @@ class SlotConstraints:
                 bits.fill(0)
                 return f"The grammar of this request failed: {error}."
         forced = None if sequence.thinking is None else sequence.thinking.forced
-        # A grammar that the end of the reasoning does not fit goes first; everything else is about the answer.
+        # The end of the reasoning goes before everything but a grammar that does not allow it: all other constraints
+        # are about the answer.
         if forced is not None and bits[forced // 32] >> np.uint32(forced % 32) & 1:
             bits.fill(0)
             bits[forced // 32] = np.uint32(1 << forced % 32)

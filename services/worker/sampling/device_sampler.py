@@ -78,15 +78,16 @@ class DeviceSampler:
         stages = Stages(bool(self._shapes[slots].any()) or mask is not None, bool(self._cuts[slots].any()))
         logprobs = self._room_for_logprobs(slots)
         given = None if logprobs is None else self._given.of(logits, logprobs[1].rows, slots[logprobs[1].rows])
+        # The run changes the slots' state: nothing may allocate memory after it.
         tokens, valid = self._pipeline.run(logits, rows, state, None if mask is None else mask.bits, stages)
         if logprobs is None:
             return Sample(tokens, valid, None)
         asking, room = logprobs
         self._pipeline.log_probabilities(logits, asking, tokens, (room.logprobs, room.top_token_ids, room.top_logprobs))
         if given is not None:
-            # What a log probability is less than its logit is the same for all of a row's tokens.
-            log_sums = logits[asking, tokens[asking]].float() - room.logprobs
-            given.write(log_sums, room.top_token_ids, room.top_logprobs)
+            # A row's tokens all have the same difference between logit and log probability.
+            given.normalize(self._pipeline.normalizers)
+            given.write(room.top_token_ids, room.top_logprobs)
         return Sample(tokens, valid, room)
 
     def _room_for_logprobs(self, slots: I64) -> tuple[Tensor, LogprobTensors] | None:

@@ -21,14 +21,19 @@ class GivenTokens:
 
     rows: Tensor  # int64 [g], among the m
     token_ids: Tensor  # int64 [g, width], by their values, descending, equals by id; then padding
-    values: Tensor  # float32 [g, width]; -inf for padding
+    values: Tensor  # float32 [g, width], logits or log probabilities; -inf for padding
+    own_normalizers: Tensor  # float32 [g, 2]: room for `normalize`
 
-    def write(self, log_sums: Tensor | None, top_token_ids: Tensor, top_logprobs: Tensor) -> None:
-        """Into the rows of [m, width]. log_sums float32 [m]: subtracted from the values, which are logits then; None:
-        they are log probabilities."""
-        logprobs = self.values if log_sums is None else self.values - log_sums[self.rows, None]
+    def normalize(self, normalizers: Tensor) -> None:
+        """Turns values that are logits into log probabilities, in place and without allocating memory. normalizers
+        float32 [at least m, 2]: a row's two numbers are subtracted one after the other."""
+        torch.index_select(normalizers, 0, self.rows, out=self.own_normalizers)
+        self.values.sub_(self.own_normalizers[:, :1]).sub_(self.own_normalizers[:, 1:])
+
+    def write(self, top_token_ids: Tensor, top_logprobs: Tensor) -> None:
+        """Writes log probabilities into the rows of [m, width], without allocating memory."""
         top_token_ids.index_copy_(0, self.rows, self.token_ids)
-        top_logprobs.index_copy_(0, self.rows, logprobs)
+        top_logprobs.index_copy_(0, self.rows, self.values)
 
 
 class GivenColumns:
@@ -60,4 +65,7 @@ class GivenColumns:
         at = upload(rows[given], values.device)
         found = values[at[:, None], ids.clamp(min=0)].float().masked_fill(ids < 0, -torch.inf)
         order = found.argsort(dim=1, descending=True, stable=True)
-        return GivenTokens(upload(given, values.device), ids.gather(1, order), found.gather(1, order))
+        ordered = found.gather(1, order)
+        return GivenTokens(
+            upload(given, values.device), ids.gather(1, order), ordered, ordered.new_empty(len(given), 2)
+        )

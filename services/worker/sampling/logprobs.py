@@ -45,7 +45,7 @@ class RawDistribution:
         order = values.argsort(dim=-1, descending=True, stable=True)
         ids, values = ids.gather(1, order), values.gather(1, order)
         if self.given is not None:
-            self.given.write(None, ids, values)
+            self.given.write(ids, values)
         of_drawn = self.logprobs.gather(1, drawn[:, None]).squeeze(1)
         return LogprobTensors(self.rows, self.top_counts, of_drawn, ids, values)
 

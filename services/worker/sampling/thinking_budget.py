@@ -28,6 +28,15 @@ class ThinkingBudget:
             self._num_tokens += 1
 
     @property
+    def num_free_tokens(self) -> int | None:
+        """How many more tokens can be drawn, whatever they are, before one must be forced; None: none will be."""
+        if self.is_over:
+            return None
+        left = self._limit.num_tokens - self._num_tokens
+        # The token that begins the reasoning does not count.
+        return left if self._is_inside else left + 1
+
+    @property
     def forced(self) -> int | None:
         """The token that must come next, if one must."""
         is_spent = self._is_inside and not self.is_over and self._num_tokens >= self._limit.num_tokens

@@ -6,9 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 
 from services.router.constraints import ThinkingLimit, TokenConstraints
 from services.worker.sampling.grammars import Grammars
+from services.worker.sampling.stage import I64
+from services.worker.sampling.token_mask import TokenMask
 from tests.integration.engine.test_structured_output import STRUCTURES, VOCAB_SIZE, is_allowed, make
 from tests.integration.engine.test_structured_recovery import Engine, Outcome, outcome_of
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
@@ -127,7 +130,43 @@ def test_steps_wait_for_no_tokens_once_the_reasoning_is_over(directory: Path, gr
     while len(engine.outputs[0]) < 8 and engine.step():
         pass
     assert engine.outputs[0].index(END) == 3
-    assert not runner._constraints.active.any()
+    assert not runner._constraints.watched.any()
+
+
+@pytest.mark.parametrize("run_ahead", [1, 3, 8])
+@pytest.mark.parametrize(
+    ("begin", "budget", "is_forced"), [(None, 20, True), (BEGIN, 31_999, False), (BEGIN, 20, False)]
+)
+def test_steps_wait_for_no_tokens_while_the_budget_is_far(
+    directory: Path,
+    grammars: Grammars,
+    monkeypatch: pytest.MonkeyPatch,
+    run_ahead: int,
+    begin: int | None,
+    budget: int,
+    is_forced: bool,
+) -> None:
+    """Only the steps that the tokens in flight could bring to the budget wait, and only the forced token has a mask."""
+    runner = make(directory, grammars)
+    make_mask, masks = runner._constraints.mask, []
+
+    def mask(slots: I64, device: torch.device) -> TokenMask | None:
+        masks.append(make_mask(slots, device))
+        return masks[-1]
+
+    monkeypatch.setattr(runner._constraints, "mask", mask)
+    engine = Engine(runner, run_ahead)
+    limit = ThinkingLimit(budget, END, begin)
+    engine.submit(0, [5], TokenConstraints(thinking=limit), 50, temperature=0.0, logprobs=0)
+    while engine.step():
+        pass
+    output = engine.outputs[0]
+    assert len(output) > 30
+    assert BEGIN not in output
+    assert not is_forced or output.index(END) == budget
+    # Each wait is for a step in flight.
+    assert len(masks) <= (run_ahead if is_forced else 0)
+    assert [len(one.rows) for one in masks if one is not None] == ([1] if is_forced else [])
 
 
 def test_a_budget_stands_beside_other_constraints(directory: Path, grammars: Grammars) -> None:

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -27,8 +28,8 @@ from shared.grpc_server import CHANNEL_OPTIONS, GrpcServer
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
 from tests.fakes.stack import RunningScheduler, running_router, running_scheduler, talking_worker
-from tests.integration.router.conftest import GREETING, StartRouter, answer_text, fake_scheduler
-from tests.integration.router.fake_scheduler import unpack
+from tests.integration.router.conftest import GREETING, Api, StartRouter, answer_text, fake_scheduler
+from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, unpack
 from tests.integration.router.test_recovery import IDS, pausing, read_rest, read_until, stream, text_in
 
 ROOT = Path(__file__).parents[3]
@@ -36,6 +37,7 @@ CONFIG = SchedulerConfig(worker_timeout=3600.0)
 NUM_STREAMS = 24
 MAX_TOKENS = 40
 DEADLY = 99
+INVALID_ARGUMENT, UNAVAILABLE = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.UNAVAILABLE
 
 
 @dataclass(slots=True)
@@ -317,3 +319,82 @@ async def test_a_draining_scheduler_and_one_of_another_model_take_nothing_over(s
     assert text_in(messages) == GREETING
     assert (len(first.submits), len(draining.submits), len(other_model.submits)) == (1, 0, 0)
     assert first.aborted == []
+
+
+def refusing_once(code: grpc.StatusCode) -> Script:
+    """Refuses the first submission; answers every later one."""
+    num_submits = 0
+
+    def script(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        nonlocal num_submits
+        num_submits += 1
+        error = scheduler_pb2.Error(code=code.value[0], message="not here")
+        return Answer([], error=error) if num_submits == 1 else Answer(IDS)
+
+    return script
+
+
+def always_pausing(after: int, resume: asyncio.Event) -> Script:
+    return lambda submit, choice: Answer(IDS, pause_after=after, resume=resume)
+
+
+async def stream_at_first(start_router: StartRouter, first: FakeScheduler, other: FakeScheduler) -> tuple[Api, Any]:
+    """A stream that has begun at `first`. Then `other` starts, with a worker, and `first` loses its own."""
+    await other.start()
+    await other.stop()
+    first.load.num_ready_groups = other.load.num_ready_groups = 1
+    api = await start_router(first, other)
+    call = await stream(api)
+    await first.wait_for(lambda: first.num_running == 1)
+    first.load.num_ready_groups = 0
+    await until(lambda: api.router.placement.connections[0].lacks_workers)
+    await other.start(other.address)
+    await until(lambda: api.router.placement.connections[1].has_workers)
+    return api, call
+
+
+async def loads_from(api: Api, index: int, count: int) -> None:
+    """Waits for as many more loads: each of them is a chance to move sequences."""
+    connection = api.router.placement.connections[index]
+    last = connection.num_loads + count
+    await until(lambda: connection.num_loads >= last)
+
+
+async def test_a_scheduler_with_too_small_a_context_takes_nothing_over(start_router: StartRouter) -> None:
+    resume = asyncio.Event()
+    first, small = fake_scheduler(pausing(4, resume)), fake_scheduler(max_model_len=64)
+    api, call = await stream_at_first(start_router, first, small)
+    await loads_from(api, 0, 3)
+    resume.set()
+    assert text_in(await read_rest(call)) == GREETING
+    assert (len(first.submits), small.submits, first.aborted) == (1, [], [])
+
+
+async def test_a_moved_sequence_that_its_target_cannot_take_goes_back(start_router: StartRouter) -> None:
+    resume = asyncio.Event()
+    first, other = fake_scheduler(always_pausing(4, resume)), fake_scheduler(refusing_once(INVALID_ARGUMENT))
+    api, call = await stream_at_first(start_router, first, other)
+    await first.wait_for(lambda: len(first.submits) == 2)
+    # It is not sent to and fro.
+    await loads_from(api, 0, 3)
+    assert (len(first.submits), len(other.submits)) == (2, 1)
+    resume.set()
+    assert text_in(await read_rest(call)) == GREETING
+
+
+async def test_a_request_that_its_worker_rejects_after_a_move_fails(start_router: StartRouter) -> None:
+    """The sequence has a token from the second scheduler, so that one has taken it: the error is the request's."""
+    error = scheduler_pb2.Error(code=INVALID_ARGUMENT.value[0], message="no token is left")
+    first = fake_scheduler(always_pausing(4, asyncio.Event()))
+    other = fake_scheduler(lambda submit, choice: Answer(IDS[:6], error=error))
+    _, call = await stream_at_first(start_router, first, other)
+    assert b"no token is left" in b"".join(await read_rest(call))
+    assert (len(first.submits), len(other.submits)) == (1, 1)
+
+
+async def test_a_scheduler_that_was_unavailable_once_is_tried_again(start_router: StartRouter) -> None:
+    first, other = fake_scheduler(always_pausing(4, asyncio.Event())), fake_scheduler(refusing_once(UNAVAILABLE))
+    _, call = await stream_at_first(start_router, first, other)
+    async with asyncio.timeout(60):
+        assert text_in(await read_rest(call)) == GREETING
+    assert (len(first.submits), len(other.submits)) == (2, 2)

@@ -16,6 +16,7 @@ from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.load import Load
 from services.router.model import ModelInfo
 from services.router.placement import Placement
+from services.router.refusals import Refusals
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.scheduler_connection import SchedulerConnection
 from services.router.submission import Mailbox, Submission
@@ -72,6 +73,58 @@ async def test_a_waiting_request_that_fails_takes_all_its_waiting_sequences_alon
     with pytest.raises(ApiError) as failure:
         await request.mailbox.take()
     assert failure.value.kind is ErrorKind.OVERLOADED
+
+
+async def test_a_wait_is_one_wait_until_a_scheduler_has_kept_the_sequence(placement: Placement) -> None:
+    (connection,) = placement.connections
+    request = submission(model_info("m"), n=1)
+    (sequence,) = request.sequences
+    connection.info = request.model
+    connection.load.report(Load(num_ready_groups=1, is_draining=True), now=0.0)
+    placement.submit(request)
+    waits_until = request.waits_until
+    assert waits_until is not None
+
+    def place_and_refuse(num_loads: int) -> None:
+        connection.load.report(Load(num_ready_groups=1), now=0.0)
+        placement.on_load(connection)
+        assert sequence.connection is connection
+        connection.num_loads += num_loads
+        connection.load.report(Load(num_ready_groups=1, is_draining=True), now=0.0)
+        connection.drop(sequence, abort=False)
+        placement.on_refused(connection, sequence, unavailable("no worker"))
+        assert placement.num_parked == 1
+
+    place_and_refuse(num_loads=1)
+    assert request.waits_until == waits_until
+    place_and_refuse(num_loads=2)
+    assert request.waits_until > waits_until
+
+
+async def test_refusals_hold_until_something_has_changed(placement: Placement) -> None:
+    (connection,) = placement.connections
+    refusals = Refusals()
+    connection.load.report(Load(), now=0.0)
+    refusals.add(connection, unavailable("no worker"))
+    connection.num_loads += 1
+    assert refusals.get(connection) is not None, "it still has none"
+    connection.load.report(Load(num_ready_groups=1), now=0.0)
+    assert refusals.get(connection) is None
+    # A scheduler that refuses again all the same is asked ever more rarely.
+    waits = []
+    for _ in range(9):
+        refusals.add(connection, unavailable("no worker"))
+        before = connection.num_loads
+        while refusals.get(connection) is not None:
+            connection.num_loads += 1
+        waits.append(connection.num_loads - before)
+    assert waits == [2, 4, 8, 16, 32, 64, 64, 64, 64]
+    for kind in (ErrorKind.INVALID_REQUEST, ErrorKind.OVERLOADED):
+        refusals.add(connection, ApiError(kind, "no"))
+        connection.num_loads += 1000
+        assert refusals.num_holding == 1
+        connection.num_hellos += 1
+        assert refusals.num_holding == 0
 
 
 def test_much_output_is_resubmitted_in_several_messages() -> None:

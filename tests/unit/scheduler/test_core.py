@@ -259,6 +259,21 @@ def test_a_drained_sequence_is_adopted_however_long_the_queue() -> None:
     assert new.counters.prompt_tokens == 3, "it was counted where it came in"
 
 
+def test_a_sequence_that_fits_no_other_group_is_not_drained_for_it() -> None:
+    large, small = scheduler(max_model_len=64), scheduler(max_model_len=16)
+    for key, max_tokens in (("a", 60), ("b", 13), ("c", 14)):
+        large.submit(request(key, prompt_len=3, max_tokens=max_tokens))
+    assert [sequence.request.key for sequence in large.drain(small)] == ["b"]
+    assert [sequence.request.key for sequence in large.drain()] == ["a", "c"]
+
+
+def test_prompt_tokens_count_where_the_sequence_was_accepted_first() -> None:
+    core = scheduler()
+    core.submit(request("a", prompt_len=3))
+    core.submit(replace(request("b", prompt_len=3), was_accepted=True))
+    assert core.counters.prompt_tokens == 3
+
+
 def test_a_scheduler_counts_on_where_the_one_before_it_stopped() -> None:
     old = scheduler(num_blocks=16)
     for key in "abcd":

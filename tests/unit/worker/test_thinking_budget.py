@@ -35,3 +35,22 @@ def test_the_end_is_forced_once_the_budget_is_spent(
     for token_id in output:
         budget.observe(token_id)
     assert budget.forced == forced
+
+
+@pytest.mark.parametrize(
+    ("limit", "output", "num_free"),
+    [
+        (ThinkingLimit(0, END), [], 0),
+        (ThinkingLimit(5, END), [], 5),
+        (ThinkingLimit(5, END), [7, 8], 3),
+        (ThinkingLimit(5, END), [7, END], None),
+        # The next token may be the one that begins the reasoning.
+        (ThinkingLimit(5, END, BEGIN), [7, 8], 6),
+        (ThinkingLimit(5, END, BEGIN), [7, BEGIN], 5),
+    ],
+)
+def test_so_many_tokens_can_be_drawn_unseen(limit: ThinkingLimit, output: list[int], num_free: int | None) -> None:
+    budget = ThinkingBudget(limit)
+    for token_id in output:
+        budget.observe(token_id)
+    assert budget.num_free_tokens == num_free

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from services.worker import host_memory
 from services.worker.model_runner import OUT_OF_MEMORY
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.pooling.choices import PoolingKind
+from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.sampling.params import SamplingParams
 from tests.integration.engine.mixed import MixedEngine
 from tests.integration.engine.test_scheduler_with_model import Engine
@@ -37,6 +39,7 @@ EVERYTHING = SamplingParams(
     temperature=0.8, top_k=20, top_p=0.9, min_p=0.01, repetition_penalty=1.1, frequency_penalty=0.1, seed=3,
     logit_bias=((5, 1.0), (7, -1.0)), logprobs=3,
 )  # fmt: skip
+NAMED = replace(EVERYTHING, logprobs=0, logprob_token_ids=(3, 9, 4))
 Make = Callable[[Path], transformers.PreTrainedModel]
 
 
@@ -236,7 +239,7 @@ def test_a_step_without_memory_fails_its_newest_sequences_and_no_others(director
             gpu.total_bytes = gpu.allocated + room
             driver = Driver(runner, seed=1, idle=0.0)
             driver._shuffled = list  # type: ignore[method-assign, assignment]
-            sampling = [GREEDY, EVERYTHING, EVERYTHING, EVERYTHING]
+            sampling = [GREEDY, EVERYTHING, NAMED, EVERYTHING]
             requests = [Request(prompt, 2, way) for prompt, way in zip(prompts(3, 4, 2, 5), sampling, strict=True)]
             driver.run(*requests)
             errors = [request.error for request in requests]
@@ -247,3 +250,42 @@ def test_a_step_without_memory_fails_its_newest_sequences_and_no_others(director
             gpu.total_bytes = total
             runner.reset()
     assert failed == {1, 3, 4}, "room was to suffice for none and for some"
+
+
+def test_a_step_takes_no_memory_once_it_has_drawn(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The draw changes last tokens and counts: a step that failed after it would be repeated with wrong ones."""
+    llama(directory)
+    with serving(directory, "--enforce-eager", max_num_seqs=4) as (gpu, runner):
+        sampler = runner._sampler
+        assert isinstance(sampler, DeviceSampler)
+        total, pipeline, sample = gpu.total_bytes, sampler._pipeline, sampler.sample
+        draw, num_draws = pipeline.run, 0
+
+        def run() -> list[Request]:
+            driver = Driver(runner, seed=1, idle=0.0)
+            driver._shuffled = list  # type: ignore[method-assign, assignment]
+            ways = (GREEDY, EVERYTHING, NAMED, NAMED)
+            return driver.run(*(Request(prompt, 3, way) for prompt, way in zip(prompts(3, 4, 2, 5), ways, strict=True)))
+
+        def draw_and_fill(*arguments: Any) -> Any:
+            nonlocal num_draws
+            num_draws += 1
+            drawn = draw(*arguments)
+            gpu.total_bytes = gpu.allocated
+            return drawn
+
+        def sample_and_free(*arguments: Any) -> Any:
+            try:
+                return sample(*arguments)
+            finally:
+                gpu.total_bytes = total
+
+        expected = run()
+        runner.reset()
+        monkeypatch.setattr(pipeline, "run", draw_and_fill)
+        monkeypatch.setattr(sampler, "sample", sample_and_free)
+        requests = run()
+    assert num_draws > 1
+    assert [request.error for request in requests] == [None] * 4
+    assert [request.output for request in requests] == [request.output for request in expected]
+    assert [request.logprobs for request in requests] == [request.logprobs for request in expected]

@@ -65,6 +65,7 @@ class Pipeline:
         self._lists = scratch(2, cuts.CAPACITY.value)
         self._cut = scratch(dtype=torch.int32)
         self._keys = scratch(self._tiles, top.PLACES.value, dtype=torch.int64)
+        self._normalizers = scratch(2)
 
     def run(
         self, logits: Tensor, rows: Rows, state: SlotState, masks: Tensor | None, stages: Stages
@@ -144,9 +145,15 @@ class Pipeline:
         )  # fmt: skip
         top_rows_kernel[(m,)](
             logits, logits.stride(0), rows, drawn, self._keys, peaks, sums, logprobs, top_tokens, top_logprobs,
-            self._tiles, COUNT=count, TILES=self._padded_tiles, num_warps=top.NUM_WARPS,
+            self._normalizers, self._tiles, COUNT=count, TILES=self._padded_tiles, num_warps=top.NUM_WARPS,
         )  # fmt: skip
         return logprobs, top_tokens, top_logprobs
+
+    @property
+    def normalizers(self) -> Tensor:
+        """float32 [max_rows, 2], row by row of the last `log_probabilities`: the two numbers to subtract from a logit,
+        one after the other, for its token's log probability."""
+        return self._normalizers
 
 
 def sample_gumbel(logits: Tensor, seeds: Tensor, positions: Tensor, choice_indices: Tensor) -> Tensor:

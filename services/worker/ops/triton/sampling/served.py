@@ -23,8 +23,8 @@ TYPES = {
     "counts": "*i32", "biases": "*fp32", "masks": "*i32", "shaped": "*fp32", "raw_peaks": "*fp32", "peaks": "*fp32",
     "masses": "*fp32", "found": "*i32", "offsets": "*i32", "lists": "*fp32", "cut": "*i32", "scores": "*fp32",
     "tokens": "*i32", "drawn": "*i64", "valid": "*u8", "last_tokens": "*i64", "rows": "*i64", "keys": "*i64",
-    "sums": "*fp32", "logprobs": "*fp32", "top_tokens": "*i64", "top_logprobs": "*fp32", "vocab_size": "i32:16",
-    "tiles": "i32", "mask_words": "i32",
+    "sums": "*fp32", "logprobs": "*fp32", "top_tokens": "*i64", "top_logprobs": "*fp32", "normalizers": "*fp32",
+    "vocab_size": "i32:16", "tiles": "i32", "mask_words": "i32",
 }  # fmt: skip
 
 

@@ -89,6 +89,7 @@ def top_rows_kernel(
     logprobs,  # float32 [m], written
     top_tokens,  # int64 [m, COUNT], written
     top_logprobs,  # float32 [m, COUNT], written
+    normalizers,  # float32 [m, 2], written: max l, and log Σ exp(l - max l)
     tiles,
     COUNT: tl.constexpr,
     TILES: tl.constexpr,
@@ -102,6 +103,8 @@ def top_rows_kernel(
     row = tl.load(rows + entry)
     token = tl.load(logits + row * logits_stride + tl.load(drawn + row)).to(tl.float32)
     tl.store(logprobs + entry, (token - greatest) - log_sum)
+    tl.store(normalizers + 2 * entry, greatest)
+    tl.store(normalizers + 2 * entry + 1, log_sum)
     table = (entry * tiles + at[:, None]) * PLACES + place[None, :]
     held = (at < tiles)[:, None] & (place < COUNT)[None, :]
     found = greatest_keys(tl.reshape(tl.load(keys + table, mask=held, other=_NONE), [TILES * PLACES]), COUNT)

@@ -32,6 +32,7 @@ from benchmarks.gpu.supervisor import Supervisor, num_cores
 
 # One per kind of kernel, in the order in which they begin.
 KERNEL_MODULES = ("products", "attention", "sampling", "elementwise")
+ENGINE_MODULES = ("serving", "encoder")
 # GPU memory of one process by the sizes of its largest tensors and half a gigabyte of context: an estimate from above.
 KERNEL_BYTES = 6 << 30
 ENGINE_BYTES = 16 << 30  # on average: Llama-3.1-8B's in floats takes about 26 GiB, the others 3 to 15
@@ -121,7 +122,9 @@ def _smoke_stages(setting: Setting) -> Iterator[Stage]:
         kernels += _groups(f"benchmarks.gpu.smoke.{name}", setting, 60.0, failures)
     yield Stage("kernels", kernels, _num_processes(setting, 16, KERNEL_BYTES), failures)
     failures = []
-    engines = _groups("benchmarks.gpu.smoke.serving", setting, 120.0, failures)
+    engines = [
+        group for name in ENGINE_MODULES for group in _groups(f"benchmarks.gpu.smoke.{name}", setting, 120.0, failures)
+    ]
     alone = [group for group in engines if group.name.startswith("alone")]
     together = [group for group in engines if group not in alone]
     yield Stage("engines", together, _num_processes(setting, 8, ENGINE_BYTES), failures)

@@ -19,7 +19,8 @@ TESTS = Path(__file__).parent
 def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
     """Chooses between compiled and interpreted kernels. pytest calls this as soon as it has loaded this file, before
     any other file of the tests can import Triton."""
-    config: pytest.Config = pluginmanager.get_plugin("pytestconfig")
+    config = pluginmanager.get_plugin("pytestconfig")
+    assert isinstance(config, pytest.Config)
     gpu_run.choose_kernels(config.known_args_namespace.markexpr)
 
 

@@ -1,7 +1,7 @@
 """Runs groups of cases in child processes, so that no failure ends more than the case that it happens in.
 
 A case that takes longer than its limit, kills its process or leaves the CUDA context dead costs its child process; the
-cases behind it go on in a fresh one.
+cases behind it go on in a fresh one. Cases that never begin are listed as not run.
 """
 
 from __future__ import annotations

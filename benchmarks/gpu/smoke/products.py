@@ -114,7 +114,7 @@ def _product(
         for rows in all_rows:
             x = draw(rows, k, dtype=dtype, device=DEVICE)
             wide = _quantized_input(x, stored)
-            expected = torch.cat([wide @ part.double().t() for part in weight.split(EXACT_OUTPUTS)], dim=1)
+            expected = torch.cat([wide @ part.double().t() for part in torch.split(weight, EXACT_OUTPUTS)], dim=1)
             if with_bias:
                 expected = expected + bias.double()
             worst = max(worst, worst_error(linear(x), expected))

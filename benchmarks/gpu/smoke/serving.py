@@ -134,7 +134,7 @@ class Tried:
         grammar = TokenConstraints(grammar="start: /[0-9]{64}/")
         asks = [Ask(prompt, self._num_outputs, GREEDY, grammar) for prompt in self._prompts()]
         self._run(asks)
-        tokenizer = Tokenizer.from_str(self._started.model.tokenizer.tokenizer_json)
+        tokenizer = Tokenizer.from_buffer(self._started.model.tokenizer.tokenizer_json)
         for ask in asks:
             text = tokenizer.decode(ask.output)
             if not (text.isascii() and text.isdigit()):

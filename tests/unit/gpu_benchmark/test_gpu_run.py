@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -109,7 +110,7 @@ def driver(capability: tuple[int, int]) -> SimpleNamespace:
 def test_only_a_gpu_that_quire_runs_on_counts(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], counts: bool
 ) -> None:
-    monkeypatch.setattr(gpu_run.ctypes, "CDLL", lambda name: driver(capability))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver(capability))
     assert gpu_run.has_gpu.__wrapped__() is counts
     assert gpu_run.LEAST_CAPABILITY == gpu.LEAST_CAPABILITY
 

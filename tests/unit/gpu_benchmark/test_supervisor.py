@@ -90,6 +90,17 @@ def test_a_child_that_ends_before_every_case_leaves_the_rest_listed(tmp_path: Pa
     ]  # fmt: skip
 
 
+@pytest.mark.timeout(600)
+def test_an_engine_starts_again_after_a_dead_context(tmp_path: Path) -> None:
+    record = Record(tmp_path, "trial", {})
+    supervisor = Supervisor(Setting(dry_run=True), record.logs, time.monotonic() + 3600, record)
+    supervisor.run([Group("tests.unit.gpu_benchmark.dying_engine", "engine", 600.0)], num_processes=1)
+    assert [(result.case, result.status) for result in supervisor.results] == [
+        ("starts", "ok"), ("loses the device", "failed"), ("masks", "ok"), ("embeddings", "ok"),
+    ]  # fmt: skip
+    assert "the CUDA context is dead" in supervisor.results[1].problem
+
+
 class EndOfTime(Record):
     """The deadline falls when the first figure comes."""
 

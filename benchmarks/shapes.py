@@ -28,8 +28,6 @@ class Shape:
 
     def write(self, folder: Path) -> list[str]:
         """Writes a model directory; returns the worker's arguments for it."""
-        for path in _TOKENIZER.glob("tokenizer*.json"):
-            shutil.copy(path, folder)
         config: dict[str, Any] = {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
             "rope_theta": self.rope_theta, "tie_word_embeddings": self.tie_word_embeddings, "bos_token_id": 0,
@@ -41,8 +39,15 @@ class Shape:
         }  # fmt: skip
         if self.quantization_config is not None:
             config["quantization_config"] = dict(self.quantization_config)
-        (folder / "config.json").write_text(json.dumps(config))
-        return [str(folder), "--load-format", "dummy"]
+        return write_model(folder, config)
+
+
+def write_model(folder: Path, config: Mapping[str, Any]) -> list[str]:
+    """Writes a model directory with this config.json and a tokenizer; returns the worker's arguments for it."""
+    for path in _TOKENIZER.glob("tokenizer*.json"):
+        shutil.copy(path, folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    return [str(folder), "--load-format", "dummy"]
 
 
 # SmolLM2-135M's.

@@ -11,12 +11,17 @@ import pytest
 
 from tests import gpu_run
 
-# Before anybody imports Triton, as some of transformers' modules do.
-gpu_run.choose_kernels()
-
 # What `-m gpu` selects is here, so that nothing else is imported: a GPU machine may lack what other tests need.
 GPU_TESTS = ("gpu", "unit/worker/triton", "unit/worker/sampling")
 TESTS = Path(__file__).parent
+
+
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Chooses between compiled and interpreted kernels. pytest calls this as soon as it has loaded this file, before
+    any other file of the tests can import Triton."""
+    config = pluginmanager.get_plugin("pytestconfig")
+    assert isinstance(config, pytest.Config)
+    gpu_run.choose_kernels(config.known_args_namespace.markexpr)
 
 
 @pytest.hookimpl(tryfirst=True)

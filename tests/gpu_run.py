@@ -19,25 +19,40 @@ import pytest
 LIMIT_S = 300.0
 # Each has a CUDA context of its own, of half a gigabyte.
 MOST_PROCESSES = 12
+LEAST_CAPABILITY = (8, 0)  # as in services/worker/gpu.py, which imports torch
+_COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+# A descriptor of the terminal: while a test runs, pytest has put a file in the place of stderr.
+_STDERR = pytest.StashKey[int]()
 
 
 @cache
 def has_gpu() -> bool:
-    """By the driver's word, as importing torch would take seconds."""
+    """Whether the driver finds a first GPU of the least compute capability. Importing torch to ask it takes seconds."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return False
-    count = ctypes.c_int(0)
-    return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0
+    device = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(device), 0) != 0:
+        return False
+    return tuple(_attribute(driver, device, number) for number in _COMPUTE_CAPABILITY) >= LEAST_CAPABILITY
 
 
-def choose_kernels() -> None:
-    """To be called before Triton is imported, as kernels are compiled or interpreted for good."""
-    if has_gpu():
+def _attribute(driver: ctypes.CDLL, device: ctypes.c_int, number: int) -> int:
+    value = ctypes.c_int(0)
+    return value.value if driver.cuDeviceGetAttribute(ctypes.byref(value), number, device) == 0 else 0
+
+
+def choose_kernels(expression: str) -> None:
+    """Sets TRITON_INTERPRET. To be called before Triton is imported, as a kernel is compiled or interpreted for good.
+
+    `expression`: that of `-m`. `-m gpu` always compiles on a machine with a GPU. Any other run keeps a value that the
+    environment has.
+    """
+    if expression == "gpu" and has_gpu():
         os.environ["TRITON_INTERPRET"] = "0"
-    else:
-        os.environ.setdefault("TRITON_INTERPRET", "1")
+    elif "TRITON_INTERPRET" not in os.environ:
+        os.environ["TRITON_INTERPRET"] = "0" if has_gpu() else "1"
 
 
 def arrange(config: pytest.Config) -> None:
@@ -45,6 +60,7 @@ def arrange(config: pytest.Config) -> None:
     is_worker = "PYTEST_XDIST_WORKER" in os.environ
     if config.option.markexpr != "gpu" or not has_gpu():
         return
+    config.stash[_STDERR] = os.dup(2)  # pytest captures no output here yet
     if getattr(config.option, "timeout", 0.0) is None:
         config.option.timeout = LIMIT_S
     if not is_worker and getattr(config.option, "numprocesses", 0) is None:
@@ -60,7 +76,8 @@ def limited(item: pytest.Item) -> Iterator[None]:
         yield
         return
     marker = item.get_closest_marker("timeout")
-    faulthandler.dump_traceback_later(float(marker.args[0]) if marker else LIMIT_S, exit=True)
+    limit = float(marker.args[0]) if marker else LIMIT_S
+    faulthandler.dump_traceback_later(limit, exit=True, file=config.stash[_STDERR])
     try:
         yield
     finally:

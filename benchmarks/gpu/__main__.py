@@ -16,6 +16,7 @@ from pathlib import Path
 
 from benchmarks.gpu.figures import HEADER, Figure, line, table
 from benchmarks.gpu.interpreter import interpret_kernels
+from shared.python_child import child_environment, python_command
 
 # In the order of `all`. Each takes less than nine minutes on an H200.
 PARTS = {
@@ -113,7 +114,8 @@ def run_all(options: argparse.Namespace, words: Sequence[str]) -> int:
         if options.dry_run:
             main(own)
             continue
-        if subprocess.run([sys.executable, "-m", "benchmarks.gpu", *own], cwd=machine.ROOT).returncode:
+        command = python_command("benchmarks.gpu", *own)
+        if subprocess.run(command, cwd=machine.ROOT, env=child_environment()).returncode:
             failed.append(" ".join(own))
             continue
         name = Bench(options.shape, options.dtype, form, options.kv_cache_dtype).name

@@ -39,7 +39,7 @@ class Record:
 
     def ended(self, result: Result) -> None:
         if result.status != "ok":
-            print(f"FAILED: {result.group}: {result.case}: {result.problem}", flush=True)
+            print(f"{result.status.upper()}: {result.group}: {result.case}: {result.problem}", flush=True)
         self._write(result.record())
 
     def stage(self, name: str, seconds: float) -> None:
@@ -52,7 +52,7 @@ class Record:
         tracebacks = "\n".join(
             f"== {result.group}: {result.case}\n{result.problem}\n{result.traceback}"
             for result in results
-            if result.status != "ok"
+            if result.status == "failed"
         )
         summary = {
             "about": self._about,
@@ -101,5 +101,6 @@ def table(results: Sequence[Result]) -> str:
         name = f"{result.group}: {result.case}"
         lines.append(f"{name:70}{result.status:9}{result.seconds:8.1f}{error:>10}  {result.problem}".rstrip())
     passed = sum(result.status == "ok" for result in results)
-    lines.append(f"{passed} of {len(results)} cases passed")
+    skipped = sum(result.status == "skipped" for result in results)
+    lines.append(f"{passed} of {len(results)} cases passed" + (f", {skipped} skipped" if skipped else ""))
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What every part starts from: the options, the device, a clock, the ceilings, and a worker's engine."""
+"""Holds what every part starts from: the options, the device, a clock, the ceilings, and a worker's engine."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from benchmarks.gpu.shapes import AT_LOAD, SHAPES, TINY, quantized
 from benchmarks.shapes import Shape
 from services.worker.config import WorkerConfig
 from services.worker.engine import Engine, load_engine
+from services.worker.gpu import select_gpu
 from services.worker.kv_cache import resolve_kv_cache_dtype
 from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.ops import create_ops
@@ -47,7 +48,12 @@ class Bench:
 
     @cached_property
     def device(self) -> torch.device:
-        return torch.device("cpu") if self.dry_run and not self.simulated else torch.device("cuda", 0)
+        """Selected as a worker selects it, so that what is measured alone computes as it does in an engine."""
+        if self.dry_run and not self.simulated:
+            return torch.device("cpu")
+        device = torch.device("cuda", 0)
+        select_gpu(device)
+        return device
 
     @property
     def on_gpu(self) -> bool:

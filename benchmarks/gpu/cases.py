@@ -11,7 +11,11 @@ from benchmarks.gpu.figures import Figure
 
 # What a case brings: its largest relative error, figures one by one, or nothing but the fact that it ran.
 Found = float | Iterable[Figure] | None
-Status = Literal["ok", "failed", "not run"]
+Status = Literal["ok", "failed", "skipped", "not run"]
+
+
+class SkippedError(Exception):
+    """A case cannot run on this machine. The message says what is missing."""
 
 
 @dataclass(frozen=True, slots=True)

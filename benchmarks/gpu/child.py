@@ -12,7 +12,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.cases import Case, Group, Setting
+from benchmarks.gpu.cases import Case, Group, Setting, SkippedError
 from benchmarks.gpu.figures import Figure
 
 Tell = Callable[..., None]
@@ -37,6 +37,7 @@ def run(connection: Connection, group: Group, setting: Setting, done: Collection
         for case in cases:
             if not run_case(case, tell):
                 return
+            free_unused_memory()
 
 
 def run_case(case: Case, tell: Tell) -> bool:
@@ -52,6 +53,9 @@ def run_case(case: Case, tell: Tell) -> bool:
             for figure in found:
                 tell("figure", figure=_fields(figure))
         wait_for_device()
+    except SkippedError as reason:
+        tell("skipped", seconds=time.monotonic() - start, problem=str(reason))
+        return True
     except Exception as error:
         alive = is_alive()
         tell(
@@ -69,6 +73,14 @@ def wait_for_device() -> None:
 
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def free_unused_memory() -> None:
+    """Gives the memory that the case has freed back to the device, which other child processes share."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def is_alive() -> bool:
@@ -98,8 +110,12 @@ def device(setting: Setting) -> Iterator[None]:
             stack.enter_context(SimulatedGPU(1 << 30).running())
         import torch
 
+        from services.worker.gpu import select_gpu
+
         torch.set_num_threads(1)  # the children share the cores
         stack.enter_context(torch.no_grad())
+        if torch.cuda.is_available():
+            select_gpu(torch.device("cuda", 0))  # cases compute with the settings that a worker serves with
         yield
 
 

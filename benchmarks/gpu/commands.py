@@ -16,7 +16,8 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,9 +25,17 @@ from types import FrameType
 
 from benchmarks.gpu import triton_cache
 from benchmarks.gpu.archive import Record, table
-from benchmarks.gpu.cases import Group, Setting
+from benchmarks.gpu.cases import Group, Result, Setting
+from benchmarks.gpu.child import describe
 from benchmarks.gpu.forms import FORMS
 from benchmarks.gpu.supervisor import Supervisor, num_cores
+
+# One per kind of kernel, in the order in which they begin.
+KERNEL_MODULES = ("products", "attention", "sampling", "elementwise")
+ENGINE_MODULES = ("serving", "encoder")
+# GPU memory of one process by the sizes of its largest tensors and half a gigabyte of context: an estimate from above.
+KERNEL_BYTES = 6 << 30
+ENGINE_BYTES = 16 << 30  # on average: Llama-3.1-8B's in floats takes about 26 GiB, the others 3 to 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +45,11 @@ class Stage:
     name: str
     groups: Sequence[Group]
     num_processes: int
-
-
-class EndedError(Exception):
-    """SIGTERM came."""
+    failures: Sequence[Result] = ()  # a result for each module of cases that does not import
 
 
 def main(words: Sequence[str]) -> int:
-    """0 if every case passed, 1 if one failed or was not run."""
+    """Returns 0 if every case passed or was skipped, 1 if one failed or was not run."""
     options = parse(words)
     if options.dry_run:
         os.environ["TRITON_INTERPRET"] = "1"  # before the children import Triton
@@ -62,29 +68,40 @@ def main(words: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace, setting: Setting, record: Record) -> int:
     start = time.monotonic()
-    if options.cache is not None:
-        count = triton_cache.unpack(options.cache)
-        record.stage(f"{count} kernels unpacked into Triton's cache", time.monotonic() - start)
     supervisor = Supervisor(setting, record.logs, start + options.limit, record)
-    try:
-        with _ended_by_sigterm():
-            for stage in stages(options.command, setting, options.only):
-                began = time.monotonic()
-                supervisor.run(stage.groups, stage.num_processes)
-                record.stage(stage.name, time.monotonic() - began)
-    except (EndedError, KeyboardInterrupt):
-        print("ended by a signal: what was measured is kept", file=sys.stderr)
-        supervisor.stop()
-    results = supervisor.results
-    text = table(results)
-    print(text, flush=True)
-    record.write_archive(results, text)
+    text = ""
+    with _stopped_by_signals(supervisor):
+        try:
+            if options.cache is not None:
+                count = triton_cache.unpack(options.cache)
+                record.stage(f"{count} kernels unpacked into Triton's cache", time.monotonic() - start)
+            for stage in list(stages(options.command, setting, options.only)):
+                _run_stage(stage, supervisor, record)
+        except Exception as error:
+            failed = Result(options.command, "(the command)", "failed", problem=describe(error))
+            failed.traceback = traceback.format_exc()
+            supervisor.add(failed)
+        finally:
+            if supervisor.is_stopped:
+                print("ended by a signal: what was measured is kept", file=sys.stderr)
+            text = table(supervisor.results)
+            print(text, flush=True)
+            record.write_archive(supervisor.results, text)
     began = time.monotonic()
     archives = [] if options.dry_run else triton_cache.pack(options.out)
     print(f"-- packed Triton's cache: {time.monotonic() - began:.1f} s")
     for path in (record.path, *archives):
         print(f"{path}: {path.stat().st_size / 2**20:.1f} MiB", flush=True)
-    return 0 if results and all(result.status == "ok" for result in results) else 1
+    results = supervisor.results
+    return 0 if results and all(result.status in ("ok", "skipped") for result in results) else 1
+
+
+def _run_stage(stage: Stage, supervisor: Supervisor, record: Record) -> None:
+    began = time.monotonic()
+    for failed in stage.failures:
+        supervisor.add(failed)
+    supervisor.run(stage.groups, stage.num_processes)
+    record.stage(stage.name, time.monotonic() - began)
 
 
 def stages(command: str, setting: Setting, only: str = "") -> Iterator[Stage]:
@@ -92,32 +109,61 @@ def stages(command: str, setting: Setting, only: str = "") -> Iterator[Stage]:
     found = _lease_stages(setting) if command == "lease" else _smoke_stages(setting)
     for stage in found:
         groups = [group for group in stage.groups if re.search(only, group.name)]
-        if groups:
-            yield Stage(stage.name, groups, stage.num_processes)
+        if groups or stage.failures:
+            yield Stage(stage.name, groups, stage.num_processes, stage.failures)
 
 
 def _smoke_stages(setting: Setting) -> Iterator[Stage]:
     """Kernels first, in as many processes as there are cores: each compiles its share, and the engines find the
     compiled kernels in Triton's cache."""
-    modules = ("products", "attention", "sampling", "elementwise")
-    kernels = [group for module in modules for group in _groups(f"benchmarks.gpu.smoke.{module}", setting, 60.0)]
-    engines = _groups("benchmarks.gpu.smoke.serving", setting, 120.0)
+    kernels: list[Group] = []
+    failures: list[Result] = []
+    for name in KERNEL_MODULES:
+        kernels += _groups(f"benchmarks.gpu.smoke.{name}", setting, 60.0, failures)
+    yield Stage("kernels", kernels, _num_processes(setting, 16, KERNEL_BYTES), failures)
+    failures = []
+    engines = [
+        group for name in ENGINE_MODULES for group in _groups(f"benchmarks.gpu.smoke.{name}", setting, 120.0, failures)
+    ]
     alone = [group for group in engines if group.name.startswith("alone")]
-    yield Stage("kernels", kernels, min(16, num_cores()))
-    yield Stage("engines", [group for group in engines if group not in alone], min(8, num_cores()))
+    together = [group for group in engines if group not in alone]
+    yield Stage("engines", together, _num_processes(setting, 8, ENGINE_BYTES), failures)
     yield Stage("an engine alone", alone, 1)
 
 
 def _lease_stages(setting: Setting) -> Iterator[Stage]:
-    yield Stage("one engine", _groups("benchmarks.gpu.lease", setting, 150.0), 1)
+    failures: list[Result] = []
+    groups = _groups("benchmarks.gpu.lease", setting, 150.0, failures)
+    yield Stage("one engine", groups, 1, failures)
 
 
-def _groups(module: str, setting: Setting, limit_s: float) -> list[Group]:
+def _groups(module: str, setting: Setting, limit_s: float, failures: list[Result]) -> list[Group]:
+    """The module's groups. If it does not import, adds that to `failures`."""
     import importlib
 
-    names = importlib.import_module(module).cases(setting)
-    # Triton's interpreter is slow, and whoever tests with it may share the machine.
+    try:
+        names = list(importlib.import_module(module).cases(setting))
+    except Exception as error:
+        problem = f"{module}: {describe(error)}"
+        failures.append(Result(module, "(import)", "failed", problem=problem, traceback=traceback.format_exc()))
+        return []
+    # Triton's interpreter is slow, and a dry run may share the machine with other tests.
     return [Group(module, name, limit_s * (10 if setting.dry_run else 1)) for name in names]
+
+
+def _num_processes(setting: Setting, most: int, process_bytes: int) -> int:
+    """As many as there are cores for and as the GPU has memory for, up to `most`."""
+    count = min(most, num_cores())
+    if setting.dry_run or not (num_bytes := _gpu_bytes()):
+        return count
+    return max(1, min(count, num_bytes // process_bytes))
+
+
+def _gpu_bytes() -> int:
+    """The memory of the first GPU; 0 without one."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(0).total_memory) if torch.cuda.is_available() else 0
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -153,15 +199,18 @@ def about(options: argparse.Namespace, words: Sequence[str]) -> dict[str, object
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    def end(_number: int, _frame: FrameType | None) -> None:
-        raise EndedError
+def _stopped_by_signals(supervisor: Supervisor) -> Iterator[None]:
+    """SIGTERM and SIGINT end the children. The command goes on: it lists what was not run and writes its archive."""
 
-    before: Callable[[int, FrameType | None], object] | int | None = signal.signal(signal.SIGTERM, end)
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        supervisor.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager

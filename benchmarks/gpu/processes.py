@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.gpu.machine import ROOT
 from quire.cli.child import die_with_parent
+from shared.python_child import child_environment, python_command
 from shared.status import Status, parse_status
 
 START_TIMEOUT_S = 300.0
@@ -65,7 +65,7 @@ class _Part:
 def _part(folder: Path, name: str, *arguments: str) -> Iterator[_Part]:
     reader, writer = os.pipe()
     log = folder / f"{name}-{writer}.log"
-    command = [sys.executable, "-m", "quire.cli.main", name, *arguments, "--status-fd", str(writer)]
+    command = python_command("quire.cli.main", name, *arguments, "--status-fd", str(writer))
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -73,6 +73,7 @@ def _part(folder: Path, name: str, *arguments: str) -> Iterator[_Part]:
             stderr=output,
             pass_fds=(writer,),
             cwd=ROOT,
+            env=child_environment(),
             preexec_fn=die_with_parent(),
         )
     os.close(writer)

@@ -1,9 +1,13 @@
-"""Each of a layer's matrix products alone, by number of rows, in floats and in the form that --quantization names."""
+"""Measures each of a layer's matrix products alone, by number of rows, in floats and in the form of --quantization.
+
+Products in floats are measured with sums in float32, as the worker computes them, and as torch does by default.
+"""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 
@@ -45,8 +49,24 @@ def measure(bench: Bench) -> Iterator[Figure]:
             forms[bench.quantization] = quantized(bench, weight)
         for form, stored in forms.items():
             yield from _by_rows(bench, f"{name} {n} x {k}, {form}", stored)
+            if isinstance(stored, Tensor):
+                with split_sums_in_16_bits():
+                    yield from _by_rows(bench, f"{name} {n} x {k}, {form}, sums in 16 bits", stored)
             invariant = f"{name} {n} x {k}, {form}, batch-invariant"
             yield from _by_rows(bench, invariant, stored, batch_invariant=True)
+
+
+@contextmanager
+def split_sums_in_16_bits() -> Iterator[None]:
+    """torch's default: cuBLAS may round the partial sums of a split product to 16 bits. The worker forbids it (see
+    `services.worker.gpu.select_gpu`); the difference in time is what that costs."""
+    products = torch.backends.cuda.matmul
+    before = products.allow_bf16_reduced_precision_reduction, products.allow_fp16_reduced_precision_reduction
+    products.allow_bf16_reduced_precision_reduction = products.allow_fp16_reduced_precision_reduction = True
+    try:
+        yield
+    finally:
+        products.allow_bf16_reduced_precision_reduction, products.allow_fp16_reduced_precision_reduction = before
 
 
 def quantized(bench: Bench, weight: Tensor) -> Weight:

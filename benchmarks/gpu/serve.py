@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from benchmarks.gpu.floors import Floors
 from benchmarks.gpu.machine import ROOT
 from benchmarks.gpu.processes import stack
 from benchmarks.gpu.step_events import Window, idle_figures, read
+from shared.python_child import child_environment, python_command
 
 CONCURRENCIES = (1, 32, 128, 256)
 TOKENS = 1000  # in, and out
@@ -69,8 +69,8 @@ def ask(routers: list[str], concurrency: int, requests: int, tokens: int, bench:
     for index, address in enumerate(used):
         share, own = ((n + index) // len(used) for n in (concurrency, requests))
         numbers = (share, own, tokens, tokens, bench.model.vocab_size, 1000 * seed + index)
-        command = [sys.executable, "-m", "benchmarks.gpu.client", address, *map(str, numbers)]
-        clients.append(subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT))
+        command = python_command("benchmarks.gpu.client", address, *map(str, numbers))
+        clients.append(subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env=child_environment()))
     timings = []
     for client in clients:
         output, _ = client.communicate()

@@ -1,7 +1,7 @@
 """Runs groups of cases in child processes, so that no failure ends more than the case that it happens in.
 
 A case that takes longer than its limit, kills its process or leaves the CUDA context dead costs its child process; the
-cases behind it go on in a fresh one.
+cases behind it go on in a fresh one. Cases that never begin are listed as not run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Supervisor:
     _stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self, groups: Sequence[Group], num_processes: int) -> None:
-        """Returns once all of them have ended; up to `num_processes` run side by side."""
+        """Returns once all of them have ended; up to `num_processes` run side by side. After `stop` it begins none of
+        them and lists them as not run."""
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(list(PRELOADED_FOR_DRY_RUNS if self.setting.dry_run else PRELOADED))
         with ThreadPoolExecutor(max(1, num_processes)) as pool:
@@ -65,45 +66,60 @@ class Supervisor:
                     raise
 
     def stop(self) -> None:
-        """Ends the children. From any thread."""
+        """Ends the children. May be called from any thread and from a signal handler."""
         self._stopped.set()
 
-    def _run_group(self, context: Any, group: Group) -> None:
-        done: list[str] = []
-        while not self._stopped.is_set():
-            if time.monotonic() > self.deadline:
-                self._add(Result(group.name, "(the rest)", "not run", problem="the command's time was over"))
-                return
-            if self._run_child(_Child(context, group, self.setting, tuple(done), self.logs), done):
-                return
+    @property
+    def is_stopped(self) -> bool:
+        return self._stopped.is_set()
 
-    def _run_child(self, process: _Child, done: list[str]) -> bool:
-        """Whether the group is through. Adds the names of cases that have ended to `done`."""
+    def add(self, result: Result) -> None:
+        with self._lock:
+            self.results.append(result)
+            self.report.ended(result)
+
+    def _run_group(self, context: Any, group: Group) -> None:
+        progress = _Progress()
+        while not progress.is_over:
+            reason = self._reason_to_end()
+            if reason is not None:
+                self._skip_rest(group, progress, reason)
+                return
+            self._run_child(_Child(context, group, self.setting, progress.done, self.logs), progress)
+
+    def _run_child(self, process: _Child, progress: _Progress) -> None:
+        """Runs the cases that are left in one child process, as many as it survives."""
         group, current = process.group.name, None
-        left: list[str] | None = None
+        num_done, has_planned = len(progress.done), False
         try:
             while True:
                 message = self._next(process, current)
                 if isinstance(message, str):  # why no further message comes
-                    if current is None and left == []:
-                        return True
-                    # A child that ends between two cases would do so again.
-                    hopeless = current is None
-                    current = current or Result(group, "(start of the child process)", "failed")
-                    current.status, current.problem = "failed", message
-                    self._finish(current, done, process)
-                    return hopeless or not left
+                    if current is not None:
+                        current.status, current.problem = "failed", message
+                        self._finish(current, progress, process)
+                        progress.is_over = not progress.left
+                    elif has_planned and not progress.left:
+                        progress.is_over = True
+                    else:
+                        name = "(between two cases)" if has_planned else "(start of the child process)"
+                        self._end_between_cases(
+                            process, progress, Result(group, name, "failed", problem=message),
+                            retry=len(progress.done) > num_done,
+                        )  # fmt: skip
+                    return
                 match message["event"]:
                     case "planned":
-                        left = list(message["cases"])
+                        progress.left, has_planned = list(message["cases"]), True
                     case "broken":
                         failed = Result(group, "(start)", "failed")
                         failed.problem, failed.traceback = message["problem"], message["traceback"]
-                        self._finish(failed, done, process)
-                        return True
+                        self._finish(failed, progress, process)
+                        progress.is_over = True
+                        return
                     case "begin":
-                        assert left is not None
-                        left.remove(message["case"])
+                        assert progress.left is not None
+                        progress.left.remove(message["case"])
                         current = Result(group, message["case"], "not run")
                         process.begun_at = time.monotonic()
                     case "figure":
@@ -111,19 +127,41 @@ class Supervisor:
                         current.figures.append(Figure(**message["figure"]))
                         with self._lock:
                             self.report.figure(current, current.figures[-1])
-                    case "ok" | "failed" as status:
+                    case "ok" | "failed" | "skipped" as status:
                         assert current is not None
                         current.status, current.seconds = status, message["seconds"]
                         current.error = message.get("error")
                         current.problem, current.traceback = message.get("problem", ""), message.get("traceback", "")
                         if message.get("dead"):
                             current.problem += " (the CUDA context is dead: the cases behind go on in a fresh process)"
-                        self._finish(current, done, process)
+                        self._finish(current, progress, process)
                         current = None
                         if message.get("dead"):
-                            return not left
+                            progress.is_over = not progress.left
+                            return
         finally:
             process.end()
+
+    def _end_between_cases(self, process: _Child, progress: _Progress, failed: Result, *, retry: bool) -> None:
+        """The child ended while no case ran. With `retry`, a fresh one runs the cases that are left."""
+        if self._reason_to_end() is not None:
+            return  # `_run_group` lists the rest
+        self._finish(failed, progress, process)
+        if not retry:  # a fresh child would end in the same way
+            self._skip_rest(process.group, progress, "the child process ended before this case began")
+
+    def _skip_rest(self, group: Group, progress: _Progress, reason: str) -> None:
+        """Lists the cases that are left as not run. Only a child knows their names, once it has started."""
+        for name in ["(all cases)"] if progress.left is None else progress.left:
+            self.add(Result(group.name, name, "not run", problem=reason))
+        progress.is_over = True
+
+    def _reason_to_end(self) -> str | None:
+        if self._stopped.is_set():
+            return "the command was ended"
+        if time.monotonic() > self.deadline:
+            return "the command's time was over"
+        return None
 
     def _next(self, process: _Child, current: Result | None) -> dict[str, Any] | str:
         """The child's next message; a sentence if none will come."""
@@ -131,13 +169,11 @@ class Supervisor:
         if current is None:
             limit = max(limit, START_LIMIT_S)
         while True:
-            if self._stopped.is_set():
-                return "the command was ended"
-            now = time.monotonic()
-            if now - process.begun_at > limit:
+            reason = self._reason_to_end()
+            if reason is not None:
+                return reason
+            if time.monotonic() - process.begun_at > limit:
                 return f"it took longer than {limit:g} s"
-            if now > self.deadline:
-                return "the command's time was over"
             try:
                 if process.messages.poll(0.1):
                     message: dict[str, Any] = json.loads(process.messages.recv_bytes())
@@ -145,17 +181,21 @@ class Supervisor:
             except (EOFError, OSError):
                 return f"the child process ended with exit code {process.exit_code()}"
 
-    def _finish(self, result: Result, done: list[str], process: _Child) -> None:
-        done.append(result.case)
+    def _finish(self, result: Result, progress: _Progress, process: _Child) -> None:
+        progress.done.append(result.case)
         if result.seconds == 0.0:
             result.seconds = time.monotonic() - process.begun_at
         process.begun_at = time.monotonic()
-        self._add(result)
+        self.add(result)
 
-    def _add(self, result: Result) -> None:
-        with self._lock:
-            self.results.append(result)
-            self.report.ended(result)
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a group is, over all child processes that it has had."""
+
+    done: list[str] = field(default_factory=list)  # names of cases that have ended
+    left: list[str] | None = None  # names of those that have not begun; None until a child has told them
+    is_over: bool = False
 
 
 class _Child:
@@ -164,7 +204,7 @@ class _Child:
         self.begun_at = time.monotonic()
         self.messages, theirs = context.Pipe(duplex=False)
         log = logs / f"{group.name.replace('/', '-').replace(' ', '-')}.log"
-        arguments: tuple[Connection, Any, Any, Any, Any] = (theirs, group, setting, done, log)
+        arguments: tuple[Connection, Any, Any, Any, Any] = (theirs, group, setting, tuple(done), log)
         self._process = context.Process(target=child.run, args=arguments, daemon=True)
         self._process.start()
         theirs.close()

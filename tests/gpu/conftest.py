@@ -5,16 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
+from services.worker.gpu import find_gpu, select_gpu
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = __file__.removesuffix("conftest.py")
     for item in items:
         if str(item.path).startswith(here):
             item.add_marker(pytest.mark.gpu)
-            if not torch.cuda.is_available():
-                item.add_marker(pytest.mark.skip("there is no CUDA device"))
+            if find_gpu()[0] is None:
+                item.add_marker(pytest.mark.skip("there is no GPU that Quire runs on"))
 
 
 @pytest.fixture(scope="session")
 def cuda() -> torch.device:
-    return torch.device("cuda", 0)
+    """Selected as a worker selects it."""
+    device = torch.device("cuda", 0)
+    select_gpu(device)
+    return device

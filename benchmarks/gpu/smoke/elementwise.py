@@ -1,4 +1,4 @@
-"""Norms, activations, rotations, sums of segments and the small kernels of a step's inputs."""
+"""Norms, activations, rotations, sums of segments, an encoder's operations and the small kernels of a step's inputs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.gpu.cases import Case, Setting
 from benchmarks.gpu.smoke.oracle import DTYPES, draw, same, worst_error
-from services.worker.ops.interface import AttentionBatch, KVPages
+from services.worker.ops.interface import AttentionBatch, KVPages, WholeSequences
 from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.block_copy import PagePlace, copy_pages
 from services.worker.ops.triton.ops import TritonOps
@@ -35,9 +35,12 @@ def _of_type(setting: Setting, name: str) -> Iterator[Case]:
     for width in widths:
         yield Case(f"rms_norm {name} {width}", partial(_norm, dtype, width))
         yield Case(f"add_rms_norm {name} {width}", partial(_add_norm, dtype, width))
+        yield Case(f"layer_norm {name} {width}", partial(_layer_norm, dtype, width))
     for width in (48,) if setting.dry_run else (1536, 14_336):
         for activation in ("silu", "gelu", "gelu_tanh"):
             yield Case(f"{activation}_mul {name} {width}", partial(_activation, dtype, activation, width))
+        for tanh in (False, True):
+            yield Case(f"gelu{'_tanh' if tanh else ''} {name} {width}", partial(_gelu, dtype, tanh, width))
         for to in (torch.int8, FP8):
             yield Case(f"quantize_rows {name} {width} to {to}", partial(_quantize_rows, dtype, width, to))
         yield Case(f"add_segments {name} {width}", partial(_segments, dtype, width))
@@ -46,6 +49,8 @@ def _of_type(setting: Setting, name: str) -> Iterator[Case]:
         for pages in (dtype, FP8):
             title = f"rope {name} {num_heads} x {head_dim}" + (", fp8 pages" if pages is FP8 else "")
             yield Case(title, partial(_rope, dtype, pages, num_heads, num_kv_heads, head_dim))
+    for num_heads, head_dim in ((2, 16),) if setting.dry_run else ((12, 32), (12, 64), (16, 64)):
+        yield Case(f"full_attention {name} {num_heads} x {head_dim}", partial(_attend, dtype, num_heads, head_dim))
 
 
 def _inputs() -> Iterator[Case]:
@@ -72,6 +77,38 @@ def _add_norm(dtype: torch.dtype, width: int) -> float:
     expected = _exact().add_rms_norm(x.double(), exact, weight.double(), 1e-5)
     got = TritonOps(DEVICE, dtype).add_rms_norm(x, residual, weight, 1e-5)
     return max(worst_error(got, expected), worst_error(residual, exact))
+
+
+def _layer_norm(dtype: torch.dtype, width: int) -> float:
+    """With a residual and without."""
+    x, weight, bias, residual = (
+        draw(*shape, dtype=dtype, device=DEVICE) for shape in ((ROWS, width), (width,), (width,), (ROWS, width))
+    )
+    ops, exact = TritonOps(DEVICE, dtype), _exact()
+    wide = weight.double(), bias.double()
+    return max(
+        worst_error(ops.layer_norm(x, weight, bias, 1e-5), exact.layer_norm(x.double(), *wide, 1e-5)),
+        worst_error(
+            ops.layer_norm(x, weight, bias, 1e-5, residual),
+            exact.layer_norm(x.double(), *wide, 1e-5, residual.double()),
+        ),
+    )
+
+
+def _gelu(dtype: torch.dtype, tanh: bool, width: int) -> float:
+    x = draw(ROWS, width, dtype=dtype, device=DEVICE)
+    return worst_error(TritonOps(DEVICE, dtype).gelu(x, tanh=tanh), _exact().gelu(x.double(), tanh=tanh))
+
+
+def _attend(dtype: torch.dtype, num_heads: int, head_dim: int) -> float:
+    """Three sequences of an encoder."""
+    lengths = (5, 1, ROWS - 6)
+    q, k, v = (draw(ROWS, num_heads, head_dim, dtype=dtype, device=DEVICE) for _ in range(3))
+    positions = torch.cat([torch.arange(length) for length in lengths]).int().to(DEVICE)
+    starts = torch.tensor([0, 5, 6, ROWS], dtype=torch.int32).to(DEVICE)
+    batch, scale = WholeSequences(positions, starts, lengths), head_dim**-0.5
+    got = TritonOps(DEVICE, dtype).full_attention(q, k, v, batch, scale)
+    return worst_error(got, _exact().full_attention(q.double(), k.double(), v.double(), batch, scale))
 
 
 def _activation(dtype: torch.dtype, name: str, width: int) -> float:
@@ -118,17 +155,20 @@ def _rope(dtype: torch.dtype, pages_dtype: torch.dtype, num_heads: int, num_kv_h
     sizes = [num_heads, num_kv_heads, num_kv_heads]
     q, k, v = torch.split(fused, sizes, dim=1)
     exact_q, exact_k, exact_v = torch.split(exact, sizes, dim=1)
-    scale = 0.5 if pages_dtype is FP8 else 1.0
+    scales = (0.5, 0.25) if pages_dtype is FP8 else (1.0, 1.0)  # different ones, so that none stands for the other
     zeros = torch.zeros((12, num_kv_heads, PAGE, head_dim), device=DEVICE)
-    pages = KVPages(zeros.to(pages_dtype, copy=True), zeros.to(pages_dtype, copy=True), scale, scale)
+    pages = KVPages(zeros.to(pages_dtype, copy=True), zeros.to(pages_dtype, copy=True), *scales)
     expected = KVPages(zeros.double(), zeros.double())
     batch = _batch()
     TritonOps(DEVICE, dtype).rope_and_write_kv(q, k, v, cos_sin, batch, pages)
     _exact().rope_and_write_kv(exact_q, exact_k, exact_v, cos_sin.double(), batch, expected)
     limit = 5e-2 if pages_dtype is FP8 else None
-    stored = [(tensor.to(dtype) * scale, right) for tensor, right in
-              ((pages.keys, expected.keys), (pages.values, expected.values))]  # fmt: skip
-    return max(worst_error(fused, exact), *(worst_error(got, right, limit) for got, right in stored))
+    keys, values = (tensor.float() * scale for tensor, scale in zip((pages.keys, pages.values), scales, strict=True))
+    return max(
+        worst_error(fused, exact),
+        worst_error(keys.to(dtype), expected.keys, limit),
+        worst_error(values.to(dtype), expected.values, limit),
+    )
 
 
 def _slot_mapping() -> float:

@@ -31,4 +31,4 @@ def same(got: Tensor, expected: Tensor) -> float:
 
 def draw(*shape: int, dtype: torch.dtype, device: torch.device, scale: float = 1.0) -> Tensor:
     """Standard normal times `scale`."""
-    return (torch.randn(shape, device=device, dtype=torch.float32) * scale).to(dtype)
+    return torch.randn(shape, device=device, dtype=torch.float32).mul_(scale).to(dtype)

@@ -22,6 +22,10 @@ DEVICE = torch.device("cuda", 0)
 # Outputs and inputs: Llama-3.1-8B's joined projections, a small model's, and one that no tile divides.
 SHAPES = ((6144, 4096), (4096, 4096), (28_672, 4096), (4096, 14_336), (576, 576), (1000, 1536))
 OUTPUT_LAYER = (128_256, 4096)
+# A step's largest output layer: of what a worker draws from. 2,048 rows would take 2 GB per float64 result.
+OUTPUT_LAYER_ROWS = (1, 16, 17, 64, 100, 128, 300)
+# Outputs that are computed in float64 at once: 0.5 GB of the output layer's weight.
+EXACT_OUTPUTS = 16_384
 TINY = ((48, 64),)
 # A count of each class that kernels are compiled for (`ops/triton/tiles.py`), and multiples of 16 beside others.
 ROWS = (1, 16, 17, 64, 100, 128, 300, 2048)
@@ -92,7 +96,8 @@ def _of_form(setting: Setting, form: str, name: str, batch_invariant: bool) -> I
     for n, k in shapes:
         if k % 32 and form.startswith("int4"):
             continue
-        run = partial(_product, quantize, DTYPES[name], n, k, TINY_ROWS if setting.dry_run else ROWS, batch_invariant)
+        rows = TINY_ROWS if setting.dry_run else OUTPUT_LAYER_ROWS if (n, k) == OUTPUT_LAYER else ROWS
+        run = partial(_product, quantize, DTYPES[name], n, k, rows, batch_invariant)
         yield Case(f"{n} x {k}, {form}, {name}" + (", batch-invariant" if batch_invariant else ""), run)
 
 
@@ -102,13 +107,14 @@ def _product(
     """With a bias and without, as both are forms of their own."""
     stored = quantize(draw(n, k, dtype=dtype, device=DEVICE, scale=0.02))
     bias = draw(n, dtype=dtype, device=DEVICE)
-    exact_weight = (stored if isinstance(stored, Tensor) else stored.dequantize()).double()
+    weight = stored if isinstance(stored, Tensor) else stored.dequantize()
     worst = 0.0
     for with_bias in (False, True):
         linear = create_linear(stored, bias if with_bias else None, DEVICE, dtype, batch_invariant=batch_invariant)
         for rows in all_rows:
             x = draw(rows, k, dtype=dtype, device=DEVICE)
-            expected = _quantized_input(x, stored) @ exact_weight.t()
+            wide = _quantized_input(x, stored)
+            expected = torch.cat([wide @ part.double().t() for part in torch.split(weight, EXACT_OUTPUTS)], dim=1)
             if with_bias:
                 expected = expected + bias.double()
             worst = max(worst, worst_error(linear(x), expected))

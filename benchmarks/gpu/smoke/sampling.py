@@ -52,6 +52,8 @@ def _of_vocabulary(setting: Setting, vocab_size: int) -> Iterator[Case]:
             yield Case(f"masked, {rows} rows, {name}", partial(_masked, vocab_size, DTYPES[name], rows))
             logprobs = SamplingParams(temperature=0.0, logprobs=20)
             yield Case(f"logprobs, {rows} rows, {name}", partial(_logprobs, vocab_size, DTYPES[name], rows, logprobs))
+            given = partial(_given_logprobs, vocab_size, DTYPES[name], rows)
+            yield Case(f"logprobs of given tokens, {rows} rows, {name}", given)
 
 
 def _admitted(slot: int, params: SamplingParams) -> NewSequence:
@@ -115,3 +117,20 @@ def _logprobs(vocab_size: int, dtype: torch.dtype, rows: int, params: SamplingPa
         worst_error(sample.logprobs.logprobs, drawn, limit=1e-4),
         worst_error(sample.logprobs.top_logprobs, top, limit=1e-4),
     )
+
+
+def _given_logprobs(vocab_size: int, dtype: torch.dtype, rows: int) -> float:
+    """Of tokens that the request names, in the order of their log probabilities."""
+    token_ids = (7, 31, vocab_size - 1)
+    params = SamplingParams(temperature=0.0, logprobs=0, logprob_token_ids=token_ids)
+    logits = draw(rows, vocab_size, dtype=dtype, device=DEVICE, scale=3.0)
+    sampler = DeviceSampler(DEVICE, rows, vocab_size)
+    for slot in range(rows):
+        sampler.admit(_admitted(slot, params))
+    sample = sampler.sample(logits, np.arange(rows), np.full(rows, 4, np.int32))
+    assert sample.logprobs is not None
+    exact = torch.log_softmax(logits.double(), -1)
+    given = exact.index_select(1, torch.tensor(token_ids, device=DEVICE)).sort(dim=1, descending=True).values
+    got = sample.logprobs.top_logprobs[:, : len(token_ids)]
+    same(exact.gather(1, sample.logprobs.top_token_ids[:, : len(token_ids)].long()).sort(1, True).values, given)
+    return worst_error(got, given, limit=1e-4)

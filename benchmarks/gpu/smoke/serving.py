@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+from tokenizers import Tokenizer
 
 from benchmarks.gpu.asking import GREEDY, Ask, Asker
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.cases import Case, Setting
+from benchmarks.gpu.cases import Case, Setting, SkippedError
+from benchmarks.gpu.child import describe
 from benchmarks.gpu.figures import Figure
-from benchmarks.gpu.forms import FORMS, bench
+from benchmarks.gpu.forms import FORMS, MORE_FORMS, Form, bench
 from benchmarks.gpu.sequences import Sequences
 from services.worker.constraints import TokenConstraints
 from services.worker.engine import Engine
@@ -36,21 +38,27 @@ EVERYTHING = SamplingParams(
 def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
     """Engines that start side by side get blocks by number; the `alone` ones measure the device's memory."""
     found: dict[str, Callable[[], Iterable[Case]]] = {}
-    for form in FORMS if setting.form is None else (setting.form,):
+    for name in FORMS if setting.form is None else (setting.form,):
         for size in ("8B",) if setting.dry_run else SHAPES:
-            found[f"engine {size} {form}"] = partial(_of_engine, setting, form, size, ("--swap-space", "0.25"))
+            found[f"engine {size} {name}"] = partial(_of_engine, setting, FORMS[name], size)
+    if setting.form is None:
+        for name, form in MORE_FORMS.items():
+            if not (setting.dry_run and form.dtype != "bfloat16"):  # a dry run computes in float32 only
+                found[f"engine 1B {name}"] = partial(_of_engine, setting, form, "1B")
     if not setting.dry_run:
-        invariant = ("--swap-space", "0.25", "--batch-invariant")
-        found["engine 1B bf16, batch-invariant"] = partial(_of_engine, setting, "bf16", "1B", invariant)
-        eager = ("--swap-space", "0.25", "--enforce-eager")
-        found["engine 1B bf16, eager"] = partial(_of_engine, setting, "bf16", "1B", eager)
-        found["alone: engine 8B bf16"] = partial(_of_engine, setting, "bf16", "8B", (), blocks=None)
+        floats = partial(_of_engine, setting, FORMS["bf16"])
+        found["engine 1B bf16, batch-invariant"] = partial(floats, "1B", "--batch-invariant", swaps=False)
+        found["engine 1B bf16, eager"] = partial(floats, "1B", "--enforce-eager", swaps=False)
+        found["alone: engine 8B bf16"] = partial(floats, "8B", blocks=None, swaps=False)
     return found
 
 
 def _of_engine(
-    setting: Setting, form: str, size: str, arguments: tuple[str, ...], blocks: int | None = 4096
+    setting: Setting, form: Form, size: str, *arguments: str, blocks: int | None = 4096, swaps: bool = True
 ) -> Iterator[Case]:
+    """`blocks`: None lets the worker measure how many there are room for. `swaps`: whether blocks are swapped, which
+    takes pinned host memory."""
+    arguments += ("--swap-space", "0.25" if swaps else "0")
     if blocks is not None and not setting.dry_run:
         arguments += ("--num-gpu-blocks-override", str(blocks))
     tried = Tried(bench(setting, form, SHAPES[size], *arguments), setting.dry_run)
@@ -59,31 +67,27 @@ def _of_engine(
     yield Case("seeds repeat their tokens", tried.seeds)
     yield Case("penalties, biases, cuts and logprobs", tried.everything)
     yield Case("masks", tried.masks)
-    if has_library():
-        yield Case("a grammar", tried.grammar)
+    yield Case("a grammar", tried.grammar)
     yield Case("prompt logprobs", tried.prompt_logprobs)
     yield Case("embeddings", tried.embeddings)
-    if "--swap-space" in arguments:
+    if swaps:
         yield Case("swap to the host and back", tried.swap)
     yield Case("copied blocks, and a decode of every graph", tried.decodes)
 
 
 @dataclass(slots=True)
 class Tried:
-    """One engine, which lives as long as its process."""
+    """One engine, which lives as long as its process. It starts with the first case that needs it: after a lost process
+    that is not the case "starts"."""
 
     bench: Bench
     dry_run: bool
     _engine: Engine | None = None
+    _problem: str | None = None  # why it did not start
     _stack: ExitStack = field(default_factory=ExitStack)
 
     def start(self) -> Iterator[Figure]:
-        limits = TINY_LIMITS if self.dry_run else (MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, MAX_MODEL_LEN)
-        num_seqs, num_tokens, length = limits
-        self._engine = self._stack.enter_context(self.bench.start_engine(length, num_seqs, num_tokens))
-        if self._engine.fallback is not None:
-            raise RuntimeError(self._engine.fallback)
-        blocks = self._engine.runner.limits.num_blocks
+        blocks = self._started.runner.limits.num_blocks
         yield Figure(f"{self.bench.name}: KV blocks", float(blocks), "blocks", note="the engine has started")
 
     def greedy(self) -> float:
@@ -114,6 +118,8 @@ class Tried:
         self._run(asks)
         if any(ask.output != [11] * 3 for ask in asks):
             raise AssertionError("a bias of 100 did not decide")
+        given = SamplingParams(temperature=0.0, logprobs=0, logprob_token_ids=(7, 31))
+        self._run([Ask(prompt, 3, given) for prompt in self._prompts()])
 
     def masks(self) -> None:
         allowed = TokenConstraints(allowed_token_ids=(5, 9, 33))
@@ -123,9 +129,16 @@ class Tried:
             raise AssertionError("a token was drawn that is not allowed")
 
     def grammar(self) -> None:
-        """Skipped for a vocabulary that is not the tokenizer's."""
+        if not has_library():
+            raise SkippedError("the package llguidance, which compiles grammars, is not installed")
         grammar = TokenConstraints(grammar="start: /[0-9]{64}/")
-        self._run([Ask(prompt, self._num_outputs, GREEDY, grammar) for prompt in self._prompts()])
+        asks = [Ask(prompt, self._num_outputs, GREEDY, grammar) for prompt in self._prompts()]
+        self._run(asks)
+        tokenizer = Tokenizer.from_buffer(self._started.model.tokenizer.tokenizer_json)
+        for ask in asks:
+            text = tokenizer.decode(ask.output)
+            if not (text.isascii() and text.isdigit()):
+                raise AssertionError(f"the grammar allows digits only, and {text!r} was drawn")
 
     def prompt_logprobs(self) -> None:
         sampling = SamplingParams(temperature=0.0, prompt_logprobs=5)
@@ -170,8 +183,18 @@ class Tried:
 
     @property
     def _started(self) -> Engine:
+        if self._problem is not None:
+            raise RuntimeError(f"the engine did not start: {self._problem}")
         if self._engine is None:
-            raise RuntimeError("the engine did not start: see the case 'starts'")
+            limits = TINY_LIMITS if self.dry_run else (MAX_NUM_SEQS, MAX_NUM_BATCHED_TOKENS, MAX_MODEL_LEN)
+            num_seqs, num_tokens, length = limits
+            try:
+                self._engine = self._stack.enter_context(self.bench.start_engine(length, num_seqs, num_tokens))
+            except Exception as error:
+                self._problem = describe(error)
+                raise
+            if self._engine.fallback is not None:
+                raise RuntimeError(self._engine.fallback)
         return self._engine
 
     def _prompts(self) -> list[list[int]]:

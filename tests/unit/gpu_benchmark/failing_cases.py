@@ -9,12 +9,19 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gpu.cases import Case, Setting
+from benchmarks.gpu import child
+from benchmarks.gpu.cases import Case, Setting, SkippedError
 from benchmarks.gpu.figures import Figure
 
 
 def cases(setting: Setting) -> Mapping[str, Callable[[], Iterable[Case]]]:
-    return {"one by one": _one_by_one, "does not load": _does_not_load, "long": _long}
+    return {
+        "one by one": _one_by_one,
+        "between": _between,
+        "does not load": _does_not_load,
+        "long": _long,
+        "behind": _behind,
+    }
 
 
 def _one_by_one() -> Iterator[Case]:
@@ -28,12 +35,32 @@ def _one_by_one() -> Iterator[Case]:
     yield Case("runs in a fresh context", lambda: None)
 
 
+def _between() -> Iterator[Case]:
+    yield Case("passes", _kill_after_the_case)
+    yield Case("lacks a library", _skip)
+    yield Case("comes last", lambda: None)
+
+
+def _behind() -> Iterator[Case]:
+    yield Case("never begins", lambda: None)
+
+
+def _skip() -> None:
+    raise SkippedError("there is no library")
+
+
+def _kill_after_the_case() -> None:
+    """The process ends when the case has been reported, before the next one begins."""
+    child.free_unused_memory = lambda: os._exit(7)
+
+
 def _does_not_load() -> Iterable[Case]:
     raise ImportError("there is no such kernel")
 
 
 def _long() -> Iterator[Case]:
     yield Case("brings a figure and goes on", _figure_and_wait)
+    yield Case("comes after it", lambda: None)
 
 
 def _raise() -> None:
@@ -53,5 +80,6 @@ def _leave_a_dead_context() -> None:
 
 def _figure_and_wait() -> Iterator[Figure]:
     yield Figure("measured before the end", 1.0, "ms")
-    Path(os.environ["QUIRE_TEST_MARK"]).touch()
+    if "QUIRE_TEST_MARK" in os.environ:
+        Path(os.environ["QUIRE_TEST_MARK"]).touch()
     time.sleep(600)

@@ -1,4 +1,5 @@
-"""The tests that only a GPU can run are found where nothing is installed but what a GPU machine brings, and pytest."""
+"""`pytest -m gpu tests` collects what only a GPU can run, where nothing is installed but what a GPU machine has, and
+pytest with its plugins or without."""
 
 from __future__ import annotations
 
@@ -20,8 +21,7 @@ def test_they_are_collected_from_a_bare_tree(tmp_path: Path, tools: tuple[str, .
     # Plugins are found by what pip has written, hidden or not.
     plugins = [f"-p{name}" for name in ("pytest_timeout", "xdist.plugin") if name.partition(".")[0] in tools]
     result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugins, "-m", "gpu", "tests/gpu",
-         "tests/unit/worker/triton", "--collect-only"],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *plugins, "-m", "gpu", "tests", "--collect-only"],
         env={**environment(tmp_path, tools), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}, cwd=ROOT, capture_output=True,
         text=True, check=False,
     )  # fmt: skip

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from services.worker import gpu
+from tests import gpu_run
 from tests.bare_tree import ROOT, environment
 from tests.gpu_run import LIMIT_S, MOST_PROCESSES
 
@@ -31,13 +36,17 @@ sys.exit(pytest.main(["-p", "no:cacheprovider", "--collect-only", *sys.argv[2:]]
 """
 
 
-def options(folder: Path, has_gpu: bool, *arguments: str, tools: tuple[str, ...]) -> dict[str, object]:
+def options(
+    folder: Path, has_gpu: bool, *arguments: str, tools: tuple[str, ...], interpret: str | None = "1"
+) -> dict[str, object]:
     plugins = [f"-p{name}" for name in ("pytest_timeout", "xdist.plugin") if name.partition(".")[0] in tools]
     variables = {**environment(folder, ("pytest", *tools)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    variables.pop("PYTEST_XDIST_WORKER", None)  # of the run that this test is part of
+    for name in ("PYTEST_XDIST_WORKER", "TRITON_INTERPRET"):  # of the run that this test is part of
+        variables.pop(name, None)
+    variables |= {} if interpret is None else {"TRITON_INTERPRET": interpret}
     result = subprocess.run(
         [sys.executable, "-c", RUN, json.dumps(has_gpu), *plugins, *arguments, "tests/gpu/test_compiled.py"],
-        env=variables | {"TRITON_INTERPRET": "1"}, cwd=ROOT, capture_output=True, text=True, check=False,
+        env=variables, cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     line = next(line for line in result.stdout.splitlines() if line.startswith("SHOWN"))
@@ -75,6 +84,37 @@ def test_without_a_gpu_nothing_changes(tmp_path: Path) -> None:
     assert found == {"numprocesses": None, "dist": "no", "timeout": None, "interpret": "1"}
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("interpret", "expected"), [("1", "1"), ("0", "0"), (None, "0")])
+def test_a_run_of_other_tests_keeps_what_the_environment_says(
+    tmp_path: Path, interpret: str | None, expected: str
+) -> None:
+    found = options(tmp_path, True, tools=(), interpret=interpret)
+    assert found["interpret"] == expected
+
+
+def driver(capability: tuple[int, int]) -> SimpleNamespace:
+    """libcuda's functions, of a machine with one device."""
+    attributes = {75: capability[0], 76: capability[1]}
+
+    def get_attribute(value: Any, number: int, device: object) -> int:
+        value._obj.value = attributes[number]
+        return 0
+
+    return SimpleNamespace(
+        cuInit=lambda flags: 0, cuDeviceGet=lambda device, index: 0, cuDeviceGetAttribute=get_attribute
+    )
+
+
+@pytest.mark.parametrize(("capability", "counts"), [((7, 5), False), ((8, 0), True), ((12, 1), True)])
+def test_only_a_gpu_that_quire_runs_on_counts(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], counts: bool
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver(capability))
+    assert gpu_run.has_gpu.__wrapped__() is counts
+    assert gpu_run.LEAST_CAPABILITY == gpu.LEAST_CAPABILITY
+
+
 HANGS = """
 import sys, time
 import pytest
@@ -93,7 +133,7 @@ class Collected:
         items[:] = [Hanging.from_parent(session, name="hangs")]
         items[0].add_marker("gpu")
 
-command = ["-p", "no:cacheprovider", "-s", "-m", "gpu", "tests/gpu/test_compiled.py"]
+command = ["-p", "no:cacheprovider", "-m", "gpu", "tests/gpu/test_compiled.py"]
 sys.exit(pytest.main(command, plugins=[Collected()]))
 """
 

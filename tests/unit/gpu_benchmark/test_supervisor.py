@@ -10,12 +10,14 @@ import sys
 import tarfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.gpu.archive import Record, table
-from benchmarks.gpu.cases import Group, Setting
-from benchmarks.gpu.supervisor import Supervisor
+from benchmarks.gpu.cases import Group, Result, Setting
+from benchmarks.gpu.figures import Figure
+from benchmarks.gpu.supervisor import Supervisor, _Progress
 from tests.bare_tree import ROOT
 
 MODULE = "tests.unit.gpu_benchmark.failing_cases"
@@ -63,11 +65,72 @@ def test_a_group_that_does_not_load_is_a_failure(tmp_path: Path) -> None:
     assert (failed.status, failed.problem) == ("failed", "ImportError: there is no such kernel")
 
 
+@pytest.mark.timeout(600)
+def test_a_child_that_ends_between_two_cases_costs_no_case(tmp_path: Path) -> None:
+    _, supervisor = run(tmp_path, "between", limit_s=60.0)
+    assert [(result.case, result.status, result.problem) for result in supervisor.results] == [
+        ("passes", "ok", ""),
+        ("(between two cases)", "failed", "the child process ended with exit code 7"),
+        ("lacks a library", "skipped", "there is no library"),
+        ("comes last", "ok", ""),
+    ]  # fmt: skip
+    assert "2 of 4 cases passed, 1 skipped" in table(supervisor.results)
+
+
+def test_a_child_that_ends_before_every_case_leaves_the_rest_listed(tmp_path: Path) -> None:
+    record = Record(tmp_path, "trial", {})
+    supervisor = Supervisor(Setting(), record.logs, time.monotonic() + 300, record)
+    progress = _Progress(["first"], ["second", "third"])
+    group = Group(MODULE, "some", 5.0)
+    failed = Result("some", "(between two cases)", "failed", problem="the child process ended with exit code 1")
+    supervisor._end_between_cases(SimpleNamespace(group=group, begun_at=0.0), progress, failed, retry=False)  # type: ignore[arg-type]
+    assert progress.is_over
+    assert [(result.case, result.status) for result in supervisor.results] == [
+        ("(between two cases)", "failed"), ("second", "not run"), ("third", "not run"),
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+def test_an_engine_starts_again_after_a_dead_context(tmp_path: Path) -> None:
+    record = Record(tmp_path, "trial", {})
+    supervisor = Supervisor(Setting(dry_run=True), record.logs, time.monotonic() + 3600, record)
+    supervisor.run([Group("tests.unit.gpu_benchmark.dying_engine", "engine", 600.0)], num_processes=1)
+    assert [(result.case, result.status) for result in supervisor.results] == [
+        ("starts", "ok"), ("loses the device", "failed"), ("masks", "ok"), ("embeddings", "ok"),
+    ]  # fmt: skip
+    assert "the CUDA context is dead" in supervisor.results[1].problem
+
+
+class EndOfTime(Record):
+    """The deadline falls when the first figure comes."""
+
+    supervisor: Supervisor
+
+    def figure(self, result: Result, figure: Figure) -> None:
+        self.supervisor.deadline = 0.0
+
+
+@pytest.mark.timeout(600)
+def test_cases_that_the_deadline_keeps_from_beginning_are_listed(tmp_path: Path) -> None:
+    record = EndOfTime(tmp_path, "trial", {})
+    supervisor = Supervisor(Setting(), record.logs, time.monotonic() + 3600, record)
+    record.supervisor = supervisor
+    supervisor.run([Group(MODULE, "long", 600.0), Group(MODULE, "behind", 600.0)], num_processes=1)
+    assert [(result.case, result.status, result.problem) for result in supervisor.results] == [
+        ("brings a figure and goes on", "failed", "the command's time was over"),
+        ("comes after it", "not run", "the command's time was over"),
+        ("(all cases)", "not run", "the command's time was over"),
+    ]
+
+
 COMMAND = f"""
 import sys
 from benchmarks.gpu import commands
 from benchmarks.gpu.cases import Group
-commands._smoke_stages = lambda setting: [commands.Stage("long", [Group("{MODULE}", "long", 600.0)], 1)]
+commands._smoke_stages = lambda setting: [
+    commands.Stage("long", [Group("{MODULE}", "long", 600.0), Group("{MODULE}", "behind", 600.0)], 1),
+    commands.Stage("later", [Group("{MODULE}", "one by one", 600.0)], 1),
+]
 sys.exit(commands.main(["smoke", "--dry-run", "--out", sys.argv[1]]))
 """
 
@@ -85,6 +148,46 @@ def test_what_was_measured_before_sigterm_is_in_the_archive(tmp_path: Path) -> N
     process.send_signal(signal.SIGTERM)
     assert process.wait() == 1
     with tarfile.open(out / "smoke.tar.gz") as archive:
+        first, *rest = json.load(archive.extractfile("results.json"))["results"]  # type: ignore[arg-type]
+    assert first["problem"] == "the command was ended"
+    assert [figure["name"] for figure in first["figures"]] == ["measured before the end"]
+    assert [(result["group"], result["case"], result["status"]) for result in rest] == [
+        ("long", "comes after it", "not run"), ("behind", "(all cases)", "not run"),
+        ("one by one", "(all cases)", "not run"),
+    ]  # fmt: skip
+
+
+BROKEN = """
+import sys
+from benchmarks.gpu import commands
+from benchmarks.gpu.cases import Group
+commands.KERNEL_MODULES = ("absent", "elementwise")
+sys.exit(commands.main(["smoke", "--dry-run", "--only", "step inputs", "--out", sys.argv[1]]))
+"""
+
+
+@pytest.mark.timeout(600)
+def test_a_module_that_does_not_import_is_listed_and_the_others_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BROKEN, str(tmp_path / "out")]
+    result = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, cwd=tmp_path, check=False)
+    assert result.returncode == 1
+    with tarfile.open(tmp_path / "out" / "smoke.tar.gz") as archive:
+        results = json.load(archive.extractfile("results.json"))["results"]  # type: ignore[arg-type]
+        tracebacks = archive.extractfile("tracebacks.txt").read().decode()  # type: ignore[union-attr]
+    failed = [result for result in results if result["status"] != "ok"]
+    assert [(result["group"], result["case"]) for result in failed] == [("benchmarks.gpu.smoke.absent", "(import)")]
+    assert "No module named 'benchmarks.gpu.smoke.absent'" in failed[0]["problem"]
+    assert "ModuleNotFoundError" in tracebacks
+    assert {result["group"] for result in results if result["status"] == "ok"} == {"step inputs"}
+
+
+@pytest.mark.timeout(600)
+def test_a_command_that_fails_leaves_its_archive(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["smoke", "--dry-run", "--cache", str(tmp_path / "absent"), "--out", str(out)]
+    command = [sys.executable, "-m", "benchmarks.gpu", *arguments]
+    assert subprocess.run(command, cwd=ROOT, check=False).returncode == 1
+    with tarfile.open(out / "smoke.tar.gz") as archive:
         (result,) = json.load(archive.extractfile("results.json"))["results"]  # type: ignore[arg-type]
-    assert result["problem"] == "the command was ended"
-    assert [figure["name"] for figure in result["figures"]] == ["measured before the end"]
+    assert (result["case"], result["status"]) == ("(the command)", "failed")
+    assert "absent" in result["problem"]

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 
+from services.worker.gpu import find_gpu, select_gpu
 from tests.interpreter import complete_the_interpreter
 
-HAS_GPU = torch.cuda.is_available()
+# With TRITON_INTERPRET=1, kernels are interpreted on a machine with a GPU too.
+HAS_GPU = os.environ["TRITON_INTERPRET"] != "1" and find_gpu()[0] is not None
 if not HAS_GPU:
     complete_the_interpreter()
 
 
 @pytest.fixture(scope="session", params=[pytest.param("cuda:0", marks=pytest.mark.gpu)] if HAS_GPU else ["cpu"])
 def device(request: pytest.FixtureRequest) -> torch.device:
-    return torch.device(request.param)
+    device = torch.device(request.param)
+    if device.type == "cuda":
+        select_gpu(device)
+    return device

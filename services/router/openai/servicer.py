@@ -219,7 +219,7 @@ class OpenAIServicer:
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
 
     @rpc
-    async def GetPing(self, request: openai_pb2.GetPingRequest, context: Any) -> HttpBody:  # noqa: N802
+    async def GetPing(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         if not self.placement.is_ready:
             raise unavailable("No scheduler is ready.")
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -28,7 +29,8 @@ async def api(start_router: StartRouter) -> Api:
 async def status_of(api: Api, name: str) -> grpc.StatusCode:
     """Of a call without a key. `name`: of a gRPC method, whose request may be empty."""
     service, _, method = name.rpartition(".")
-    call = api.channel.unary_stream(f"/{service}/{method}")(b"")
+    ask: Any = api.channel.unary_stream(f"/{service}/{method}")
+    call = ask(b"")
     try:
         async for _ in call:
             pass

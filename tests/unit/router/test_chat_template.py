@@ -187,7 +187,7 @@ def test_a_conversation_is_rendered_a_few_times_at_most(source: str, monkeypatch
 
     monkeypatch.setattr(chat_template_utils, "render_jinja_template", counted)
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "[1]"}}
-    messages = [USER, PARTS, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    messages: list[dict[str, Any]] = [USER, PARTS, {"role": "assistant", "content": None, "tool_calls": [call]}]
     with pytest.raises(ApiError):
         ChatTemplate(source, {}).render([*messages, {"role": "tool", "content": A_AND_B, "tool_call_id": "1"}])
     assert num_renderings == MAX_FORMS

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.grammar_checks import INVALID_STRUCTURE, grammar_checks
@@ -18,12 +18,19 @@ MAX_BAD_WORD_CHARS = 512
 
 @dataclass(frozen=True, slots=True)
 class ThinkingLimit:
-    """How much an output may reason, in tokens, and by which tokens that is told."""
+    """The longest reasoning, and the tokens that begin and end it."""
 
     num_tokens: int
     end_token_id: int
     # None: the output begins inside the reasoning.
     begin_token_id: int | None = None
+
+
+class AroundStructure(Protocol):
+    """Makes a grammar of a whole output from that of the structure in it."""
+
+    def around(self, structure: str) -> str:
+        """`structure`: its grammar in the library's form, as the result is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ async def resolve_constraints(
     allowed_token_ids: tuple[int, ...] | None,
     bad_words: tuple[str, ...],
     path: str = "",
-    around_structure: Callable[[str], str] | None = None,
+    around_structure: AroundStructure | None = None,
     thinking: ThinkingLimit | None = None,
 ) -> TokenConstraints | None:
     """None where any token may be drawn. `path`: before the names of fields in errors. `around_structure`: as in
@@ -97,14 +104,14 @@ def _check_allowed(token_ids: tuple[int, ...], vocab_size: int, param: str) -> N
             raise invalid(message, param)
 
 
-async def _grammar(model: ServedModel, structure: Structure, around_structure: Callable[[str], str] | None) -> str:
+async def _grammar(model: ServedModel, structure: Structure, around_structure: AroundStructure | None) -> str:
     if not model.info.eos_token_ids:
         message = f"The model `{model.info.name}` has no end token, so that no structure could end its output."
         raise ApiError(ErrorKind.UNSUPPORTED, message, structure.param)
     grammar = await grammar_checks().check(structure)
     if around_structure is None:
         return grammar
-    whole = around_structure(grammar)
+    whole = around_structure.around(grammar)
     size = len(whole.encode())
     if size > MAX_GRAMMAR_BYTES:
         message = f"Invalid '{structure.param}': with what may stand around it, it has {size} bytes"

@@ -114,7 +114,8 @@ def _pooling_to_proto(pooling: PoolingParams) -> pooling_pb2.PoolingParams:
 
 
 def load_from_proto(message: scheduler_pb2.Load) -> Load:
-    return Load(**{name: getattr(message, name) for name in _LOAD_FIELDS})
+    values = {name: getattr(message, name) for name in _LOAD_FIELDS if name != "num_steps_by_tokens"}
+    return Load(**values, num_steps_by_tokens=tuple(message.num_steps_by_tokens))
 
 
 def ids_to_bytes(ids: SequenceOf[int]) -> bytes:

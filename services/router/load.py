@@ -26,6 +26,8 @@ class Load:
     num_prefix_cache_hits: int = 0
     num_used_host_blocks: int = 0
     num_host_blocks: int = 0
+    num_scheduled_tokens: int = 0
+    num_steps_by_tokens: tuple[int, ...] = ()
 
 
 class LoadTracker:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _DELIVERY = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+# Tokens, as quire.scheduler.v1.Load counts steps by them.
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class Histogram:
@@ -45,12 +48,7 @@ class Histogram:
         self._sum += value * times
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        buckets = []
-        total = 0
-        for bound, count in zip((*(str(float(bound)) for bound in self._bounds), "+Inf"), self._counts, strict=True):
-            total += count
-            buckets.append((bound, float(total)))
-        family.add_metric(labels, buckets=buckets, sum_value=self._sum)
+        family.add_metric(labels, buckets=_buckets(self._bounds, self._counts), sum_value=self._sum)
 
 
 class ModelMetrics:
@@ -211,6 +209,25 @@ class LoadCollector:
                         labels = [model, connection.address, self._router_id]
                         counter.add_metric(labels, getattr(connection.load.last, field))
             yield counter
+        yield self._steps(by_model)
+
+    def _steps(self, by_model: Mapping[str, Sequence[SchedulerConnection]]) -> HistogramMetricFamily:
+        from prometheus_client.core import HistogramMetricFamily
+
+        labels = ["model_name", "scheduler", "router"]
+        family = HistogramMetricFamily("vllm:iteration_tokens_total", "Tokens that each step computes.", labels=labels)
+        for model, connections in by_model.items():
+            for connection in connections:
+                load = connection.load.last
+                # A scheduler of another version may count otherwise, or not at all.
+                if len(load.num_steps_by_tokens) == len(STEP_TOKENS) + 1:
+                    buckets = _buckets(STEP_TOKENS, load.num_steps_by_tokens)
+                    family.add_metric(
+                        [model, connection.address, self._router_id],
+                        buckets=buckets,
+                        sum_value=load.num_scheduled_tokens,
+                    )
+        return family
 
 
 class RouterCollector:
@@ -277,6 +294,13 @@ class RouterCollector:
         yield _labelled(
             "quire:ignored_fields", "Unknown fields of requests, ignored.", "method", self._requests.ignored_fields
         )
+
+
+def _buckets(bounds: Sequence[float], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """As Prometheus has them: upper bounds, and how many values are up to each. `counts`: of the values between a bound
+    and the one before, and of those beyond the last."""
+    names = (*(str(float(bound)) for bound in bounds), "+Inf")
+    return [(name, float(total)) for name, total in zip(names, accumulate(counts), strict=True)]
 
 
 def registry_of(collectors: Iterable[Collector]) -> CollectorRegistry:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from services.router.calls import Caller
-from services.router.constraints import ThinkingLimit, resolve_constraints
+from services.router.constraints import AroundStructure, ThinkingLimit, TokenConstraints, resolve_constraints
 from services.router.generation import GenerationRequest
 from services.router.model import ServedModel
 from services.router.sampling import SamplingParams, StopConditions, check_token_ids
@@ -23,9 +23,9 @@ class GenerationOptions:
     stop: StopConditions
     stop_strings: tuple[str, ...] = ()
     structure: Structure | None = None
-    # What makes of the structure's grammar the whole output's, both in the library's form; None: they are the same.
-    around_structure: Callable[[str], str] | None = None
-    # None: the model reasons as long as it likes.
+    # None: the structure's grammar is the whole output's.
+    around_structure: AroundStructure | None = None
+    # None: no limit.
     thinking: ThinkingLimit | None = None
     # None: all of them.
     allowed_token_ids: tuple[int, ...] | None = None
@@ -43,6 +43,19 @@ class GenerationOptions:
     # Before the names of these fields in errors.
     path: str = ""
 
+    async def constraints(self, model: ServedModel) -> TokenConstraints | None:
+        """Raises ApiError where the model has no such token, or cannot be held to the structure."""
+        check_token_ids(self.sampling, self.stop, model.info.vocab_size, self.path)
+        return await resolve_constraints(
+            model, self.structure, self.effective_stop, self.allowed_token_ids, self.bad_words, self.path,
+            self.around_structure, self.thinking,
+        )  # fmt: skip
+
+    @property
+    def effective_stop(self) -> StopConditions:
+        """As `stop`; but nothing can follow an output with a structure once it is complete."""
+        return self.stop if self.structure is None else replace(self.stop, ignore_eos=False)
+
     async def request(
         self,
         model: ServedModel,
@@ -51,23 +64,18 @@ class GenerationOptions:
         prompts: tuple[list[int], ...],
         max_tokens: tuple[int, ...],
         affinity: bytes = b"",
+        resolve: ResolveConstraints | None = None,
     ) -> GenerationRequest:
-        """`max_tokens`: beside the prompts. `affinity`: as in GenerationRequest, where the sender names no key. Raises
-        ApiError where the model has no such token, or cannot be held to the structure."""
-        check_token_ids(self.sampling, self.stop, model.info.vocab_size, self.path)
-        # Nothing can follow an output that is complete.
-        stop = self.stop if self.structure is None else replace(self.stop, ignore_eos=False)
-        constraints = await resolve_constraints(
-            model, self.structure, stop, self.allowed_token_ids, self.bad_words, self.path, self.around_structure,
-            self.thinking,
-        )  # fmt: skip
+        """`max_tokens`: beside the prompts. `affinity`: as in GenerationRequest, where the sender names no key.
+        `resolve`: in place of `constraints`. Raises ApiError as that does."""
+        constraints = await (self.constraints(model) if resolve is None else resolve(self, model))
         return GenerationRequest(
             request_id=caller.request_id,
             model=model,
             prompts=prompts,
             max_tokens=max_tokens,
             sampling=self.sampling,
-            stop=stop,
+            stop=self.effective_stop,
             constraints=constraints,
             stop_strings=self.stop_strings,
             n=self.n,
@@ -81,3 +89,7 @@ class GenerationOptions:
             tenant=caller.tenant,
             affinity=named_key(model.info.name, self.prompt_cache_key) if self.prompt_cache_key else affinity,
         )
+
+
+# A request's token constraints; raises as GenerationOptions.constraints does.
+ResolveConstraints = Callable[[GenerationOptions, ServedModel], Awaitable[TokenConstraints | None]]

@@ -9,6 +9,7 @@ from typing import Any
 from services.router.chat_template import no_chat_template, text_of
 from services.router.errors import invalid
 from services.router.model import ServedModel, context_length_exceeded
+from services.router.template_messages import num_forms
 from services.router.truncation import Truncation
 
 # Longer chats are some mistake, and would be rendered for seconds.
@@ -70,7 +71,7 @@ async def encode_chat(
     elif model.tokenizer.chat_template is not None:
         size += _TOOL_CHARS * len(tools or ()) + sum(len(str(document)) for document in documents or ())
         render = functools.partial(model.tokenizer.chat_template.render, **arguments)
-        text = await model.tokenizer.threads.run(size, render)
+        text = await model.tokenizer.threads.run(size * num_forms(messages), render)
     else:
         raise no_chat_template(model.info.name)
     if truncation is None and checks_length:

@@ -9,6 +9,7 @@ templates that fail on it.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -19,20 +20,59 @@ from services.router.template_content import ContentForm
 Messages = list[dict[str, Any]]
 
 
+# Renderings of one conversation, at most.
+MAX_FORMS = 10
+
+
 def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
-    """`messages`: as OpenAI's JSON has them. `content_form`: what the template's syntax tree shows."""
-    tried: list[Messages] = []
-    for contents in _with_contents(messages, content_form):
-        if contents not in tried:
-            tried.append(contents)
-            yield from _with_calls(contents)
+    """At most MAX_FORMS. `messages`: as OpenAI's JSON has them. `content_form`: what the template's syntax tree
+    shows."""
+    contents: list[Messages] = []
+    for form in _with_contents(messages, content_form):
+        if form not in contents:
+            contents.append(form)
+    return itertools.islice(_diagonal([_with_calls(form) for form in contents]), MAX_FORMS)
+
+
+def num_forms(messages: Sequence[Mapping[str, Any]]) -> int:
+    """How many renderings to reckon with. A conversation of texts alone suits a template in its first form."""
+    return MAX_FORMS if any(_is_ambiguous(message) for message in messages) else 1
 
 
 def prints_parts(text: str, messages: Messages) -> bool:
-    """Whether a prompt shows some content's list itself, in place of its parts' text: the template prints content
-    without asking for its type."""
-    lists = (message["content"] for message in messages if isinstance(message.get("content"), list))
-    return any(str(parts) in text or json.dumps(parts, ensure_ascii=False) in text for parts in lists if parts)
+    """Whether a prompt shows some part of a content as a value, in place of its text: the template prints content, or
+    what it finds in it, without asking for its type. A message may quote such a value."""
+    own_texts = [join_parts(content) if isinstance(content, list) else content or "" for content in _contents(messages)]
+    parts = (part for content in _contents(messages) if isinstance(content, list) for part in content)
+    return any(
+        written in text and not any(written in own for own in own_texts)
+        for part in parts
+        for written in (str(part), json.dumps(part, ensure_ascii=False))
+    )
+
+
+def _contents(messages: Messages) -> Iterator[Any]:
+    return (message.get("content") for message in messages)
+
+
+def _is_ambiguous(message: Mapping[str, Any]) -> bool:
+    return not isinstance(message.get("content"), str) or bool(message.get("tool_calls")) or message["role"] == "tool"
+
+
+def _diagonal(rows: Sequence[Iterator[Messages]]) -> Iterator[Messages]:
+    """The rows' items: every row's first ones come soon, the first row's soonest."""
+    open_rows: list[Iterator[Messages]] = []
+    left = iter(rows)
+    while True:
+        if (row := next(left, None)) is not None:
+            open_rows.append(row)
+        elif not open_rows:
+            return
+        for row in tuple(open_rows):
+            if (item := next(row, None)) is None:
+                open_rows.remove(row)
+            else:
+                yield item
 
 
 def join_parts(parts: Sequence[Mapping[str, Any]]) -> str:

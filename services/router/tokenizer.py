@@ -33,6 +33,11 @@ class TextThreads:
         # Renders the templates that requests bring.
         self.foreign_templates = ForeignTemplates()
 
+    @property
+    def num_pending(self) -> int:
+        """Long texts that are worked on or wait for it."""
+        return self._num_pending
+
     async def run(self, size: int, work: Callable[[], R]) -> R:
         """`work()`; beside the event loop if `size` (characters, tokens) is large. Raises ApiError when overloaded."""
         if size <= _INLINE_CHARS:

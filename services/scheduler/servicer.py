@@ -123,6 +123,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     def load(self) -> scheduler_pb2.Load:
         load = scheduler_pb2.Load(is_draining=self._draining)
+        steps_by_tokens: list[list[int]] = []
         for engine in self._fleet.engines:
             core = engine.core
             if core is None:
@@ -141,6 +142,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             load.num_preemptions += core.counters.preemptions
             load.num_prefix_cache_queries += core.counters.prefix_cache_queries
             load.num_prefix_cache_hits += core.counters.prefix_cache_hits
+            load.num_scheduled_tokens += core.counters.scheduled_tokens
+            steps_by_tokens.append(core.counters.steps_by_tokens)
+        load.num_steps_by_tokens.extend(map(sum, zip(*steps_by_tokens, strict=True)))
         return load
 
     async def _wait_ready(self) -> None:

@@ -105,21 +105,6 @@ class GetHealthRequest(_message.Message):
 Global___GetHealthRequest: _TypeAlias = GetHealthRequest  # noqa: Y015
 
 @_typing.final
-class GetPingRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetPingRequest: _TypeAlias = GetPingRequest  # noqa: Y015
-
-@_typing.final
 class GetMetricsRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

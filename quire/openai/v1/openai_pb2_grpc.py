@@ -126,7 +126,7 @@ class OpenAIServiceStub(object):
                 _registered_method=True)
         self.GetPing = channel.unary_unary(
                 '/quire.openai.v1.OpenAIService/GetPing',
-                request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetPingRequest.SerializeToString,
+                request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
         self.GetVersion = channel.unary_unary(
@@ -369,7 +369,7 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
             ),
             'GetPing': grpc.unary_unary_rpc_method_handler(
                     servicer.GetPing,
-                    request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetPingRequest.FromString,
+                    request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
             'GetVersion': grpc.unary_unary_rpc_method_handler(
@@ -871,7 +871,7 @@ class OpenAIService(object):
             request,
             target,
             '/quire.openai.v1.OpenAIService/GetPing',
-            quire_dot_openai_dot_v1_dot_openai__pb2.GetPingRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

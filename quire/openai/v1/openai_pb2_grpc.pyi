@@ -64,7 +64,7 @@ class OpenAIServiceStub:
     """Nothing computed so far is found again by any scheduler. vLLM's call."""
     GetHealth: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]
     """200 while at least one scheduler can take requests."""
-    GetPing: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetPingRequest, _httpbody_pb2.HttpBody]
+    GetPing: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """SageMaker's name of GetHealth."""
     GetVersion: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]
     GetMetrics: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]
@@ -105,7 +105,7 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     """Nothing computed so far is found again by any scheduler. vLLM's call."""
     GetHealth: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """200 while at least one scheduler can take requests."""
-    GetPing: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetPingRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    GetPing: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """SageMaker's name of GetHealth."""
     GetVersion: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetMetrics: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -249,7 +249,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def GetPing(
         self,
-        request: _openai_pb2.GetPingRequest,
+        request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
         """SageMaker's name of GetHealth."""

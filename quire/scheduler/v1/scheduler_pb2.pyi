@@ -484,6 +484,8 @@ class Load(_message.Message):
     NUM_PREFIX_CACHE_HITS_FIELD_NUMBER: _builtins.int
     NUM_USED_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
     NUM_HOST_BLOCKS_FIELD_NUMBER: _builtins.int
+    NUM_SCHEDULED_TOKENS_FIELD_NUMBER: _builtins.int
+    NUM_STEPS_BY_TOKENS_FIELD_NUMBER: _builtins.int
     outstanding_tokens: _builtins.int
     """Prompt tokens still to compute plus output tokens still allowed, of all unfinished sequences."""
     num_running: _builtins.int
@@ -507,6 +509,12 @@ class Load(_message.Message):
     num_used_host_blocks: _builtins.int
     """Of the workers' swap space."""
     num_host_blocks: _builtins.int
+    num_scheduled_tokens: _builtins.int
+    """Since the scheduler's start: tokens that steps computed, and the number of steps by their tokens. The counts are of steps of up to 1, 8, 16,
+    32, 64, 128, 256, 512, 1024, 2048, 4096, 8192 and 16384 tokens, and of more; each step is in one of them.
+    """
+    @_builtins.property
+    def num_steps_by_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
     def __init__(
         self,
         *,
@@ -525,10 +533,12 @@ class Load(_message.Message):
         num_prefix_cache_hits: _builtins.int = ...,
         num_used_host_blocks: _builtins.int = ...,
         num_host_blocks: _builtins.int = ...,
+        num_scheduled_tokens: _builtins.int = ...,
+        num_steps_by_tokens: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "num_blocks", b"num_blocks", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "is_draining", b"is_draining", "num_blocks", b"num_blocks", "num_generation_tokens", b"num_generation_tokens", "num_host_blocks", b"num_host_blocks", "num_preemptions", b"num_preemptions", "num_prefix_cache_hits", b"num_prefix_cache_hits", "num_prefix_cache_queries", b"num_prefix_cache_queries", "num_prompt_tokens", b"num_prompt_tokens", "num_ready_groups", b"num_ready_groups", "num_running", b"num_running", "num_scheduled_tokens", b"num_scheduled_tokens", "num_steps_by_tokens", b"num_steps_by_tokens", "num_used_blocks", b"num_used_blocks", "num_used_host_blocks", b"num_used_host_blocks", "num_waiting", b"num_waiting", "outstanding_tokens", b"outstanding_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

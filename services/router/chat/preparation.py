@@ -16,6 +16,7 @@ from services.router.chat_template import text_of
 from services.router.errors import ApiError
 from services.router.generation import GenerationRequest, Usage
 from services.router.model import ServedModel, check_generates, output_budget
+from services.router.options import ResolveConstraints
 from services.router.prompts import encode_chat
 from shared.placement import chat_key
 
@@ -41,9 +42,15 @@ async def encode_turn(turn: Turn, model: ServedModel, *, checks_length: bool = T
 
 
 async def prepare(
-    request: ChatRequest, model: ServedModel, caller: Caller, traceparent: str, forms: FormChoice
+    request: ChatRequest,
+    model: ServedModel,
+    caller: Caller,
+    traceparent: str,
+    forms: FormChoice,
+    resolve: ResolveConstraints | None = None,
 ) -> tuple[GenerationRequest, list[MessageParser]]:
-    """What to generate, and what tells each choice's text apart. Raises ApiError."""
+    """What to generate, and what tells each choice's text apart. `resolve`: as in GenerationOptions.request. Raises
+    ApiError."""
     check_generates(model.info)
     turn = await plan_turn(request, model, forms)
     prompt = await encode_turn(turn, model)
@@ -53,7 +60,7 @@ async def prepare(
     options = dataclasses.replace(
         request.options,
         structure=turn.structure,
-        around_structure=answer_form.around,
+        around_structure=answer_form,
         thinking=None if budget is None else budget.limit(turn.forms.reasoning, text_plan, model.tokenizer.vocabulary),
     )
     params = (request.messages_param, request.max_tokens_param)
@@ -63,7 +70,9 @@ async def prepare(
     turns = ((message["role"], text_of(message)) for message in turn.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
     try:
-        generation_request = await options.request(model, caller, traceparent, (prompt,), (max_tokens,), affinity)
+        generation_request = await options.request(
+            model, caller, traceparent, (prompt,), (max_tokens,), affinity, resolve
+        )
     except ApiError as error:
         raise await names_tool(error, request) from None
     if text_plan.is_plain:

@@ -27,7 +27,7 @@ class ChatRequest:
     chat_template: str | None = None
     template_kwargs: Mapping[str, Any] | None = None
     documents: Sequence[Mapping[str, Any]] | None = None
-    # None: the model reasons as long as it likes.
+    # None: no limit of the reasoning.
     thinking_budget: ThinkingBudget | None = None
     # What the API calls its messages, its tools and its limit of new tokens, in errors.
     messages_param: str = "messages"

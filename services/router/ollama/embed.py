@@ -15,8 +15,7 @@ from services.router.embedding.request import EmbeddingRequest
 from services.router.model import ServedModel
 from services.router.ollama.writer import NANOSECONDS
 from services.router.openai.body import Body, string_or_array
-from services.router.openai.embeddings import PIECE_BYTES
-from services.router.openai.json import dump
+from services.router.openai.json import PIECE_BYTES, dump
 from services.router.openai.union import union
 from services.router.pooling import PoolingParams
 

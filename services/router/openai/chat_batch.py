@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
 from typing import Annotated
 
 from pydantic import Field
 
+from services.router.chat.request import ChatRequest
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.openai.chat_completions import ChatCompletionRequest, ChatMessage
+from services.router.openai.chat_completions import (
+    ChatCompletionRequest,
+    ChatMessage,
+    check_conversation,
+    template_messages,
+)
 from services.router.prompts import MAX_MESSAGES
 
 MAX_CONVERSATIONS = 256
+# Log probabilities in one answer, at most: conversations × tokens × log probabilities per token. As many make some
+# 26 MiB of JSON.
+MAX_LOGPROBS_OF_BATCH = 2**19
+# Work per conversation in TextThreads' characters: 16 of them are worth a thread.
+_CONVERSATION_CHARS = 128
 _Conversation = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
 
 
@@ -28,19 +39,48 @@ class ChatCompletionBatchRequest(ChatCompletionRequest):
             raise invalid("Invalid 'stream': a batch of conversations is not streamed.", "stream")
         if self.n is not None and self.n != 1:
             raise invalid("Invalid 'n': a batch has one answer to each conversation.", "n")
-        for name in ("tools", "prompt_logprobs"):
-            if getattr(self, name):
-                message = f"'{name}' is not supported for batches of conversations. Remove it from your request."
-                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
-        for conversation in self.conversations():
-            conversation.check(max_n)
-
-    def conversations(self) -> Iterator[ChatCompletionRequest]:
-        """Each as a request of its own."""
-        fields = {name: value for name, value in self.__dict__.items() if name in ChatCompletionRequest.model_fields}
+        if self.tools:
+            raise _not_in_batches("tools")
+        if self.prompt_logprobs is not None:
+            raise _not_in_batches("prompt_logprobs")
+        self.check_options(max_n)
         for index, messages in enumerate(self.messages):
-            request = ChatCompletionRequest.model_construct(
-                **fields | (self.model_extra or {}) | {"messages": messages}
+            check_conversation(self, messages, f"messages[{index}]")
+
+    def check_size(self, max_model_len: int) -> None:
+        """Raises ApiError where the answer could have too many log probabilities."""
+        if not self.logprobs:
+            return
+        limit, param = self.output_limit
+        num_tokens = max_model_len if limit is None else min(limit, max_model_len)
+        # The token's own, and the further ones.
+        per_token = 1 + (len(self.logprob_token_ids) if self.logprob_token_ids else self.top_logprobs or 0)
+        total = len(self.messages) * num_tokens * per_token
+        if total > MAX_LOGPROBS_OF_BATCH:
+            message = (
+                f"Invalid '{param}': {len(self.messages)} conversations of up to {num_tokens} tokens, with {per_token} "
+                f"log probabilities each, make {total} log probabilities; a batch may have {MAX_LOGPROBS_OF_BATCH}. "
+                f"Set a lower '{param}' or 'top_logprobs', or send fewer conversations."
             )
-            request.name_messages(f"messages[{index}]")
-            yield request
+            raise invalid(message, param)
+
+    @property
+    def translation_work(self) -> int:
+        """What `to_chats` takes beside going through the body, in TextThreads' characters."""
+        return len(self.messages) * _CONVERSATION_CHARS
+
+    def to_chats(self) -> list[ChatRequest]:
+        """A request for each conversation. They share one object of everything but the messages, which is made once.
+        Raises ApiError."""
+        shared = self.chat_of(self.messages[0], "messages[0]")
+        chats = [shared]
+        for index, messages in enumerate(self.messages[1:], 1):
+            path = f"messages[{index}]"
+            written = template_messages(messages, path)
+            chats.append(dataclasses.replace(shared, messages=written, messages_param=path))
+        return chats
+
+
+def _not_in_batches(name: str) -> ApiError:
+    message = f"'{name}' is not supported for batches of conversations. Remove it from your request."
+    return ApiError(ErrorKind.UNSUPPORTED, message, name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, PrivateAttr, Tag
+from pydantic import Field, Tag
 
 from services.router.chat.request import ChatRequest
 from services.router.chat.thinking_budget import ThinkingBudget
@@ -172,28 +173,20 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
         ge=-1,
         lt=2**31,
         description=(
-            "The longest reasoning, in tokens, after which its end is forced; -1: as long as the model likes. Refused "
+            "The longest reasoning, in tokens, after which its end is forced; -1: no limit. Refused "
             "for a model that does not reason."
         ),
     )
     include_reasoning: bool | None = Field(None, description="False: the reasoning is left out of the answer.")
     echo: bool | None = Field(None, description="Refused, unless false.")
 
-    # What errors call the messages.
-    _messages_path: str = PrivateAttr("messages")
-
-    @property
-    def messages_path(self) -> str:
-        return self._messages_path
-
-    def name_messages(self, path: str) -> None:
-        """Errors call the messages so from now on."""
-        self._messages_path = path
-
     def check(self, max_n: int) -> None:
+        self.check_options(max_n)
+        check_conversation(self, self.messages, "messages")
+
+    def check_options(self, max_n: int) -> None:
+        """Checks every field but the messages. Raises ApiError."""
         super().check(max_n)
-        refuse_functions(self, self.messages, self.messages_path)
-        check_messages(self.messages, self.messages_path)
         if self.echo:
             message = "'echo' is not supported for chats by this server. Remove it from your request."
             raise ApiError(ErrorKind.UNSUPPORTED, message, "echo")
@@ -202,6 +195,13 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
         if self.top_logprobs and not self.logprobs:
             raise invalid("Invalid 'top_logprobs': it needs 'logprobs' to be true.", "top_logprobs")
         self.check_prompt()
+
+    @property
+    def output_limit(self) -> tuple[int | None, str]:
+        """The longest answer, in tokens, and the field that says so. None: what the context leaves."""
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens, "max_completion_tokens"
+        return self.max_tokens, "max_tokens"
 
     @property
     def style(self) -> ChatStyle:
@@ -216,15 +216,15 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
 
     def to_chat(self) -> ChatRequest:
         """Raises ApiError."""
-        limit, limit_param = self.max_completion_tokens, "max_completion_tokens"
-        if limit is None:
-            limit, limit_param = self.max_tokens, "max_tokens"
+        return self.chat_of(self.messages, "messages")
+
+    def chat_of(self, messages: Sequence[ChatMessage], path: str) -> ChatRequest:
+        """The request for an answer to `messages`, which errors call `path`. Raises ApiError."""
+        limit, limit_param = self.output_limit
         tools, tool_choice = tools_and_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
-        messages = [message.to_template() for message in self.messages]
-        check_tool_messages(messages, self.messages_path)
         return ChatRequest(
             model=self.model,
-            messages=messages,
+            messages=template_messages(messages, path),
             options=self.options(limit, (self.top_logprobs or 0) if self.logprobs else None),
             add_special_tokens=bool(self.add_special_tokens),
             add_generation_prompt=self.adds_generation_prompt,
@@ -235,9 +235,22 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             template_kwargs=self.template_kwargs,
             documents=self.documents,
             thinking_budget=_budget(self.thinking_token_budget),
-            messages_param=self.messages_path,
+            messages_param=path,
             max_tokens_param=limit_param,
         )
+
+
+def check_conversation(body: Body, messages: list[ChatMessage], path: str) -> None:
+    """`body`: the request that has the messages. `path`: their name in errors. Raises ApiError."""
+    refuse_functions(body, messages, path)
+    check_messages(messages, path)
+
+
+def template_messages(messages: Sequence[ChatMessage], path: str) -> list[dict[str, Any]]:
+    """The messages as chat templates expect them. `path`: their name in errors. Raises ApiError."""
+    written = [message.to_template() for message in messages]
+    check_tool_messages(written, path)
+    return written
 
 
 def check_messages(messages: list[ChatMessage], path: str = "messages") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Any
@@ -13,12 +14,15 @@ from services.router.generation import Usage
 from services.router.openai.json import (
     AnswerHead,
     TokenNames,
+    array,
+    chat_logprob,
     chat_logprobs,
     chunk_tail,
     dump,
     dumps,
     end_of_stream,
     error_event,
+    in_pieces,
     prompt_logprobs,
 )
 
@@ -112,12 +116,30 @@ class ChatCompletionWriter:
     def error(self, error: ApiError) -> bytes:
         return error_event(error)
 
-    def batch(self, messages: list[Message], usage: Usage) -> bytes:
-        """The answer to several conversations: a choice for each, and nothing of their prompts."""
-        return dump(self._body(messages, usage))
+    def batch(self, messages: list[Message], usage: Usage) -> Iterator[bytes]:
+        """The answer to several conversations, in pieces: a choice for each, and nothing of their prompts."""
+        return in_pieces(self._batch_texts(messages, usage))
+
+    def _batch_texts(self, messages: list[Message], usage: Usage) -> Iterator[str]:
+        body = self._head.whole("chat.completion", [], usage)
+        del body["choices"]
+        yield f'{dumps(body)[:-1]},"choices":['
+        for index, message in enumerate(messages):
+            choice = self._choice(index, message, None)
+            if index:
+                yield ","
+            if not self._style.with_logprobs:
+                yield dumps(choice)
+                continue
+            del choice["logprobs"]
+            yield f'{dumps(choice)[:-1]},"logprobs":{{"content":'
+            yield from array(dumps(chat_logprob(entry, self._names)) for entry in message.logprobs)
+            yield ',"refusal":null}}'
+        yield "]}"
 
     def whole(self, messages: list[Message], usage: Usage) -> bytes:
-        body = self._body(messages, usage)
+        choices = [self._choice(index, message, self._logprobs(message)) for index, message in enumerate(messages)]
+        body = self._head.whole("chat.completion", choices, usage)
         first = messages[0]
         if first.prompt_logprobs is not None:
             body["prompt_logprobs"] = prompt_logprobs(first.prompt_token_ids, first.prompt_logprobs, self._names)
@@ -125,15 +147,14 @@ class ChatCompletionWriter:
             body["prompt_token_ids"] = first.prompt_token_ids
         return dump(body)
 
-    def _body(self, messages: list[Message], usage: Usage) -> dict[str, Any]:
-        choices = [self._choice(index, message) for index, message in enumerate(messages)]
-        return self._head.whole("chat.completion", choices, usage)
+    def _logprobs(self, message: Message) -> dict[str, Any] | None:
+        return chat_logprobs(message.logprobs, self._names) if self._style.with_logprobs else None
 
-    def _choice(self, index: int, message: Message) -> dict[str, Any]:
+    def _choice(self, index: int, message: Message, logprobs: dict[str, Any] | None) -> dict[str, Any]:
         return {
             "index": index,
             "message": self._message(message),
-            "logprobs": chat_logprobs(message.logprobs, self._names) if self._style.with_logprobs else None,
+            "logprobs": logprobs,
             "finish_reason": None if message.end_reason is None else self._style.finish_reason(message.end_reason),
             "stop_reason": message.stop_reason,
             **({"token_ids": message.token_ids} if self._style.with_token_ids else {}),

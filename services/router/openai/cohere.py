@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +18,8 @@ from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.model import ServedModel
 from services.router.openai.body import Body
-from services.router.openai.json import dump
+from services.router.openai.embeddings import base64_text, floats_text
+from services.router.openai.json import array, dumps, in_pieces
 from services.router.openai.pooling_body import Text
 from services.router.placement import Placement
 from services.router.pooling import PoolingParams
@@ -127,20 +127,8 @@ class CohereService:
             )  # fmt: skip
             vectors = await self.embedder.all_vectors(request)
             tokens = request.num_tokens
-        answer: dict[str, Any] = {
-            "id": f"embd-{uuid.uuid4().hex}",
-            "embeddings": await model.tokenizer.threads.run(
-                sum(map(len, vectors)), lambda: {name: _written(name, vectors) for name in body.types}
-            ),
-            "texts": texts,
-            "meta": {
-                "api_version": {"version": "2"},
-                "billed_units": {"input_tokens": tokens},
-                "tokens": {"input_tokens": tokens},
-            },
-            "response_type": "embeddings_by_type",
-        }
-        await self.calls.write(context, HttpBody(content_type=JSON, data=dump(answer)))
+        for piece in in_pieces(_answer(body.types, vectors, texts, tokens)):
+            await self.calls.write(context, HttpBody(content_type=JSON, data=piece))
 
 
 async def _encode(
@@ -165,23 +153,36 @@ async def _encode(
     return await encode_texts(model, texts, names, InputOptions(limit, remedy=remedy))
 
 
-def _written(name: EmbeddingType, vectors: Sequence[bytes]) -> list[Any]:
-    """`vectors`: float32, little-endian."""
-    match name:
-        case "float":
-            return [floats_of(vector).tolist() for vector in vectors]
-        case "base64":
-            return [base64.b64encode(vector).decode() for vector in vectors]
-        case _:
-            return [_signs(vector, signed=name == "binary") for vector in vectors]
+def _answer(
+    types: Sequence[EmbeddingType], vectors: Sequence[bytes], texts: Sequence[str], num_tokens: int
+) -> Iterator[str]:
+    """The answer's JSON, a vector at a time, one type after the other. `vectors`: float32, little-endian."""
+    yield f'{{"id":"embd-{uuid.uuid4().hex}","embeddings":'
+    separator = "{"
+    for name in types:
+        yield f"{separator}{dumps(name)}:"
+        yield from array(map(_WRITERS[name], vectors))
+        separator = ","
+    yield '},"texts":'
+    yield from array(map(dumps, texts))
+    meta = {
+        "api_version": {"version": "2"},
+        "billed_units": {"input_tokens": num_tokens},
+        "tokens": {"input_tokens": num_tokens},
+    }
+    yield f',"meta":{dumps(meta)},"response_type":"embeddings_by_type"}}'
 
 
-def _signs(vector: bytes, *, signed: bool) -> list[int]:
-    """A bit for each value, the first one in each byte's highest: 1 where it is not negative. Signed bytes are 128
-    less."""
-    bits = [value >= 0 for value in floats_of(vector)]
-    offset = 128 if signed else 0
-    return [
-        sum(bit << (7 - position) for position, bit in enumerate(bits[start : start + 8])) - offset
-        for start in range(0, len(bits), 8)
-    ]
+def _signs(vector: bytes) -> bytes:
+    """A bit for each value, the first one in each byte's highest: 1 where it is not negative."""
+    bits = "".join(["1" if value >= 0 else "0" for value in floats_of(vector)])
+    return int(bits, 2).to_bytes(len(bits) // 8, "big")
+
+
+# A vector's JSON. Signed bytes are 128 less than unsigned ones.
+_WRITERS: dict[EmbeddingType, Callable[[bytes], str]] = {
+    "float": floats_text,
+    "base64": base64_text,
+    "binary": lambda vector: dumps([byte - 128 for byte in _signs(vector)]),
+    "ubinary": lambda vector: dumps(list(_signs(vector))),
+}

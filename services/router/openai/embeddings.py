@@ -16,15 +16,12 @@ from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, check_token_inputs, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
 from services.router.model import ServedModel
-from services.router.openai.json import dump, dumps
+from services.router.openai.json import array, dumps, in_pieces
 from services.router.openai.pooling_body import PoolingBody, Text, usage_of
 from services.router.openai.union import union
 from services.router.placement import Placement
 from services.router.pooling import PoolingParams
 from services.router.tracing import Tracing
-
-# Of an answer that is written at once. To make this many takes a few milliseconds.
-PIECE_BYTES = 65_536
 
 
 def _input_kind(value: object) -> str | None:
@@ -89,17 +86,25 @@ class EmbeddingService:
             )  # fmt: skip
             vectors = await self.embedder.all_vectors(request)
             in_base64 = body.encoding_format == "base64"
-            for piece in _pieces(model.info.name, vectors, request.num_tokens, in_base64=in_base64):
+            for piece in in_pieces(_answer(model.info.name, vectors, request.num_tokens, in_base64=in_base64)):
                 await self.calls.write(context, HttpBody(content_type=JSON, data=piece))
 
 
-def _pieces(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: bool) -> Iterator[bytes]:
-    """The answer's JSON, some of it at a time."""
-    piece = bytearray(b'{"object":"list","data":[')
-    for index, vector in enumerate(vectors):
-        value = f'"{base64.b64encode(vector).decode()}"' if in_base64 else dumps(floats_of(vector).tolist())
-        piece += f'{"," if index else ""}{{"object":"embedding","index":{index},"embedding":{value}}}'.encode()
-        if len(piece) >= PIECE_BYTES:
-            yield bytes(piece)
-            piece.clear()
-    yield bytes(piece) + b'],"model":' + dump(model) + b',"usage":' + dump(usage_of(num_tokens)) + b"}"
+def _answer(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: bool) -> Iterator[str]:
+    """The answer's JSON, a vector at a time."""
+    yield '{"object":"list","data":'
+    write = base64_text if in_base64 else floats_text
+    yield from array(
+        f'{{"object":"embedding","index":{index},"embedding":{write(vector)}}}' for index, vector in enumerate(vectors)
+    )
+    yield f',"model":{dumps(model)},"usage":{dumps(usage_of(num_tokens))}}}'
+
+
+def base64_text(vector: bytes) -> str:
+    """As JSON: float32, little-endian."""
+    return f'"{base64.b64encode(vector).decode()}"'
+
+
+def floats_text(vector: bytes) -> str:
+    """As JSON: an array of numbers."""
+    return dumps(floats_of(vector).tolist())

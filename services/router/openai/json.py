@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from services.router.model import ServedModel
 from services.router.submission import PromptLogprob, TokenLogprob
 
 _DONE = b"data: [DONE]\n\n"
+# Of an answer that is written at once. To make this many takes a few milliseconds.
+PIECE_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,28 @@ def dumps(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def in_pieces(texts: Iterable[str]) -> Iterator[bytes]:
+    """One JSON document, given as a sequence of texts, in messages of about PIECE_BYTES. The next texts are made when
+    the next message is asked for."""
+    piece = bytearray()
+    for text in texts:
+        piece += text.encode()
+        if len(piece) >= PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+    if piece:
+        yield bytes(piece)
+
+
+def array(items: Iterable[str]) -> Iterator[str]:
+    """The texts of an array of items, which are JSON each."""
+    separator = "["
+    for item in items:
+        yield separator + item
+        separator = ","
+    yield "[]" if separator == "[" else "]"
+
+
 def error_event(error: ApiError) -> bytes:
     """What a stream says in place of the rest, once it has begun."""
     return b"data: " + dump(error.body()) + b"\n\n"
@@ -93,15 +117,13 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob], names: TokenNames) -> dict[str, Any]:
+    return {"content": [chat_logprob(entry, names) for entry in entries], "refusal": None}
+
+
+def chat_logprob(entry: TokenLogprob, names: TokenNames) -> dict[str, Any]:
     return {
-        "content": [
-            {
-                **_token(entry.token_id, entry.logprob, names),
-                "top_logprobs": [_token(token_id, logprob, names) for token_id, logprob in entry.top],
-            }
-            for entry in entries
-        ],
-        "refusal": None,
+        **_token(entry.token_id, entry.logprob, names),
+        "top_logprobs": [_token(token_id, logprob, names) for token_id, logprob in entry.top],
     }
 
 

@@ -118,6 +118,10 @@ OPERATIONS = (
         needs_key=False,
     ),
     Operation(
+        "POST", "/ping", "postPing", _SERVER, "The same as `GET /ping`", "A body is not looked at.", reply=Health,
+        needs_key=False,
+    ),
+    Operation(
         "POST", "/reset_prefix_cache", "resetPrefixCache", _SERVER, "Forgets all cached prompts",
         "Nothing computed so far is found again. A body is not looked at.", reply=Nothing,
     ),

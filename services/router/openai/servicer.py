@@ -69,14 +69,16 @@ class OpenAIServicer:
     async def CreateChatCompletionBatch(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         body = await self._parse(request, ChatCompletionBatchRequest)
-        work = parsing_work(request.data)
+        work = parsing_work(request.data) + body.translation_work
         await self.threads.run(work, lambda: body.check(self.max_n))
         self.metrics.ignored_fields["chat.completions.batch"] += body.num_ignored_fields
-        chats = await self.threads.run(work, lambda: [single.to_chat() for single in body.conversations()])
         model = await self.placement.model(body.model)
+        body.check_size(model.info.max_model_len)
+        chats = await self.threads.run(work, body.to_chats)
         messages, usage = await answer_all(self.chats, chats, model, context)
         writer = ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
-        await self.calls.write(context, HttpBody(content_type=JSON, data=writer.batch(messages, usage)))
+        for piece in writer.batch(messages, usage):
+            await self.calls.write(context, HttpBody(content_type=JSON, data=piece))
 
     async def CreateInvocation(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         match await self._invoked(request, context):
@@ -217,7 +219,7 @@ class OpenAIServicer:
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
 
     @rpc
-    async def GetPing(self, request: openai_pb2.GetPingRequest, context: Any) -> HttpBody:  # noqa: N802
+    async def GetPing(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         if not self.placement.is_ready:
             raise unavailable("No scheduler is ready.")
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')

@@ -57,6 +57,11 @@ async def test_no_answer_names_what_is_inside(gateway: Gateway, router: FakeRout
                     assert asked in told
 
 
+async def test_sagemaker_may_ping_by_get_or_post(gateway: Gateway, router: FakeRouter) -> None:
+    for method, body in (("GET", None), ("POST", None), ("POST", b""), ("POST", b"{}"), ("POST", b"anything")):
+        assert (await call(gateway.address, method, "/ping", body)).status == 200, (method, body)
+
+
 async def test_probes_may_leave_out_the_body(gateway: Gateway, router: FakeRouter) -> None:
     reply = await call(gateway.address, "HEAD", "/health")
     assert (reply.status, reply.headers["content-type"], reply.body) == (200, "application/json", b"")

@@ -143,7 +143,7 @@ class Api:
             "GetHealth": openai_pb2.GetHealthRequest,
             "GetMetrics": openai_pb2.GetMetricsRequest,
             "GetVersion": openai_pb2.GetVersionRequest,
-            "GetPing": openai_pb2.GetPingRequest,
+            "GetPing": HttpBody,
             "GetTokenizerInfo": openai_pb2.GetTokenizerInfoRequest,
         }
         try:

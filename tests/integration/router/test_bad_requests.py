@@ -118,7 +118,7 @@ async def test_what_the_template_raises_is_said(start_router: StartRouter) -> No
     assert "roles must alternate" in refusal.error["message"]
 
 
-async def test_a_role_of_one_s_own_reaches_the_template(start_router: StartRouter) -> None:
+async def test_a_custom_role_reaches_the_template(start_router: StartRouter) -> None:
     template = (
         "{% for message in messages %}{% if message.role == 'god' %}{{ raise_exception('no gods here') }}{% endif %}"
         "{{ message.role }}: {{ message.content }}{% endfor %}"

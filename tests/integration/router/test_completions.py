@@ -143,6 +143,7 @@ async def test_metrics_have_vllm_s_names(start_router: StartRouter) -> None:
     text = reply.messages[0].decode()
     label = f'{{model_name="{MODEL}"}}'
     router = f'router="{api.router.id}"'
+    steps = f'{router},scheduler="{scheduler.address}"'
     own = f'{{model_name="{MODEL}",{router}}}'
     generated = len(byte_level().encode(GREETING).ids) + 1 + 16
     for line in (
@@ -154,6 +155,9 @@ async def test_metrics_have_vllm_s_names(start_router: StartRouter) -> None:
         f"vllm:avg_generation_throughput_toks_per_s{label} ",
         f"vllm:avg_prompt_throughput_toks_per_s{label} ",
         f'vllm:num_preemptions_total{{model_name="{MODEL}",{router},scheduler="{scheduler.address}"}} 0.0',
+        f'vllm:iteration_tokens_total_bucket{{le="8.0",model_name="{MODEL}",{steps}}} 5.0',
+        f'vllm:iteration_tokens_total_bucket{{le="+Inf",model_name="{MODEL}",{steps}}} 6.0',
+        f'vllm:iteration_tokens_total_sum{{model_name="{MODEL}",{steps}}} 40.0',
         f"vllm:generation_tokens_total{own} {generated}.0",
         f'vllm:request_success_total{{finished_reason="stop",model_name="{MODEL}",{router}}} 1.0',
         f'vllm:request_success_total{{finished_reason="length",model_name="{MODEL}",{router}}} 1.0',

@@ -8,6 +8,7 @@ import hashlib
 import json
 import math
 import struct
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from quire import AsyncClient, Client, QuireError
 from quire.inference.v1 import pooling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.embedding.embedder import MAX_OPEN
+from services.router.openai.json import PIECE_BYTES
 from tests.integration.router.conftest import MAX_MODEL_LEN, MODEL, RefusedError, StartRouter, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, unpack
 from tests.integration.router.small_tokenizers import byte_level
@@ -347,6 +349,21 @@ async def test_cohere_s_binary_embeddings_are_signs(start_router: StartRouter) -
     body = {"texts": ["Hello"], "embedding_types": ["binary", "ubinary"]}
     reply = (await api.post("CreateCohereEmbedding", body)).json
     assert reply["embeddings"] == {"binary": [[0b10100101 - 128, -128]], "ubinary": [[0b10100101, 0]]}
+
+
+async def test_a_long_answer_of_cohere_s_comes_in_pieces(start_router: StartRouter) -> None:
+    api = await start_router(embedding_scheduler())
+    texts = ["Hello", "Köln"] * 512
+    body = {"texts": texts, "embedding_types": ["float", "base64"]}
+    reply = await api.post("CreateCohereEmbedding", body)
+    assert len(reply.messages) > 1
+    assert max(map(len, reply.messages)) < 2 * PIECE_BYTES
+    answer = json.loads(b"".join(reply.messages))
+    vectors = [expected(text) for text in texts]
+    assert answer["texts"] == texts
+    assert list(answer["embeddings"]) == body["embedding_types"]
+    assert answer["embeddings"]["float"] == vectors
+    assert answer["embeddings"]["base64"] == [base64.b64encode(array("f", vector)).decode() for vector in vectors]
 
 
 async def test_cohere_s_texts_are_cut_at_either_end_or_refused(start_router: StartRouter) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+from collections import Counter
 from typing import Any
 
 import grpc
@@ -12,9 +15,15 @@ from quire.documents.v1 import documents_pb2, documents_pb2_grpc
 from quire.inference.v1 import sampling_pb2
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
+from services.router import constraints, options
+from services.router.chat.batch import MAX_PREPARING
+from services.router.chat_template import ChatTemplate
+from services.router.grammar_checks import GrammarChecks
+from services.router.openai.body import GenerationBody
 from tests.integration.router.conftest import GREETING, MODEL, RefusedError, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, unpack
 from tests.integration.router.small_tokenizers import CHAT_TEMPLATE, EOS_TOKEN_ID, byte_level
+from tests.integration.router.test_lost_workers import until
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 BATCH = "CreateChatCompletionBatch"
@@ -69,6 +78,12 @@ async def test_a_batch_tells_reasoning_apart(start_router: StartRouter) -> None:
         ({"messages": [[user("a")]], "n": 2}, "n"),
         ({"messages": [[user("a")]], "tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"messages": [[user("a")]], "prompt_logprobs": 1}, "prompt_logprobs"),
+        ({"messages": [[user("a")]], "prompt_logprobs": 0}, "prompt_logprobs"),
+        ({"messages": [[user("a")]] * 256, "logprobs": True, "top_logprobs": 20}, "max_tokens"),
+        (
+            {"messages": [[user("a")]] * 256, "logprobs": True, "top_logprobs": 20, "max_completion_tokens": 100},
+            "max_completion_tokens",
+        ),
         ({"messages": [[user("a")]], "temperature": 9}, "temperature"),
     ],
 )
@@ -76,6 +91,78 @@ async def test_what_is_wrong_with_a_batch_is_named(start_router: StartRouter, bo
     api = await start_router(fake_scheduler())
     refusal = await api.refused(BATCH, {"model": MODEL} | body)
     assert (refusal.status, refusal.error["param"]) == (INVALID, param)
+
+
+async def test_a_batch_leaves_room_for_other_requests(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, renders = threading.Event(), ChatTemplate.render
+
+    def held(self: ChatTemplate, messages: Any, **options: Any) -> str:
+        if len(messages[0]["content"]) > 2000:
+            assert gate.wait(60)
+        return renders(self, messages, **options)
+
+    monkeypatch.setattr(ChatTemplate, "render", held)
+    api = await start_router(fake_scheduler(max_model_len=8192))
+    threads = (await api.router.placement.model(MODEL)).tokenizer.threads
+    long = [user("x" * 3000)]
+    batch = asyncio.ensure_future(api.post(BATCH, {"messages": [long] * 256, "max_tokens": 2}))
+    try:
+        await until(lambda: threads.num_pending == MAX_PREPARING)
+        neighbour = asyncio.ensure_future(api.chat(messages=long, max_tokens=2))
+        await until(lambda: threads.num_pending == MAX_PREPARING + 1)
+        short = await api.chat(messages=[user("x")], max_tokens=2)
+    finally:
+        gate.set()
+    for reply, num_choices in ((short, 1), (await neighbour, 1), (await batch, 256)):
+        assert len(reply.json["choices"]) == num_choices
+
+
+async def test_what_a_batch_s_conversations_share_is_worked_out_once(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counts: Counter[str] = Counter()
+
+    def count(owner: Any, name: str) -> None:
+        counted = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            counts[name] += 1
+            return counted(*args, **kwargs)
+
+        monkeypatch.setattr(owner, name, call)
+
+    for owner, name in (
+        (GenerationBody, "options"), (GrammarChecks, "check"), (constraints, "_bad_word_token_ids"),
+        (options, "check_token_ids"),
+    ):  # fmt: skip
+        count(owner, name)
+    scheduler = fake_scheduler(answer_text('{"a": 1}'), chat_template=THINKS)
+    api = await start_router(scheduler)
+    shared = {
+        "bad_words": ["one", "two"],
+        "logit_bias": {"5": 1},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}},
+    }
+    reply = await api.post(BATCH, {"messages": [[user(f"a{index}")] for index in range(40)]} | shared)
+    assert [choice["message"]["content"] for choice in reply.json["choices"]] == ['{"a": 1}'] * 40
+    assert counts == {"options": 1, "check": 1, "_bad_word_token_ids": 1, "check_token_ids": 1}
+    assert len({submit.constraints.SerializeToString() for submit in scheduler.submits}) == 1
+    assert scheduler.submits[0].constraints.grammar
+
+
+async def test_a_long_answer_to_a_batch_comes_in_pieces(start_router: StartRouter) -> None:
+    def script(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
+        return Answer([5] * 100)
+
+    api = await start_router(fake_scheduler(script))
+    options = {"max_tokens": 100, "logprobs": True, "top_logprobs": 2}
+    reply = await api.post(BATCH, {"messages": [[user("a")]] * 16} | options)
+    assert len(reply.messages) > 2
+    alone = (await api.chat(messages=[user("a")], **options)).json["choices"][0]
+    choices = json.loads(b"".join(reply.messages))["choices"]
+    assert choices == [alone | {"index": index} for index in range(16)]
 
 
 async def test_a_conversation_that_fails_ends_the_others(start_router: StartRouter) -> None:

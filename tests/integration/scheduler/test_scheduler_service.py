@@ -548,6 +548,10 @@ async def test_steps_are_told_by_their_tokens(tmp_path: Path) -> None:
         await router.submit(1, list(range(20)), max_tokens=5)
         await router.read_until_finished(1)
         text = generate_latest(registry(StepCollector(stack.fleet))).decode()
+        load = (await stack.stats()).load
+    assert len(load.num_steps_by_tokens) == 14
+    assert (load.num_steps_by_tokens[0] >= 4, load.num_steps_by_tokens[3]) == (True, 1)
+    assert load.num_scheduled_tokens == 20 + load.num_steps_by_tokens[0]
     label = f'engine="0",model_name="{router.hello.model.name}"'
     found = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith("vllm:iteration_tokens_total"))
     values = {name: float(value) for name, value in found.items()}

@@ -11,6 +11,7 @@ import pytest
 
 from services.router.chat_template import ChatTemplate, from_tokenizer_config
 from services.router.errors import ApiError
+from services.router.template_messages import MAX_FORMS, num_forms
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -141,6 +142,13 @@ CONCATENATES_SYSTEM = (
     "{% for message in messages %}{% if message.role == 'system' %}{{ message.content + '|' }}"
     "{% else %}{% for part in message.content %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}"
 )
+# GLM's templates take a text, or write each item of a list: its output if it has one, else the item itself.
+WRITES_TOOLS_ITEMS = PRINTS_TOOLS.replace(
+    "<tool>{{ message.content | trim }}",
+    "{% if message.content is string %}<tool>{{ message.content }}{% else %}{% for item in message.content %}<tool>"
+    "{% if item.output is defined %}{{ item.output }}{% else %}{{ item }}{% endif %}{% endfor %}{% endif %}",
+)
+WRITES_TOOLS_ITEMS_AS_JSON = WRITES_TOOLS_ITEMS.replace("{{ item }}", "{{ item | tojson }}")
 A_AND_B = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
@@ -150,6 +158,8 @@ A_AND_B = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
         (CONCATENATES_TOOLS, "tool", "<Hi><tool>x", "<Hi><tool>a\nb"),
         (PRINTS_TOOLS, "tool", "Hi<tool>x", "Hi<tool>a\nb"),
         (WRITES_TOOLS_AS_JSON, "tool", 'Hi<tool>"x"', 'Hi<tool>"a\\nb"'),
+        (WRITES_TOOLS_ITEMS, "tool", "Hi<tool>x", "Hi<tool>a\nb"),
+        (WRITES_TOOLS_ITEMS_AS_JSON, "tool", "Hi<tool>x", "Hi<tool>a\nb"),
         (CONCATENATES_SYSTEM, "system", "<Hi>x|", "<Hi>a\nb|"),
     ],
 )
@@ -159,7 +169,36 @@ def test_roles_of_one_template_may_want_different_forms(source: str, role: str, 
     assert template.render([USER, {"role": role, "content": A_AND_B}]) == of_parts
 
 
-def test_a_role_of_one_s_own_is_the_template_s_to_judge() -> None:
+def test_a_message_may_quote_how_a_part_is_written() -> None:
+    quoting = {"role": "user", "content": [{"type": "text", "text": str(A_AND_B[0])}, *A_AND_B]}
+    assert ChatTemplate(LOOPS_OVER_PARTS, {}).render([quoting]) == f"<{A_AND_B[0]}><a><b>"
+
+
+@pytest.mark.parametrize("source", ["{{ fail() }}", LOOPS_OVER_PARTS + "{{ fail() }}", TAKES_EITHER + "{{ fail() }}"])
+def test_a_conversation_is_rendered_a_few_times_at_most(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.utils import chat_template_utils
+
+    render, num_renderings = chat_template_utils.render_jinja_template, 0
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        nonlocal num_renderings
+        num_renderings += 1
+        return render(*args, **kwargs)
+
+    monkeypatch.setattr(chat_template_utils, "render_jinja_template", counted)
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "[1]"}}
+    messages: list[dict[str, Any]] = [USER, PARTS, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    with pytest.raises(ApiError):
+        ChatTemplate(source, {}).render([*messages, {"role": "tool", "content": A_AND_B, "tool_call_id": "1"}])
+    assert num_renderings == MAX_FORMS
+
+
+def test_conversations_that_may_be_rendered_several_times_count_as_more_work() -> None:
+    assert num_forms([USER]) == 1
+    assert num_forms([USER, PARTS]) == num_forms([USER, {"role": "tool", "content": "x"}]) == MAX_FORMS
+
+
+def test_a_custom_role_is_the_template_s_to_judge() -> None:
     message = {"role": "critic", "content": A_AND_B}
     assert ChatTemplate("{{ messages[0].role }}: {{ messages[0].content }}", {}).render([message]) == "critic: a\nb"
     refuses = "{% if messages[0].role == 'critic' %}{{ raise_exception('no critics here') }}{% endif %}"

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
-from services.worker.errors import ModelError
+from services.worker import host_memory
+from services.worker.errors import PinningError
 from services.worker.gpu import select_gpu
 from services.worker.page_copies import allocate_slots
 from tests.simulated_gpu import SimulatedGPU
+from tests.simulated_gpu.registered import MAPPED, PORTABLE
+from tests.unit.worker.tiny_models import save_model
 from tests.unit.worker.triton.conftest import HAS_GPU
+from tests.unit.worker.triton.simulated_worker import serving, write_tokenizer
 
 pytestmark = pytest.mark.skipif(HAS_GPU, reason="there is a real one")
 CUDA = torch.device("cuda", 0)
@@ -52,10 +57,12 @@ def test_swapped_blocks_pin_what_they_take(gpu: SimulatedGPU, num_slots: int) ->
         copied = slots[num_slots - 1].to(CUDA, non_blocking=True)
     torch.cuda.synchronize()
     assert copied.shape == slots.shape[1:]
+    assert [*gpu.registered.flags.values()] == [PORTABLE | MAPPED], "a kernel reads the memory by pointer"
     del slots, copied
     gpu.arrive(gpu.num_copies)
     gc.collect()
     assert gpu.pinned_bytes == 0
+    assert gpu.registered.codes == [0, 0], "memory is unpinned while it is still mapped"
 
 
 def test_torch_s_own_pinned_memory_is_rounded_up(gpu: SimulatedGPU) -> None:
@@ -66,9 +73,38 @@ def test_torch_s_own_pinned_memory_is_rounded_up(gpu: SimulatedGPU) -> None:
 
 
 def test_memory_that_cannot_be_pinned_is_a_sentence(gpu: SimulatedGPU) -> None:
-    gpu.locked_bytes_limit = MIB
+    gpu.registered.limit = MIB
     page = torch.zeros((1, 2, 16, 64), device=CUDA)
     with pytest.raises(
-        ModelError, match=r"^CUDA cannot pin 4194304 bytes of host memory \(error 2\): lower --swap-space"
+        PinningError, match=r"^CUDA cannot pin 4194304 bytes of host memory \(error 2\): lower --swap-space"
     ):
         allocate_slots([page, page] * 16, 16)
+    assert (page + 1).sum().item() == page.numel(), "CUDA's last error is not blamed on the next kernel"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    save_model(tmp_path, "Llama", num_hidden_layers=1)
+    write_tokenizer(tmp_path)
+    return tmp_path
+
+
+def test_a_default_that_cannot_be_pinned_leaves_no_swap_space(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host_memory, "DEFAULT_GPU_BYTES", 2**19)
+    gpu = SimulatedGPU()
+    gpu.registered.limit = 2**18
+    # In a cache of all memory there is: the pages of the attempt that fails are given back before the next.
+    with serving(directory, "--enforce-eager", swap_space=None, num_blocks=None, max_num_seqs=1, gpu=gpu) as (
+        _,
+        runner,
+    ):
+        assert runner.limits.num_host_blocks == 0
+        assert gpu.allocated > gpu.total_bytes / 2
+    warnings = [record.message for record in caplog.records if "without swap space" in record.message]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("CUDA cannot pin ")
+    asked = serving(directory, "--enforce-eager", swap_space=2**-11, max_num_seqs=1, gpu=gpu)
+    with pytest.raises(PinningError, match=r"lower --swap-space$"), asked:
+        pass

@@ -86,7 +86,7 @@ def test_swaps_and_copies_wait_for_nothing(directory: Path, monkeypatch: pytest.
     monkeypatch.setattr(host_memory, "DEFAULT_GPU_BYTES", 2**19)
     model = save_model(directory, "Llama", num_hidden_layers=1)
     chance, common = random.Random(3), prompts(28)[0]
-    with serving(directory, "--swap-space", "None", num_blocks=8) as (_, runner):
+    with serving(directory, swap_space=None, num_blocks=8) as (_, runner):
         engine = Engine(runner, preemption_mode=PreemptionMode.SWAP)
         asked: dict[int, list[int]] = {}
         for key in range(8):

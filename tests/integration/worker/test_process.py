@@ -138,6 +138,7 @@ def lost(*_):
 torch.cuda.is_initialized = lambda: True
 torch.cuda.synchronize = engine.measure_steps = lost
 engine.create_device_check = CudaDeviceCheck
+engine.find_gpu = lambda: (None, "this GPU is too old")
 import atexit
 atexit.register(print, "an ordinary exit")
 print("written before")
@@ -158,6 +159,7 @@ def test_a_device_that_is_lost_while_loading_ends_the_process_with_the_reason(
     assert (last.state, last.detail) == ("failed", sentence)
     assert errors.decode().splitlines()[-1] == f"quire worker: {sentence}"
     assert "Traceback" not in errors.decode()
+    assert errors.decode().count("this GPU is too old: running on the CPU") == 1, "the device is resolved once"
     assert output.decode() == "written before\n"
 
 

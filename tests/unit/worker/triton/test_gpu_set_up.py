@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.worker import host_memory
-from services.worker.errors import PinningError
+from services.worker import engine, host_memory
+from services.worker.errors import ModelError, PinningError
 from services.worker.gpu import select_gpu
 from services.worker.page_copies import allocate_slots
 from tests.simulated_gpu import SimulatedGPU
@@ -30,17 +30,52 @@ def gpu() -> Iterator[SimulatedGPU]:
         yield gpu
 
 
-def test_products_in_16_bits_are_added_up_in_float32(gpu: SimulatedGPU) -> None:
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Of a checkpoint, with a tokenizer."""
+    save_model(tmp_path, "Llama", num_hidden_layers=1)
+    write_tokenizer(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def imprecise() -> Iterator[None]:
+    """torch may round products as it likes."""
     products = torch.backends.cuda.matmul
     before = products.allow_bf16_reduced_precision_reduction, products.allow_fp16_reduced_precision_reduction
-    try:
-        products.allow_bf16_reduced_precision_reduction = products.allow_fp16_reduced_precision_reduction = True
-        select_gpu(CUDA)
-        assert not products.allow_bf16_reduced_precision_reduction
-        assert not products.allow_fp16_reduced_precision_reduction
-        assert not products.allow_tf32
-    finally:
-        products.allow_bf16_reduced_precision_reduction, products.allow_fp16_reduced_precision_reduction = before
+    precision = torch.get_float32_matmul_precision()
+    products.allow_bf16_reduced_precision_reduction = products.allow_fp16_reduced_precision_reduction = True
+    torch.set_float32_matmul_precision("high")
+    assert products.allow_tf32
+    yield
+    products.allow_bf16_reduced_precision_reduction, products.allow_fp16_reduced_precision_reduction = before
+    torch.set_float32_matmul_precision(precision)
+
+
+def check_precise() -> None:
+    products = torch.backends.cuda.matmul
+    assert not products.allow_bf16_reduced_precision_reduction
+    assert not products.allow_fp16_reduced_precision_reduction
+    assert not products.allow_tf32
+
+
+@pytest.mark.usefixtures("imprecise", "gpu")
+def test_products_are_added_up_in_float32() -> None:
+    select_gpu(CUDA)
+    check_precise()
+
+
+@pytest.mark.usefixtures("imprecise")
+def test_a_worker_sets_its_gpu_up_before_it_computes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to the first operation's creation, which is as far as the test goes."""
+
+    def stop(*_: object, **__: object) -> None:
+        raise ModelError("far enough")
+
+    monkeypatch.setattr(engine, "create_ops", stop)
+    with pytest.raises(ModelError, match="far enough"), serving(directory):
+        pass
+    check_precise()
 
 
 @pytest.mark.parametrize("num_slots", [5, 9, 33])
@@ -80,13 +115,6 @@ def test_memory_that_cannot_be_pinned_is_a_sentence(gpu: SimulatedGPU) -> None:
     ):
         allocate_slots([page, page] * 16, 16)
     assert (page + 1).sum().item() == page.numel(), "CUDA's last error is not blamed on the next kernel"
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    save_model(tmp_path, "Llama", num_hidden_layers=1)
-    write_tokenizer(tmp_path)
-    return tmp_path
 
 
 def test_a_default_that_cannot_be_pinned_leaves_no_swap_space(

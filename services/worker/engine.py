@@ -13,10 +13,12 @@ import torch
 from services.worker.batch_state import Limits
 from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
+from services.worker.device_check import create_device_check
 from services.worker.encoder_engine import load_encoder
-from services.worker.errors import ModelError
+from services.worker.errors import ModelError, PinningError
 from services.worker.gpu import find_gpu, select_gpu
 from services.worker.graphs import GraphRecorder
+from services.worker.host_memory import SwapSpace, resolve_swap_space
 from services.worker.kv_cache import (
     LESS_MEMORY,
     allocate_pages,
@@ -58,9 +60,23 @@ class Engine:
     fallback: str | None  # why it runs without the device's own kernels, and what that costs; None if it does not
 
 
-def load_engine(config: WorkerConfig, report: Report) -> Engine:
+def load_engine(config: WorkerConfig, report: Report, device: torch.device | None = None) -> Engine:
     """To be called on the thread that will run the steps, as CPU thread pools belong to the thread that uses them.
-    Raises ModelError."""
+    `device`: of `resolve_device`, if the caller has asked it.
+    Raises ModelError, and DeviceLostError if the device is lost meanwhile."""
+    device = resolve_device(config.device) if device is None else device
+    # Before a model is downloaded or loaded, as both take minutes.
+    swap = resolve_swap_space(config.swap_space, device.type)
+    try:
+        return _load(config, report, device, swap)
+    except Exception as error:
+        # An error of CUDA's may mean that the device answers no call any more.
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            create_device_check(device).after(error)
+        raise
+
+
+def _load(config: WorkerConfig, report: Report, device: torch.device, swap: SwapSpace) -> Engine:
     report("finding the model", None)
     checkpoint = find_checkpoint(config, per_percent(report, "downloading the model"))
     encoder = checkpoint.read_encoder_config()
@@ -69,7 +85,6 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
     if pooling.kind is PoolingKind.CLS and encoder is None:
         raise ModelError("the first token of a decoder has seen no other: pool by the last or the mean")
     tokenizer = checkpoint.read_tokenizer()
-    device = resolve_device(config.device)
     dtype = resolve_dtype(config.dtype, model.dtype, device)
     if device.type == "cpu":
         torch.set_num_threads(config.num_threads or physical_cores())
@@ -86,7 +101,9 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
     if isinstance(model, EncoderConfig):
         runner, swap_seconds = load_encoder(config, checkpoint.path, model, pooling, ops, progress), 0.0
     else:
-        runner, swap_seconds = _load_decoder(config, checkpoint.path, model, pooling, grammars, ops, report, progress)
+        runner, swap_seconds = _load_decoder(
+            config, checkpoint.path, model, pooling, grammars, ops, swap, report, progress
+        )
     report("measuring a step", None)
     speed = Speed(swap_seconds, *measure_steps(runner))
     dtype_name, limits = str(dtype).removeprefix("torch."), runner.limits
@@ -109,7 +126,7 @@ def load_engine(config: WorkerConfig, report: Report) -> Engine:
 
 def _load_decoder(
     config: WorkerConfig, path: Path, model: ModelConfig, pooling: PoolingConfig, grammars: Grammars, ops: Ops,
-    report: Report, progress: Progress,
+    swap: SwapSpace, report: Report, progress: Progress,
 ) -> tuple[ModelRunner, float]:  # fmt: skip
     """The runner, and the seconds that copying a block to the host takes. Raises ModelError."""
     device, dtype = ops.device, ops.dtype
@@ -133,12 +150,29 @@ def _load_decoder(
     num_blocks = count_blocks(config, model, kv_dtype, measured)
     max_model_len = resolve_max_model_len(config, model, num_blocks * config.block_size)
     with out_of_memory_explained("the KV cache", device, "lower --gpu-memory-utilization or what sets its size"):
-        runner, copies = builder.build(num_blocks, max_model_len, count_host_blocks(config, model, kv_dtype, device))
+        swap.require_available()  # now that the weights are there, which lie in the same memory on a CPU
+        runner, copies = _build_with_swap(builder, num_blocks, max_model_len, swap)
     with torch.inference_mode():
         swap_seconds = measure_swap(copies, num_blocks, device)
     if device.type == "cuda":
         _prepare_steps(runner, config, device, report)
     return runner, swap_seconds
+
+
+def _build_with_swap(
+    builder: _RunnerBuilder, num_blocks: int, max_model_len: int, swap: SwapSpace
+) -> tuple[ModelRunner, PageCopies]:
+    """Without swap space where the host cannot pin any and the start has not asked for it. Raises PinningError where it
+    has."""
+    num_host_blocks = count_host_blocks(swap, builder.config, builder.model, builder.kv_dtype)
+    try:
+        return builder.build(num_blocks, max_model_len, num_host_blocks)
+    except PinningError as error:
+        if swap.option is not None:
+            raise
+        logger.warning("%s, or set it to 0; the worker goes on without swap space", str(error))
+    # Not while the error is being handled: it keeps the pages of the failed attempt alive.
+    return builder.build(num_blocks, max_model_len, 0)
 
 
 def resolve_device(name: str) -> torch.device:

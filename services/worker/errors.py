@@ -7,6 +7,10 @@ class ModelError(RuntimeError):
     """The model cannot be loaded or served as configured; the message is a sentence for the person who started it."""
 
 
+class PinningError(ModelError):
+    """The operating system or CUDA refuses to pin host memory for swap space."""
+
+
 class StepThreadError(RuntimeError):
     """The thread that runs the steps has died, and with it the process's use; the message is a sentence."""
 

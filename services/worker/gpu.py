@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-# Triton compiles for these and later ones; torch's builds for CUDA 13 leave the oldest of the others out as well.
+# Triton compiles for compute capability 8.0 and higher. torch's builds for CUDA 13 do not support GPUs below 7.5.
 LEAST_CAPABILITY = (8, 0)
 
 
@@ -34,7 +34,9 @@ def find_gpu() -> tuple[torch.device | None, str | None]:
 
 def select_gpu(device: torch.device) -> None:
     """Makes it torch's current one. Lets cuBLAS add up the parts of a split product in float32 only: torch's default
-    allows rounding them to the 16 bits of the result, which costs precision."""
+    allows rounding them to the 16 bits of the result, which costs precision. Turns TF32 off, which is torch's default,
+    but an environment variable of some container images turns it on."""
     torch.cuda.set_device(device)
+    torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from services.worker.errors import ModelError
+
+logger = logging.getLogger(__name__)
 
 GIB = 2**30
 # vLLM's default. On a CPU, KV blocks and swap space would lie in the same memory.
@@ -12,42 +17,94 @@ DEFAULT_GPU_BYTES = 4 * GIB
 # The default takes at most this part of the memory that is available, so that several workers fit on a host.
 _DEFAULT_FRACTION = 0.25
 _MEMINFO = Path("/proc/meminfo")
-# Control group v2, as containers see their own.
+# A container sees its own control group here.
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def swap_bytes(option: float | None, device_type: str) -> int:
-    """Bytes of swap space, of `option` GiB or by default. Raises ModelError for more than the host has available."""
-    available = available_bytes()
-    if option is None:
-        wanted = DEFAULT_GPU_BYTES if device_type == "cuda" else 0
-        return wanted if available is None else min(wanted, int(available * _DEFAULT_FRACTION))
-    wanted = int(option * GIB)
-    if available is not None and wanted > available:
-        raise ModelError(
-            f"--swap-space is {option:g} GiB, but this host has {available / GIB:.1f} GiB of memory available; lower it"
-        )
-    return wanted
+@dataclass(frozen=True, slots=True)
+class ControlGroup:
+    """The files in which a version of Linux control groups tells the limit of a container's memory, and its use."""
+
+    limit: str
+    used: str
+    statistics: str
+    file_cache: Sequence[str]  # fields of `statistics`, in bytes
 
 
-def available_bytes() -> int | None:
+_VERSIONS = (
+    ControlGroup("memory.max", "memory.current", "memory.stat", ("inactive_file", "active_file")),
+    ControlGroup(
+        "memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat",
+        ("total_inactive_file", "total_active_file"),
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Available:
+    num_bytes: int
+    where: str  # which limit binds: the host's or the container's
+
+
+@dataclass(frozen=True, slots=True)
+class SwapSpace:
+    num_bytes: int
+    option: float | None = None  # GiB, as the start was told; None: by default
+
+    def require_available(self) -> None:
+        """Raises ModelError if the start asks for more than is available now."""
+        available = available_memory()
+        if self.option is not None and available is not None and self.num_bytes > available.num_bytes:
+            raise ModelError(
+                f"--swap-space is {self.option:g} GiB, but this {available.where} has "
+                f"{available.num_bytes / GIB:.1f} GiB of memory available; lower it"
+            )
+
+
+def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
+    """Swap space of `option` GiB or by default. Raises ModelError for more than is available."""
+    if option is not None:
+        swap = SwapSpace(int(option * GIB), option)
+        swap.require_available()
+        return swap
+    if device_type != "cuda":
+        return SwapSpace(0)
+    available = available_memory()
+    if available is None or available.num_bytes * _DEFAULT_FRACTION >= DEFAULT_GPU_BYTES:
+        return SwapSpace(DEFAULT_GPU_BYTES)
+    swap = SwapSpace(int(available.num_bytes * _DEFAULT_FRACTION))
+    logger.warning(
+        "the swap space is %.1f GiB instead of %.1f: this %s has %.1f GiB of memory available, and the default takes "
+        "a quarter at most; --swap-space sets it",
+        swap.num_bytes / GIB, DEFAULT_GPU_BYTES / GIB, available.where, available.num_bytes / GIB,
+    )  # fmt: skip
+    return swap
+
+
+def available_memory() -> Available | None:
     """Memory that a process can take without swapping, within its container's limit; None where it is not known."""
-    bounds = [bound for bound in (_of_host(), _of_container()) if bound is not None]
-    return min(bounds, default=None)
+    bounds = [bound for bound in (_of_host(), *map(_of_container, _VERSIONS)) if bound is not None]
+    return min(bounds, key=lambda bound: bound.num_bytes, default=None)
 
 
-def _of_host() -> int | None:
+def _of_host() -> Available | None:
     try:
         lines = _MEMINFO.read_text().splitlines()
     except OSError:
         return None
     found = (line.split() for line in lines if line.startswith("MemAvailable:"))
-    return next((int(words[1]) * 1024 for words in found), None)
+    return next((Available(int(words[1]) * 1024, "host") for words in found), None)
 
 
-def _of_container() -> int | None:
+def _of_container(version: ControlGroup) -> Available | None:
+    """The kernel counts cached files as used. It drops them when a process needs memory, so they are available."""
     try:
-        limit, used = ((_CGROUP / name).read_text().strip() for name in ("memory.max", "memory.current"))
+        limit, used = ((_CGROUP / name).read_text().strip() for name in (version.limit, version.used))
+        statistics = (_CGROUP / version.statistics).read_text().splitlines()
     except OSError:
         return None
-    return max(0, int(limit) - int(used)) if limit.isdigit() and used.isdigit() else None
+    if not (limit.isdigit() and used.isdigit()):  # "max" is no limit
+        return None
+    fields = dict(line.split(maxsplit=1) for line in statistics if " " in line)
+    cached = sum(int(fields.get(name, 0)) for name in version.file_cache)
+    return Available(max(0, int(limit) - max(0, int(used) - cached)), "container")

@@ -8,7 +8,7 @@ import torch
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.host_memory import swap_bytes
+from services.worker.host_memory import SwapSpace
 from services.worker.models.config import ModelConfig
 from services.worker.models.kv_scales import KVScales
 from services.worker.ops.interface import KVPages, Ops
@@ -55,9 +55,9 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, m
     return budget // per_block
 
 
-def count_host_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> int:
-    """How many blocks the swap space holds. Raises ModelError if the host has too little memory for it."""
-    return swap_bytes(config.swap_space, device.type) // block_bytes(model, config.block_size, dtype)
+def count_host_blocks(swap: SwapSpace, config: WorkerConfig, model: ModelConfig, dtype: torch.dtype) -> int:
+    """How many blocks the swap space holds."""
+    return swap.num_bytes // block_bytes(model, config.block_size, dtype)
 
 
 def resolve_max_model_len(config: WorkerConfig, model: ModelConfig, capacity: int) -> int:

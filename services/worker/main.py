@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -37,6 +38,8 @@ SERVICE = "quire.worker.v1.WorkerService"
 STUCK_AFTER_S = 30.0
 WATCH_INTERVAL_S = 1.0
 DRAIN_S = 10.0
+# What is still to be exported and written once the device is lost gets this long.
+FLUSH_S = 2.0
 # Python's default of 5 ms lets the event loop keep the step thread from the interpreter for as long.
 SWITCH_INTERVAL_S = 0.0005
 # How often an idle thread of torch's own pool, which the few operations use that are not ours, looks for work before it
@@ -57,9 +60,8 @@ def main(argv: Sequence[str]) -> int:
         asyncio.run(serve(config, status))
     except DeviceLostError as error:
         _report(status, error)
-        # At once: what frees tensors, graphs and pinned memory as Python ends would call the lost device.
-        logging.shutdown()
-        sys.stderr.flush()
+        # An ordinary exit would free tensors, graphs and pinned memory, which calls the lost device.
+        _flush()
         os._exit(1)
     except (ModelError, StepThreadError, OSError) as error:
         _report(status, error)
@@ -69,6 +71,20 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _flush() -> None:
+    """Exports spans, and writes what is buffered, for FLUSH_S at most: whoever reads them may have gone or be stuck."""
+
+    def flush() -> None:
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        shutdown_tracing()
+
+    flushing = threading.Thread(target=flush, daemon=True)
+    flushing.start()
+    flushing.join(FLUSH_S)
+
+
 def _report(status: StatusReporter, error: Exception) -> None:
     status.failed(str(error))
     print(f"quire worker: {error}", file=sys.stderr)
@@ -76,7 +92,7 @@ def _report(status: StatusReporter, error: Exception) -> None:
 
 async def serve(config: WorkerConfig, status: StatusReporter) -> None:
     """Until SIGTERM or SIGINT. Raises ModelError if the model cannot be loaded, OSError if an address is taken,
-    StepThreadError if the steps' thread dies, DeviceLostError if the device does."""
+    StepThreadError if the steps' thread dies, DeviceLostError if the device does, also while the worker drains."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -84,8 +100,9 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
     def load() -> Engine:
         from services.worker.engine import load_engine, resolve_device
 
-        warn_of_options(config, resolve_device(config.device).type, status)
-        return load_engine(config, status.starting)
+        device = resolve_device(config.device)
+        warn_of_options(config, device.type, status)
+        return load_engine(config, status.starting, device)
 
     steps = StepThread(load, StepLog(Path(config.step_log)) if config.step_log else None)
     ended = _event_of(steps.ended)
@@ -99,46 +116,52 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         loaded = asyncio.ensure_future(asyncio.wrap_future(steps.loaded))
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait((loaded, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if stop.is_set():
-            return
-        engine = loaded.result()
-        servicer.open(engine)
-        facts = {}
-        if config.metrics_port is not None:
-            from services.worker.metrics import serve_metrics
+        if not stop.is_set():
+            engine = loaded.result()
+            servicer.open(engine)
+            facts = {}
+            if config.metrics_port is not None:
+                from services.worker.metrics import serve_metrics
 
-            port = serve_metrics(steps.counters, config.metrics_host, config.metrics_port)
-            facts["metrics"] = f"{config.metrics_host}:{port}"
-        await server.set_serving(True)
-        limits = engine.runner.limits
-        if engine.runner.generates:
-            tell_blocks(limits, engine.runner.ops.device.type, status)
-        settle_garbage()
-        status.ready(
-            "" if engine.fallback is None else f"ready, but {engine.fallback}",
-            address=",".join(addresses),
-            model=engine.model.names[0],
-            device=str(engine.runner.ops.device),
-            dtype=engine.model.dtype,
-            kv_tokens=str(limits.num_blocks * limits.block_size),
-            max_model_len=str(limits.max_model_len),
-            **facts,
-        )
-        await watch(steps, server, stop, ended)
+                port = serve_metrics(steps.counters, config.metrics_host, config.metrics_port)
+                facts["metrics"] = f"{config.metrics_host}:{port}"
+            await server.set_serving(True)
+            limits = engine.runner.limits
+            if engine.runner.generates:
+                tell_blocks(limits, engine.runner.ops.device.type, status)
+            settle_garbage()
+            status.ready(
+                "" if engine.fallback is None else f"ready, but {engine.fallback}",
+                address=",".join(addresses),
+                model=engine.model.names[0],
+                device=str(engine.runner.ops.device),
+                dtype=engine.model.dtype,
+                kv_tokens=str(limits.num_blocks * limits.block_size),
+                max_model_len=str(limits.max_model_len),
+                **facts,
+            )
+            await watch(steps, server, stop, ended)
     finally:
         await drain(steps, server, servicer, ended)
+    raise_death(steps)
+
+
+def raise_death(steps: StepThread) -> None:
+    """Raises StepThreadError, or DeviceLostError, if the step thread has died of an error."""
+    died_of = steps.ended.exception() if steps.ended.done() else None
+    if isinstance(died_of, DeviceLostError):
+        raise died_of
+    if died_of is not None:
+        raise StepThreadError(f"the thread that runs the steps has died of {died_of!r}") from died_of
 
 
 async def watch(steps: StepThread, server: GrpcServer, stop: asyncio.Event, ended: asyncio.Event) -> None:
     """Health tells progress: red while a step is stuck, green again when it is through. `ended`: whether the step
-    thread has. Raises StepThreadError as soon as it has died."""
+    thread has. Raises as `raise_death` as soon as it has died."""
     healthy = True
     while not stop.is_set():
         await _first_of(stop, ended, within_s=WATCH_INTERVAL_S)
-        if steps.ended.done() and (died_of := steps.ended.exception()) is not None:
-            if isinstance(died_of, DeviceLostError):
-                raise died_of
-            raise StepThreadError(f"the thread that runs the steps has died of {died_of!r}") from died_of
+        raise_death(steps)
         stuck_for = steps.stuck_for()
         if healthy != (stuck_for < STUCK_AFTER_S):
             healthy = not healthy

@@ -24,7 +24,8 @@ class StepCollector:
         yield CounterMetricFamily("quire_worker_step_seconds", "Time in steps.", counters.step_seconds)
         device = CounterMetricFamily(
             "quire_worker_device_seconds",
-            "Time in which a GPU computed steps, and time between them, by its own clock.",
+            "Time by a GPU's own clock: busy from a step's first kernel to its results, gaps included; idle between "
+            "steps.",
             labels=["state"],
         )
         device.add_metric(["busy"], counters.device_busy_seconds)

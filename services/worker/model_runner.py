@@ -68,6 +68,7 @@ class LaunchedStep:
     error: Exception | None  # the step's sequences failed
     received_at: float  # seconds, monotonic
     started_at: float
+    num_sequences: int  # in slots once the plan had been applied
     begun: Event | None = None  # on the device, where it is timed
 
 
@@ -178,7 +179,9 @@ class ModelRunner:
             computed, error = NOTHING, raised
             for wire_id in batch.wire_ids.tolist():
                 self._state.fail(SequenceError(wire_id, STEP_FAILED))
-        return LaunchedStep(plan, batch, computed, download, error, received_at, started_at, self._clock.launched())
+        return LaunchedStep(
+            plan, batch, computed, download, error, received_at, started_at, len(self._state), self._clock.launched()
+        )
 
     def finished(self, step: LaunchedStep) -> bool:
         """Whether `collect` would not wait."""

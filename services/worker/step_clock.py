@@ -50,9 +50,9 @@ class DeviceStepClock:
         return begun
 
     def collected(self, begun: Event | None, ended: Event | None) -> DeviceTime | None:
-        last, self._last_end = self._last_end, ended
         if begun is None or ended is None:
-            return None
+            return None  # the time since the last step that ran a model counts on
+        last, self._last_end = self._last_end, ended
         idle = 0.0 if last is None else last.elapsed_time(begun) / 1e3
         # Work that is launched behind a running step begins at its end: the clock's resolution may say before it.
         return DeviceTime(max(0.0, idle), begun.elapsed_time(ended) / 1e3)
@@ -62,7 +62,8 @@ class DeviceStepClock:
 
 
 class NoStepClock:
-    """See `StepClock`. Of a device that computes while the host waits, so that the host's clock says it all."""
+    """See `StepClock`. For a CPU: it computes while the step thread waits, so `run_us` by the host's clock is the time
+    that it computes."""
 
     def begin(self) -> None:
         pass

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from services.worker.plan import StepResult
+
+logger = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S = 1.0
 
 
 class StepLog:
     """Written by the step thread alone. Lines reach the file at least once per second while steps run, and at the
-    end."""
+    end. The first error ends the log, with a warning: steps go on."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError if the file cannot be written."""
-        self._file = path.open("a", encoding="utf-8", buffering=1 << 20)
+        self._path = path
+        self._file: TextIO | None = path.open("a", encoding="utf-8", buffering=1 << 20)
         self._flushed_at = time.monotonic()
 
     def write(self, result: StepResult, num_sequences: int) -> None:
-        """`num_sequences`: in slots once the step had been applied."""
+        """`num_sequences`: in slots once the step's plan had been applied."""
+        if self._file is None:
+            return
         now, device = time.monotonic(), result.device
         entry = {
             "time_s": round(now, 6),  # monotonic, when the results were there
@@ -34,10 +42,25 @@ class StepLog:
             "device_idle_us": None if device is None else round(device.idle * 1e6, 1),
             "device_busy_us": None if device is None else round(device.busy * 1e6, 1),
         }
-        self._file.write(json.dumps(entry) + "\n")
-        if now - self._flushed_at > FLUSH_INTERVAL_S:
-            self._file.flush()
-            self._flushed_at = now
+        try:
+            self._file.write(json.dumps(entry) + "\n")
+            if now - self._flushed_at > FLUSH_INTERVAL_S:
+                self._file.flush()
+                self._flushed_at = now
+        except OSError as error:
+            self._give_up(error)
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is None:
+            return
+        try:
+            self._file.close()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        logger.warning("the step log %s ends here: %s", self._path, error)
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):  # tries once more to write what is buffered
+                file.close()

@@ -204,6 +204,8 @@ class StepThread:
             self._count(runner, result)
             if not session.closed:
                 session.deliver(result)
+            if self._log is not None:
+                self._log.write(result, launched.num_sequences)
 
     def _count(self, runner: ModelRunner, result: StepResult) -> None:
         counters = self.counters
@@ -216,5 +218,3 @@ class StepThread:
         if result.device is not None:
             counters.device_busy_seconds += result.device.busy
             counters.device_idle_seconds += result.device.idle
-        if self._log is not None:
-            self._log.write(result, runner.num_sequences)

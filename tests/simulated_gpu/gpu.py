@@ -21,6 +21,7 @@ from triton.runtime.interpreter import InterpretedFunction
 from tests.simulated_gpu.graphs import Graph, repeat, written_by
 from tests.simulated_gpu.hooks import Dispatch, HostGenerator, NamedDevice, guard_that_does_nothing
 from tests.simulated_gpu.kernel_forms import form_of
+from tests.simulated_gpu.registered import ILLEGAL_ADDRESS, RegisteredMemory
 from tests.simulated_gpu.runtime import installed
 from tests.simulated_gpu.tensors import Allocation, DeviceTensor, RefusedError, bytes_of, held, is_host, spoil
 
@@ -54,8 +55,8 @@ class SimulatedGPU:
         self._copies: list[Copy] = []  # those that have not arrived
         self._pinned: dict[int, StorageWeakRef] = {}  # by address, which is nobody else's while this refers to it
         self._pinned_bytes: dict[int, int] = {}  # by the same
-        self._registered: dict[int, int] = {}  # bytes by address
-        self.locked_bytes_limit: int | None = None  # that may be registered; None: no limit
+        self.registered = RegisteredMemory()
+        self._last_error: str | None = None  # of a call that returned it: torch finds it after its next launch
         self._forms: set[str] = set()
         self._recorded: Graph | None = None
         self._serving = False
@@ -125,6 +126,9 @@ class SimulatedGPU:
             raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
     def _count_launch(self) -> None:
+        if self._last_error is not None:
+            error, self._last_error = self._last_error, None
+            raise torch.AcceleratorError(error)
         if self._num_launches_left is not None:
             self._num_launches_left -= 1
             self._is_dead = self._num_launches_left <= 0
@@ -158,22 +162,23 @@ class SimulatedGPU:
 
     def register(self, address: int, num_bytes: int, flags: int) -> int:
         """cudaHostRegister. Returns CUDA's error code."""
-        self.require_alive()
-        if self.locked_bytes_limit is not None and self.pinned_bytes + num_bytes > self.locked_bytes_limit:
-            return 2  # cudaErrorMemoryAllocation
-        self._registered[address] = num_bytes
-        return 0
+        return self._keep(ILLEGAL_ADDRESS if self._is_dead else self.registered.add(address, num_bytes, flags))
 
     def unregister(self, address: int) -> int:
-        """cudaHostUnregister."""
-        return 0 if self._registered.pop(address, None) is not None else 713  # cudaErrorHostMemoryNotRegistered
+        """cudaHostUnregister. Returns CUDA's error code."""
+        return self._keep(ILLEGAL_ADDRESS if self._is_dead else self.registered.remove(address))
+
+    def _keep(self, code: int) -> int:
+        if code:
+            self._last_error = f"CUDA error: {code}"
+        return code
 
     @property
     def pinned_bytes(self) -> int:
         """Of the host's memory: what is registered, and blocks of torch's allocator, which are powers of two."""
         alive = [at for at, storage in self._pinned.items() if not storage.expired()]  # type: ignore[no-untyped-call]
         blocks = sum(1 << (self._pinned_bytes[at] - 1).bit_length() for at in alive if self._pinned_bytes[at])
-        return blocks + sum(self._registered.values())
+        return blocks + self.registered.num_bytes
 
     def begin_recording(self, graph: Graph) -> None:
         self.require_alive()
@@ -335,6 +340,4 @@ class SimulatedGPU:
     def _is_pinned(self, tensor: Tensor) -> bool:
         storage = tensor.untyped_storage()
         start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-        return storage._cdata in self._pinned or any(
-            address <= start and end <= address + num_bytes for address, num_bytes in self._registered.items()
-        )
+        return storage._cdata in self._pinned or self.registered.holds(start, end)

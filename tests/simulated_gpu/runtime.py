@@ -64,6 +64,7 @@ def installed(gpu: SimulatedGPU) -> Iterator[None]:
         return -1 if index < 0 else check_index(index)
 
     def get_properties(index: int) -> SimpleNamespace:
+        check_index(index)
         return device_properties(gpu.capability, gpu.name, gpu.total_bytes)
 
     def memory_stats(index: int) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from services.worker.models.safetensors_source import CheckpointFiles
 
 logger = logging.getLogger(__name__)
 
+_MAX_NAMED = 5  # layers in a line of the log
 _OF_BOTH = ("kv_scale", "attn.kv_scale")
 
 
@@ -52,11 +54,18 @@ def read_kv_scales(path: Path, config: ModelConfig, load_format: str) -> list[KV
         logger.warning(
             "the KV cache is in fp8 with scale 1.0 in %s: the checkpoint has no k_scale and v_scale there, which may "
             "cost accuracy",
-            "all layers" if len(missing) == len(found) else f"layers {', '.join(map(str, missing))}",
+            _describe(missing, len(found)),
         )
     else:
         logger.info("the KV cache is in fp8 with the checkpoint's scales")
     return [KVScales() if scales is None else scales for scales in found]
+
+
+def _describe(missing: Sequence[int], num_layers: int) -> str:
+    if len(missing) == num_layers:
+        return "all layers"
+    names = ", ".join(map(str, missing[:_MAX_NAMED])) + (", …" if len(missing) > _MAX_NAMED else "")
+    return f"{len(missing)} of {num_layers} layers ({names})"
 
 
 def _of_layer(files: CheckpointFiles, attention: str) -> KVScales | None:

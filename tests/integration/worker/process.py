@@ -22,6 +22,7 @@ def worker(*arguments: str, prelude: str = "") -> Iterator[tuple[subprocess.Pope
     process = subprocess.Popen(
         [sys.executable, "-c", prelude + PROGRAM, *arguments, "--status-fd", str(write)],
         pass_fds=[write],
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     os.close(write)

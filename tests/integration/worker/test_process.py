@@ -129,6 +129,89 @@ async def test_a_lost_device_ends_the_process_at_once_with_the_reason(model_dire
     assert (last.state, last.detail) == ("failed", sentence)
 
 
+LOSES_ITS_DEVICE_WHILE_LOADING = """
+import torch
+from services.worker import engine
+from services.worker.device_check import CudaDeviceCheck
+def lost(*_):
+    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered" + chr(10) + "Advice.")
+torch.cuda.is_initialized = lambda: True
+torch.cuda.synchronize = engine.measure_steps = lost
+engine.create_device_check = CudaDeviceCheck
+engine.find_gpu = lambda: (None, "this GPU is too old")
+import atexit
+atexit.register(print, "an ordinary exit")
+print("written before")
+"""
+
+
+def test_a_device_that_is_lost_while_loading_ends_the_process_with_the_reason(
+    model_directory: Path, tmp_path: Path
+) -> None:
+    """Not by an ordinary exit, and not before what was printed is written."""
+    arguments = (str(model_directory), "--listen", f"unix:{tmp_path}/worker.sock", *OPTIONS)
+    with worker(*arguments, prelude=LOSES_ITS_DEVICE_WHILE_LOADING) as (process, reports):
+        last = statuses(reports)[-1]
+        output, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    reason = "CUDA error: an illegal memory access was encountered"
+    sentence = f"cpu is lost: {reason}; the error showed first as: {reason}"
+    assert (last.state, last.detail) == ("failed", sentence)
+    assert errors.decode().splitlines()[-1] == f"quire worker: {sentence}"
+    assert "Traceback" not in errors.decode()
+    assert errors.decode().count("this GPU is too old: running on the CPU") == 1, "the device is resolved once"
+    assert output.decode() == "written before\n"
+
+
+LOSES_ITS_DEVICE_WHILE_DRAINING = (
+    LOSES_ITS_DEVICE
+    + """
+from services.worker.servicer import WorkerServicer
+watch = main.watch
+async def watch_and_tell(*arguments):
+    await watch(*arguments)
+    print("drains", flush=True)
+main.watch = watch_and_tell
+close = WorkerServicer.close
+async def close_later(servicer):
+    import asyncio
+    await asyncio.to_thread(lost_in.wait)
+    await close(servicer)
+WorkerServicer.close = close_later
+import threading
+lost_in = threading.Event()
+def faulty_while_draining(runner, batch):
+    try:
+        return faulty(runner, batch)
+    except torch.AcceleratorError:
+        lost_in.set()
+        raise
+model_runner.ModelRunner._run = faulty_while_draining
+"""
+)
+
+
+async def test_a_device_that_is_lost_while_the_worker_drains_is_reported(model_directory: Path, tmp_path: Path) -> None:
+    address = f"unix:{tmp_path}/worker.sock"
+    arguments = (str(model_directory), "--listen", address, *OPTIONS)
+    with worker(*arguments, prelude=LOSES_ITS_DEVICE_WHILE_DRAINING) as (process, reports):
+        assert (await asyncio.to_thread(statuses, reports))[-1].state == "ready"
+        assert process.stdout is not None
+        async with grpc.aio.insecure_channel(address) as channel:
+            stream = await claimed(channel)
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.stdout.readline) == b"drains\n"
+            await stream.plan(new_sequences=[new_sequence(2, 1, [66, 66], [1])], rows=rows((2, 1, 2, 0)))
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stream.result()
+            _, errors = await asyncio.to_thread(process.communicate, timeout=60)
+        last = [parse_status(line) for line in reports][-1]
+    assert process.returncode == 1
+    assert last.state == "failed"
+    assert last.detail.startswith("cpu is lost: CUDA error: an illegal memory access was encountered; ")
+    assert errors.decode().splitlines()[-1] == f"quire worker: {last.detail}"
+
+
 def test_sigterm_while_loading_ends_the_process(model_directory: Path, tmp_path: Path) -> None:
     with worker(str(model_directory), "--listen", f"unix:{tmp_path}/worker.sock", *OPTIONS) as (process, reports):
         assert parse_status(reports.readline()).state == "starting"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from services.worker import host_memory
+from services.worker import engine, host_memory
 from services.worker.config import WorkerConfig
+from services.worker.engine import load_engine
 from services.worker.errors import ModelError
-from services.worker.host_memory import GIB, available_bytes, swap_bytes
+from services.worker.host_memory import GIB, Available, SwapSpace, available_memory, resolve_swap_space
 from services.worker.kv_cache import block_bytes, count_host_blocks
+from services.worker.models import decoder as decoders
 from services.worker.models.config import read_model_config
 from tests.unit.worker.tiny_models import save_model
+from tests.unit.worker.triton.simulated_worker import write_tokenizer
 
 
 @pytest.fixture
@@ -25,6 +29,20 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def swap_bytes(option: float | None, device_type: str) -> int:
+    return resolve_swap_space(option, device_type).num_bytes
+
+
+def limit_container(host: Path, limit: str, used: int, cached: int = 0) -> None:
+    """By control groups v2."""
+    (host / "memory.max").write_text(f"{limit}\n")
+    (host / "memory.current").write_text(f"{used}\n")
+    statistics = (
+        f"anon {used - cached}\nfile {cached}\ninactive_file {cached - cached // 4}\nactive_file {cached // 4}\n"
+    )
+    (host / "memory.stat").write_text(statistics)
+
+
 @pytest.mark.usefixtures("host")
 def test_a_gpu_has_4_gib_by_default_and_a_cpu_none() -> None:
     assert swap_bytes(None, "cuda") == 4 * GIB
@@ -32,14 +50,61 @@ def test_a_gpu_has_4_gib_by_default_and_a_cpu_none() -> None:
     assert swap_bytes(0.5, "cpu") == swap_bytes(0.5, "cuda") == GIB // 2
 
 
-def test_the_default_leaves_most_of_a_small_host_and_of_a_container(host: Path) -> None:
+def test_the_default_leaves_most_of_a_small_host_and_of_a_container(
+    host: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (host / "meminfo").write_text(f"MemAvailable: {8 * 2**20} kB\n")
     assert swap_bytes(None, "cuda") == 2 * GIB
-    (host / "memory.max").write_text(f"{6 * GIB}\n")
-    (host / "memory.current").write_text(f"{2 * GIB}\n")
+    limit_container(host, str(6 * GIB), 2 * GIB)
     assert swap_bytes(None, "cuda") == GIB
-    (host / "memory.max").write_text("max\n")
+    limit_container(host, "max", 2 * GIB)
     assert swap_bytes(None, "cuda") == 2 * GIB
+    assert [record.message.split(",")[0] for record in caplog.records] == [
+        "the swap space is 2.0 GiB instead of 4.0: this host has 8.0 GiB of memory available",
+        "the swap space is 1.0 GiB instead of 4.0: this container has 4.0 GiB of memory available",
+        "the swap space is 2.0 GiB instead of 4.0: this host has 8.0 GiB of memory available",
+    ]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_files_that_a_container_has_cached_are_available(host: Path, version: int) -> None:
+    """As after 16 GiB of weights have been read in a container of 20."""
+    if version == 2:
+        limit_container(host, str(20 * GIB), 18 * GIB, cached=16 * GIB)
+    else:
+        (host / "memory").mkdir()
+        (host / "memory/memory.limit_in_bytes").write_text(f"{20 * GIB}\n")
+        (host / "memory/memory.usage_in_bytes").write_text(f"{18 * GIB}\n")
+        fields = {"inactive_file": 1, "total_inactive_file": 12 * GIB, "total_active_file": 4 * GIB}
+        (host / "memory/memory.stat").write_text("".join(f"{name} {value}\n" for name, value in fields.items()))
+    assert available_memory() == Available(18 * GIB, "container")
+    assert swap_bytes(4, "cuda") == swap_bytes(None, "cuda") == 4 * GIB
+    with pytest.raises(
+        ModelError, match=r"--swap-space is 19 GiB, but this container has 18\.0 GiB of memory available"
+    ):
+        swap_bytes(19, "cuda")
+
+
+@pytest.mark.usefixtures("host")
+def test_too_much_is_refused_before_the_model_is_looked_for() -> None:
+    with pytest.raises(ModelError, match="--swap-space is 65 GiB"):
+        load_engine(WorkerConfig(model="/nowhere/model", device="cpu", swap_space=65.0), lambda *_: None)
+
+
+def test_weights_that_have_taken_the_memory_count(host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU they lie in the memory that the swap space was to take."""
+    save_model(tmp_path, "Llama", num_hidden_layers=1)
+    write_tokenizer(tmp_path)
+    decoder = decoders.Decoder
+
+    def take_memory(*arguments: Any) -> Any:
+        (host / "meminfo").write_text("MemAvailable: 1024 kB\n")
+        return decoder(*arguments)
+
+    monkeypatch.setattr(engine, "Decoder", take_memory)
+    config = WorkerConfig(model=str(tmp_path), device="cpu", num_threads=1, swap_space=0.5, num_gpu_blocks_override=4)
+    with pytest.raises(ModelError, match=r"--swap-space is 0\.5 GiB, but this host has 0\.0 GiB"):
+        load_engine(config, lambda *_: None)
 
 
 @pytest.mark.usefixtures("host")
@@ -52,13 +117,12 @@ def test_where_nothing_is_known_the_option_counts(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(host_memory, "_MEMINFO", tmp_path / "none")
     monkeypatch.setattr(host_memory, "_CGROUP", tmp_path / "none")
 
-    assert (available_bytes(), swap_bytes(None, "cuda"), swap_bytes(9, "cpu")) == (None, 4 * GIB, 9 * GIB)
+    assert (available_memory(), swap_bytes(None, "cuda"), swap_bytes(9, "cpu")) == (None, 4 * GIB, 9 * GIB)
 
 
-@pytest.mark.usefixtures("host")
-def test_blocks_in_the_swap_space_are_counted_for_the_device(tmp_path: Path) -> None:
+def test_the_swap_space_is_counted_in_blocks(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
     model, config = read_model_config(tmp_path), WorkerConfig(block_size=8)
-    on = {name: count_host_blocks(config, model, torch.float32, torch.device(name)) for name in ("cpu", "cuda")}
+    swaps = {size: count_host_blocks(SwapSpace(size), config, model, torch.float32) for size in (0, 4 * GIB)}
 
-    assert on == {"cpu": 0, "cuda": 4 * GIB // block_bytes(model, 8, torch.float32)}
+    assert swaps == {0: 0, 4 * GIB: 4 * GIB // block_bytes(model, 8, torch.float32)}

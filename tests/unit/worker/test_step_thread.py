@@ -32,7 +32,7 @@ class FakeRunner:
         self.launched.append(plan.step_id)
         if len(self.launched) == 2:
             self.second.set()
-        return SimpleNamespace(plan=plan, error=None)
+        return SimpleNamespace(plan=plan, error=None, num_sequences=0)
 
     def finished(self, step: Any) -> bool:
         return self.ended[step.plan.step_id].is_set()

@@ -84,8 +84,9 @@ def tile_of_program(m, N: tl.constexpr, BLOCK_OUTS: tl.constexpr, BLOCK_ROWS: tl
 
 @triton.jit
 def load_part(x_at, part, lanes, K: tl.constexpr, STEP: tl.constexpr, LANES: tl.constexpr):
-    """Columns part · LANES and on of x, [LANES, BLOCK_ROWS]; STEP columns, a number of parts, are read in one go. x_at:
-    where each row's column `lanes` is."""
+    """Loads a part of x, [LANES, BLOCK_ROWS]: LANES columns from column part · LANES on. A column past K is 0; none is
+    where K is a multiple of STEP, the columns that the caller's loop takes at a time. x_at: pointers to column `lanes`
+    of each row."""
     if K % STEP == 0:
         return tl.load(x_at + part * LANES)
     return tl.load(x_at + part * LANES, mask=(part * LANES + lanes < K)[:, None], other=0.0)

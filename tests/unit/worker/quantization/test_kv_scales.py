@@ -85,7 +85,7 @@ def test_missing_scales_are_1_and_the_log_says_so(directory: Path, caplog: pytes
     assert read(directory, "dummy") == [KVScales(1.0, 1.0)] * 2
     assert [message.split(":")[0] for message in caplog.messages] == [
         "the KV cache is in fp8 with scale 1.0 in all layers",
-        "the KV cache is in fp8 with scale 1.0 in layers 0",
+        "the KV cache is in fp8 with scale 1.0 in 1 of 2 layers (0)",
         "the KV cache is in fp8 with scale 1.0 in all layers",
     ]
 

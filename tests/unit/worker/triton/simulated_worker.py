@@ -28,14 +28,16 @@ def serving(
     dtype: str = "float32",
     max_num_seqs: int = 3,
     max_num_tokens: int = 12,
+    swap_space: float | None = 0.0,
+    gpu: SimulatedGPU | None = None,
 ) -> Iterator[tuple[SimulatedGPU, ModelRunner]]:
-    """Under the rules of serving, once it has started. `model`: a checkpoint, or a file of one."""
-    gpu = SimulatedGPU()
+    """Under the rules of serving, once it has started. `model`: a checkpoint, or a file of one. `swap_space`: GiB; None
+    leaves the option out, and its default holds a million of these models' blocks."""
+    gpu = SimulatedGPU() if gpu is None else gpu
     options = [str(model), "--device", "cuda", "--dtype", dtype, "--block-size", "8"]
     options += ["--max-num-seqs", str(max_num_seqs), "--max-num-batched-tokens", str(max_num_tokens), *arguments]
     options += [] if num_blocks is None else ["--num-gpu-blocks-override", str(num_blocks)]
-    if "--swap-space" not in arguments:
-        options += ["--swap-space", "0"]  # the default has a million of these models' blocks
+    options += [] if swap_space is None else ["--swap-space", str(swap_space)]
     with gpu.running():
         runner = load_engine(resolve(WorkerConfig, options, prog="test", description=""), lambda *_: None).runner
         with gpu.rules_of_serving():

@@ -7,14 +7,48 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+from services.worker import step_log
 from services.worker.model_runner import ModelRunner
 from services.worker.plan import DeviceTime, StepResult
+from services.worker.step_clock import Event, create_step_clock, timing_event
 from services.worker.step_log import StepLog
+from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import make_runner, save_model
 from tests.unit.worker.triton.conftest import HAS_GPU
 from tests.unit.worker.triton.simulated_worker import prompts, serving, write_tokenizer
+
+CUDA = torch.device("cuda", 0)
+
+
+def event_at(seconds: float) -> Event:
+    """One of the simulated GPU's that says it came to pass then."""
+    event = timing_event()
+    event.record()
+    event.recorded_at = seconds  # type: ignore[attr-defined]
+    return event
+
+
+@pytest.mark.skipif(HAS_GPU, reason="there is a real one")
+def test_idle_time_counts_from_the_last_step_that_ran_the_model() -> None:
+    with SimulatedGPU().running() as gpu:
+        clock = create_step_clock(CUDA)
+        gpu.arrive(gpu.num_copies)
+
+        def times(begun: float | None, ended: float) -> tuple[float, float] | None:
+            device = clock.collected(None if begun is None else event_at(begun), event_at(ended))
+            return None if device is None else (device.idle, device.busy)
+
+        assert times(None, 0.5) is None
+        assert times(1.0, 1.5) == (0.0, 0.5), "a device is not idle before its first step"
+        assert times(1.75, 2.0) == (0.25, 0.25)
+        assert times(None, 4.0) is None, "a step of copies alone runs no model"
+        assert times(6.0, 6.5) == (4.0, 0.5)
+        assert times(6.25, 7.0) == (0.0, 0.75), "launched behind the step before it"
+        clock.reset()
+        assert times(9.0, 9.5) == (0.0, 0.5), "no step was to run between epochs"
 
 
 def collected(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> list[StepResult]:
@@ -31,9 +65,7 @@ def collected(runner: ModelRunner, monkeypatch: pytest.MonkeyPatch) -> list[Step
 
 
 @pytest.mark.skipif(HAS_GPU, reason="there is a real one")
-def test_every_step_on_a_gpu_has_times_that_fill_the_time_between_its_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_step_on_a_gpu_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under the rules of serving: an event that is read too early, or a wait, is refused."""
     save_model(tmp_path, "Llama", num_hidden_layers=1)
     write_tokenizer(tmp_path)
@@ -51,7 +83,7 @@ def test_every_step_on_a_gpu_has_times_that_fill_the_time_between_its_ends(
         runner.reset()
         Driver(runner, seed=3, max_chunk=24, idle=0.0).run(Request(prompts(9)[0], 2))
         assert results[0].device is not None
-        assert results[0].device.idle == 0, "the time between epochs is nobody's"
+        assert results[0].device.idle == 0, "time between epochs does not count as idle"
 
 
 def test_a_cpu_is_not_timed_by_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,3 +107,23 @@ def test_the_log_has_a_line_for_every_step(tmp_path: Path) -> None:
         "device_idle_us": 0.0, "device_busy_us": 4000.0,
     }  # fmt: skip
     assert second["device_idle_us"] is None
+
+
+def test_a_full_disk_ends_the_log_and_no_step(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nor does the log's end raise, once with lines that are still buffered and once without."""
+    no_ids = np.zeros(0, np.uint32)
+    result = StepResult(1, no_ids, no_ids, None, (), 7, 30, 4000)
+    log = StepLog(Path("/dev/full"))
+    log.write(result, num_sequences=3)
+    log.close()
+    assert [record.message for record in caplog.records] == [
+        "the step log /dev/full ends here: [Errno 28] No space left on device"
+    ]
+    monkeypatch.setattr(step_log, "FLUSH_INTERVAL_S", 0.0)
+    log = StepLog(Path("/dev/full"))
+    for _ in range(3):
+        log.write(result, num_sequences=3)
+    log.close()
+    assert len(caplog.records) == 2, "a warning for each log"

@@ -55,4 +55,5 @@ def test_every_example_is_answered(server: Server, operation: Operation, example
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_another_verb_is_refused(server: Server, operation: Operation) -> None:
     status, headers, _ = ask(server, "PUT", operation.path.format(**dict.fromkeys(operation.parameters, "quire-chat")))
-    assert (status, headers["allow"].split(", ")[0]) == (405, operation.verb)
+    assert status == 405
+    assert operation.verb in headers["allow"].split(", ")

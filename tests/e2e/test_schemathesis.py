@@ -38,6 +38,10 @@ ADD = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"typ
 # By path, what a body is made answerable by, over what all of them are.
 EASY: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": CONVERSATION},
+    "/v1/chat/completions/batch": {
+        "messages": [CONVERSATION] * 2, "n": None, "prompt_logprobs": None, "stream": None, "stream_options": None,
+        "tool_choice": None, "tools": None,
+    },
     "/v1/completions": {"prompt": TEXT},
     "/v1/responses": {"input": TEXT, "max_output_tokens": 8, "text": None, "tool_choice": None},
     "/v1/messages": {"messages": CONVERSATION, "system": None, "thinking": None, "tool_choice": None},
@@ -67,7 +71,7 @@ def answerable(body: Any, operation: Operation) -> Any:
     assert operation.body is not None
     names = operation.body.model_fields
     easy: dict[str, Any] = {"model": "quire-chat", "logit_bias": None, "best_of": None, "chat_template": None}
-    easy |= EASY.get(operation.path, {}) | dict.fromkeys(STRUCTURES)
+    easy |= dict.fromkeys(STRUCTURES)
     if body.get("tools"):
         easy |= {"tools": [TOOLS.get(operation.path, {"type": "function", "function": ADD})], "guided_choice": None}
     if not isinstance(body.get("tool_choice"), str) or not body.get("tools"):
@@ -80,6 +84,7 @@ def answerable(body: Any, operation: Operation) -> Any:
         easy["stream_options"] = None
     if not body.get("logprobs"):
         easy["top_logprobs"] = None
+    easy |= EASY.get(operation.path, {})
     return {**body, **{name: value for name, value in easy.items() if name in names}}
 
 

@@ -92,6 +92,7 @@ def stop_parts_under_load() -> None:
             finally:
                 os.kill(stopped, signal.SIGCONT)
             assert disturbed.texts() == undisturbed, part
+            assert pid_of(part, stack) == stopped, f"the stopped {part} was to go on, not to be replaced"
             # Answers wait at the scheduler for its worker, and leave a scheduler that says nothing.
             num_resubmitted = metric(stack, "quire:resubmissions_total") - resubmissions
             assert (num_resubmitted > 0) == (part == "scheduler")

@@ -201,7 +201,11 @@ class SchedulerConnection:
                 asyncio.create_task(self._watch()),
             ]
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            await next(iter(done))
+            for task in done:
+                # gRPC cancels whoever reads a call that this side ended, as a write that took too long does.
+                if not task.cancelled():
+                    task.result()
+            raise StreamLostError("the stream was given up")
         except grpc.aio.AioRpcError as error:
             raise StreamLostError(f"{error.code().name.lower()}: {error.details()}") from None
         except (asyncio.InvalidStateError, ValueError) as error:

@@ -9,7 +9,6 @@ sequences to another scheduler of the model that has one.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -370,10 +369,14 @@ def target_tbt_s(config: SchedulerConfig) -> float | None:
 
 async def run_engines(engines: list[Engine]) -> None:
     """Runs until cancelled. Raises UnusableWorkerError; any other end of an engine is a bug, and ends them all."""
+    tasks = [asyncio.create_task(engine.run()) for engine in engines]
     try:
-        with contextlib.suppress(asyncio.CancelledError):
-            async with asyncio.TaskGroup() as group:
-                for engine in engines:
-                    group.create_task(engine.run())
-    except* UnusableWorkerError as errors:
-        raise errors.exceptions[0] from None
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        if not task.cancelled():
+            task.result()
+    raise AssertionError("an engine's task was cancelled by something that it waited for")

@@ -32,7 +32,6 @@ class WorkerLink:
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         # Bounded by the plans in flight, and by the grammars that may be pending.
         self._outbox: asyncio.Queue[worker_pb2.RunRequest] = asyncio.Queue()
-        self._given_up = False
         self._writer: asyncio.Task[None] | None = None
         self.hello: WorkerHello
 
@@ -78,7 +77,9 @@ class WorkerLink:
         except grpc.aio.AioRpcError as error:
             raise WorkerLostError(f"worker {self._address}: {error.code().name}: {error.details()}") from error
         except asyncio.CancelledError:
-            if not self._given_up:
+            # gRPC cancels whoever reads a call that this side ended: `cancel` did, or a write that took too long.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
                 raise
             raise WorkerLostError(f"worker {self._address} was given up") from None
         raise WorkerLostError(await self._reason())
@@ -90,7 +91,6 @@ class WorkerLink:
 
     def cancel(self) -> None:
         """Ends the stream; `results` then raises WorkerLostError."""
-        self._given_up = True
         self._call.cancel()
 
     async def close(self) -> None:
@@ -106,7 +106,8 @@ class WorkerLink:
             while True:
                 request = await self._next_request()
                 try:
-                    await asyncio.wait_for(self._call.write(request), STALLED_PEER_S)
+                    async with asyncio.timeout(STALLED_PEER_S):
+                        await self._call.write(request)
                 except TimeoutError:
                     self.cancel()
 

@@ -50,8 +50,8 @@ def answers_are_as_documented() -> Iterator[None]:
 
 @contextmanager
 def serving(*arguments: str, model: str) -> Iterator[Server]:
-    """`quire serve` until the block ends; its output is shown when it does not come up, and nothing of it may stay.
-    Every answer that it gives over HTTP is checked."""
+    """`quire serve` until the block ends; its output is shown when it does not come up or the block fails, and nothing
+    of it may stay. Every answer that it gives over HTTP is checked."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", str(port)]
     with tempfile.TemporaryFile("w+") as log:
@@ -63,6 +63,9 @@ def serving(*arguments: str, model: str) -> Iterator[Server]:
                 yield Server(tap.port, model, process.pid)
                 _TAPS.remove(tap)
             assert tap.take_problems() == []
+        except BaseException:
+            print(os.pread(log.fileno(), 100_000, 0).decode(errors="replace"))
+            raise
         finally:
             process.send_signal(signal.SIGTERM)
             assert process.wait(30) == 0

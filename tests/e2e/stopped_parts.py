@@ -76,7 +76,7 @@ class Answers:
 def stop_parts_under_load() -> None:
     """Stops the worker of a real stack, then its scheduler. Raises AssertionError if an answer is lost or changed."""
     with (
-        serving("--max-num-batched-tokens", "64", model="quire-chat") as stack,
+        serving("--max-num-batched-tokens", "64", "-v", model="quire-chat") as stack,
         ThreadPoolExecutor(len(PROMPTS) + 1) as threads,
     ):
         undisturbed = Answers(stack, threads).texts()

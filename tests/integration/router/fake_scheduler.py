@@ -65,6 +65,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
             num_steps_by_tokens=[4, 1, 0, 1, *[0] * 10],
         )  # fmt: skip
         self.silent = False
+        # Takes no message of streams that begin while this is set.
+        self.deaf = False
         self._load_interval = load_interval
         self._changed = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
@@ -160,6 +162,8 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
         requests: AsyncIterator[scheduler_pb2.ConnectRequest],
         outbox: asyncio.Queue[scheduler_pb2.ConnectResponse | None],
     ) -> None:
+        if self.deaf:
+            await asyncio.Event().wait()
         async for request in requests:
             match request.WhichOneof("message"):
                 case "submit":

@@ -28,6 +28,7 @@ from shared.grpc_server import CHANNEL_OPTIONS, GrpcServer
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
 from tests.fakes.stack import RunningScheduler, running_router, running_scheduler, talking_worker
+from tests.fakes.waiting import until
 from tests.integration.router.conftest import GREETING, Api, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, unpack
 from tests.integration.router.test_recovery import IDS, pausing, read_rest, read_until, stream, text_in
@@ -98,12 +99,6 @@ async def running(directory: Path, num_schedulers: int) -> AsyncIterator[Stack]:
         running = Stack(directory, router, client, schedulers, workers, servers)
         stack.callback(lambda: [asyncio.ensure_future(server.stop(0)) for server in running.servers])
         yield running
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():  # noqa: ASYNC110 - what it looks at belongs to other tasks, which know of no event
-            await asyncio.sleep(0.005)
 
 
 async def streams_under_way(stack: Stack, step: Callable[[], object] = lambda: None) -> list[asyncio.Task[list[int]]]:
@@ -267,9 +262,9 @@ async def test_a_sequence_that_three_workers_die_of_fails_wherever_they_were(tmp
         await asyncio.gather(*beside)
         stack.check()
         await until(lambda: all(scheduler.engines[0].ready.is_set() for scheduler in stack.schedulers))
-        # Each loss counts once, also where the sequence was moved because of it. A worker that is back before the abort
-        # of a moved sequence arrives may die of it once more, which counts as nothing.
-        assert sum(worker.epoch for worker in stack.workers) - epochs >= 3
+        # Each loss counts once, also where the sequence was moved because of it. After each of its two moves, a worker
+        # that is back before the abort arrives may die of the sequence once more; that counts as nothing.
+        assert 3 <= sum(worker.epoch for worker in stack.workers) - epochs <= 5
 
 
 async def test_a_moved_sequence_brings_its_losses_along(start_router: StartRouter) -> None:

@@ -20,10 +20,10 @@ from services.router.chat.batch import MAX_PREPARING
 from services.router.chat_template import ChatTemplate
 from services.router.grammar_checks import GrammarChecks
 from services.router.openai.body import GenerationBody
+from tests.fakes.waiting import until
 from tests.integration.router.conftest import GREETING, MODEL, RefusedError, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, unpack
 from tests.integration.router.small_tokenizers import CHAT_TEMPLATE, EOS_TOKEN_ID, byte_level
-from tests.integration.router.test_lost_workers import until
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 BATCH = "CreateChatCompletionBatch"

@@ -30,7 +30,7 @@ from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
-from shared.status import StatusReporter
+from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
     status.starting("waiting for a scheduler")
     ready = asyncio.create_task(router.ready.wait())
     stop = asyncio.create_task(stopping.wait())
-    await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
+    with warnings_as_notes(status):
+        await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
     if router.ready.is_set():
         settle_garbage()
         status.ready(listen=",".join(addresses))

@@ -233,8 +233,9 @@ class Placement:
     def _load(self, bundle: bytes) -> Tokenizer:
         message = model_pb2.TokenizerBundle.FromString(bundle)
         tokenizer = Tokenizer(message.tokenizer_json, message.tokenizer_config_json, self._threads)
-        if tokenizer.chat_template is not None:
-            tokenizer.chat_template.warm()
+        problem = None if tokenizer.chat_template is None else tokenizer.chat_template.warm()
+        if problem is not None:
+            logger.warning("%s Chat requests will fail; completions work. --chat-template gives another one.", problem)
         return tokenizer
 
     def _resubmit(self, submission: Submission, sequences: list[Sequence]) -> None:

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Writes the Python stubs, their types, and Envoy's descriptor set from protos/. usage: protos/generate.sh [OUT_DIR]
+# Writes the Python stubs, their types, and the descriptor set of the router's services, of which Envoy needs the messages and
+# the router's documentation the comments. usage: protos/generate.sh [OUT_DIR]
 # The compiler is pinned apart from the runtime: code from protobuf 6.31 runs on runtimes 6.33 and 7 alike (ADR 0002).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -12,5 +13,5 @@ compile protos --python_out="$out" --grpc_python_out="$out" --mypy_out="quiet:$o
 for stub in "$out"/quire/*/v1/*_pb2_grpc.py; do
   grep -q 'Stub' "$stub" || rm "$stub" "${stub}i"
 done 2>/dev/null || true
-compile protos --include_imports --descriptor_set_out="$out/quire/http_apis.binpb" \
-  protos/quire/{openai/v1/openai,anthropic/v1/anthropic,ollama/v1/ollama,kserve/v1/kserve,documents/v1/documents}.proto
+compile protos --include_imports --include_source_info --descriptor_set_out="$out/quire/http_apis.binpb" \
+  protos/quire/{anthropic,documents,inference,kserve,ollama,openai}/v1/*.proto

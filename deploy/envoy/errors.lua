@@ -50,7 +50,11 @@ function envoy_on_response(handle)
   local headers = handle:headers()
   local content_type = headers:get('content-type') or ''
   -- To a gRPC client, not transcoded.
-  if content_type:sub(1, 16) == 'application/grpc' then return end
+  if content_type:sub(1, 16) == 'application/grpc' then
+    -- What a page may read depends on whose it is (CORS).
+    if content_type:sub(17, 20) == '-web' then headers:add('vary', 'origin') end
+    return
+  end
   -- Proxies would gather a stream before they pass it on.
   if content_type:sub(1, 17) == 'text/event-stream' or content_type:sub(1, 20) == 'application/x-ndjson' then
     headers:replace('cache-control', 'no-cache')

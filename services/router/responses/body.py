@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
@@ -17,24 +18,43 @@ from services.router.options import GenerationOptions
 from services.router.prompts import MAX_MESSAGES
 from services.router.responses.items import Item, to_template
 from services.router.responses.tools import ResponseTool, StringOrToolChoice, choose
-from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges
+from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
 from services.router.structure import Structure, StructureKind
 
 _UINT64 = 2**64 - 1
 _MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
-# Fields that change the answer and are not built: the values that ask for nothing, besides null.
+# As in Body.not_built.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "prompt": (),
     "context_management": ([],),
+    "background_options": (),
     "moderation": (),
+    "image": (),
+    # vLLM's.
+    "previous_input_messages": ([],),
+    "enable_response_messages": (False,),
+    "media_io_kwargs": (),
+    "mm_processor_kwargs": (),
+    "kv_transfer_params": (),
+    "ec_transfer_params": (),
+    "watermarking": (False,),
+    "logit_bias": ({},),
+    "structured_outputs": (),
 }
 _NEEDS_A_STORE = ("previous_response_id", "conversation")
 # Known, and without effect on the answer.
 _WITHOUT_EFFECT = frozenset(
     {"store", "service_tier", "stream_options", "max_tool_calls", "prompt_cache_retention", "prompt_cache_options"}
+    | {"access_programs", "request_id", "session_id", "vllm_xargs"}
 )
+
+
+StringOrStrings = Annotated[
+    Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
+    union(string_or_array, "a string or an array of strings"),
+]
 
 
 class Format(Body):
@@ -60,6 +80,10 @@ class Text(Body):
 class Reasoning(Body):
     # The older name of `summary`.
     known_extras = frozenset({"generate_summary"})
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "context": ("auto", "all_turns"),
+        "mode": ("standard",),
+    }
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
         None, description="Told to the template; `none` turns thinking off where it can."
@@ -70,7 +94,8 @@ class Reasoning(Body):
 
 
 class ResponseBody(Body):
-    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT, _NEEDS_A_STORE)
+    known_extras = _WITHOUT_EFFECT.union(_NEEDS_A_STORE)
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
     model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
     input: Annotated[
@@ -122,6 +147,17 @@ class ResponseBody(Body):
         None, description="Requests with one key go to one scheduler, which has cached what they begin with."
     )
     # vLLM's.
+    stop: StringOrStrings | None = Field(
+        None, description="One string or up to 16, of at most 512 characters, any of which ends the answer."
+    )
+    include_stop_str_in_output: bool | None = Field(None, description="Whether the text has what stopped it, too.")
+    ignore_eos: bool | None = Field(None, description="Whether the answer goes on past the model's own end tokens.")
+    skip_special_tokens: bool | None = Field(
+        None, description="Whether special tokens are left out of the text; true unless told otherwise."
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="What the template is told besides; it may not replace its own arguments."
+    )
     top_k: int | None = Field(
         None, ge=-1, le=2**31, description="Draws from so many of the likeliest tokens; -1 and 0 keep all."
     )
@@ -171,11 +207,13 @@ class ResponseBody(Body):
                     "Send the earlier items in 'input' instead."
                 )
                 raise ApiError(ErrorKind.UNSUPPORTED, message, name)
-        for name, allowed in _NOT_BUILT.items():
-            value = extra.get(name)
-            if value is not None and value not in allowed:
-                message = f"'{name}' is not supported by this server. Remove it from your request."
-                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
+        check_stop_strings(self.stop_strings, "stop")
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def to_chat(self) -> ChatRequest:
         """Raises ApiError."""
@@ -200,8 +238,9 @@ class ResponseBody(Body):
     def _template_kwargs(self) -> dict[str, Any] | None:
         effort = None if self.reasoning is None else self.reasoning.effort
         if effort is None:
-            return None
-        return thinking_kwargs(False) if effort == "none" else thinking_kwargs(True, effort)
+            return self.chat_template_kwargs
+        told = thinking_kwargs(False) if effort == "none" else thinking_kwargs(True, effort)
+        return {**(told or {}), **(self.chat_template_kwargs or {})}
 
     def _options(self) -> GenerationOptions:
         sampling = SamplingParams(
@@ -217,7 +256,10 @@ class ResponseBody(Body):
         )
         return GenerationOptions(
             sampling=check_ranges(sampling),
-            stop=StopConditions(self.max_output_tokens),
+            stop=StopConditions(self.max_output_tokens, ignore_eos=bool(self.ignore_eos)),
+            stop_strings=self.stop_strings,
+            includes_stop=bool(self.include_stop_str_in_output),
+            skip_special_tokens=self.skip_special_tokens is not False,
             structure=self._structure(),
             cache_salt=self.cache_salt or "",
             priority=self.priority or 0,

@@ -43,6 +43,8 @@ class OpenAIServiceStub:
     """vLLM's: an answer to each of several conversations."""
     CreateCompletion: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     CreateResponse: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    CountInputTokens: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """How many tokens the prompt of a response would have."""
     GetResponse: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]
     """404: no response is kept."""
     CreateEmbedding: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
@@ -84,6 +86,8 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     """vLLM's: an answer to each of several conversations."""
     CreateCompletion: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     CreateResponse: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    CountInputTokens: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """How many tokens the prompt of a response would have."""
     GetResponse: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """404: no response is kept."""
     CreateEmbedding: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -146,6 +150,14 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+
+    @_abc_1.abstractmethod
+    def CountInputTokens(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """How many tokens the prompt of a response would have."""
 
     @_abc_1.abstractmethod
     def GetResponse(

@@ -1,4 +1,4 @@
-"""The body of /v1/responses. Unknown fields are ignored and counted; known ones that are not built are refused."""
+"""The bodies of /v1/responses and /v1/responses/input_tokens. Unknown fields are ignored and counted; known ones that are not built are refused."""
 
 from __future__ import annotations
 
@@ -93,9 +93,11 @@ class Reasoning(Body):
     )
 
 
-class ResponseBody(Body):
-    known_extras = _WITHOUT_EFFECT.union(_NEEDS_A_STORE)
-    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
+class InputTokensBody(Body):
+    """What makes the prompt."""
+
+    known_extras = frozenset(_NEEDS_A_STORE)
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"personality": ()}
 
     model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
     input: Annotated[
@@ -104,6 +106,79 @@ class ResponseBody(Body):
         union(string_or_array, "a string or an array of items"),
     ] = Field(description="A text, or items: messages, calls, their results, reasoning.")
     instructions: str | None = Field(None, description="A system message before the input.")
+    tools: list[ResponseTool] | None = Field(None, description="Functions that the model may call.")
+    tool_choice: StringOrToolChoice | None = Field(
+        None, description="`none`, `auto`, `required`, a function, or `allowed_tools`."
+    )
+    parallel_tool_calls: bool | None = Field(None, description="False: one call at most where calls are forced.")
+    text: Text | None = Field(None, description="What the answer's text looks like.")
+    reasoning: Reasoning | None = Field(None, description="How much the model reasons.")
+    truncation: Literal["auto", "disabled"] | None = Field(
+        None, description="Without effect: what does not fit is an error."
+    )
+    # vLLM's.
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="What the template is told besides; it may not replace its own arguments."
+    )
+
+    def check(self) -> None:
+        """What the schema cannot say. Raises ApiError."""
+        extra = self.model_extra or {}
+        for name in _NEEDS_A_STORE:
+            if extra.get(name) is not None:
+                message = (
+                    f"'{name}' needs a store of responses, and this server keeps none. "
+                    "Send the earlier items in 'input' instead."
+                )
+                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
+
+    def to_chat(self) -> ChatRequest:
+        """Raises ApiError."""
+        text = self.input
+        messages = [{"role": "user", "content": text}] if isinstance(text, str) else to_template(text)
+        if self.instructions is not None:
+            messages.insert(0, {"role": "system", "content": self.instructions})
+        all_tools = tuple(tool.to_tool(f"tools[{index}]") for index, tool in enumerate(self.tools or ()))
+        tools, tool_choice = choose(self.tool_choice, all_tools, self.parallel_tool_calls is not False)
+        return ChatRequest(
+            model=self.model,
+            messages=messages,
+            options=self._options(),
+            tools=tools,
+            tool_choice=tool_choice,
+            template_kwargs=self._template_kwargs(),
+            messages_param="input",
+            tool_path=ToolPath("tools[{}]"),
+            max_tokens_param="max_output_tokens",
+        )
+
+    def _template_kwargs(self) -> dict[str, Any] | None:
+        effort = None if self.reasoning is None else self.reasoning.effort
+        if effort is None:
+            return self.chat_template_kwargs
+        told = thinking_kwargs(False) if effort == "none" else thinking_kwargs(True, effort)
+        return {**(told or {}), **(self.chat_template_kwargs or {})}
+
+    def _options(self) -> GenerationOptions:
+        return GenerationOptions(SamplingParams(), StopConditions(), structure=self._structure())
+
+    def _structure(self) -> Structure | None:
+        form = None if self.text is None else self.text.format
+        if form is None or form.type == "text":
+            return None
+        if form.type == "json_object":
+            return Structure(StructureKind.JSON_OBJECT, "", "text.format")
+        for name, value in (("name", form.name), ("schema", form.schema_)):
+            if value is None:
+                param = f"text.format.{name}"
+                raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+        return Structure(StructureKind.JSON_SCHEMA, json.dumps(form.schema_), "text.format.schema")
+
+
+class ResponseBody(InputTokensBody):
+    known_extras = InputTokensBody.known_extras | _WITHOUT_EFFECT
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
+
     max_output_tokens: int | None = Field(
         None, ge=1, description="The longest answer, in tokens; what the context leaves unless told otherwise."
     )
@@ -125,21 +200,11 @@ class ResponseBody(Body):
         description="Tells the log probability of each token, and those of so many of the likeliest.",
     )
     stream: bool | None = Field(None, description="Whether the answer comes as server-sent events.")
-    tools: list[ResponseTool] | None = Field(None, description="Functions that the model may call.")
-    tool_choice: StringOrToolChoice | None = Field(
-        None, description="`none`, `auto`, `required`, a function, or `allowed_tools`."
-    )
-    parallel_tool_calls: bool | None = Field(None, description="False: one call at most where calls are forced.")
-    text: Text | None = Field(None, description="What the answer's text looks like.")
-    reasoning: Reasoning | None = Field(None, description="How much the model reasons.")
     metadata: dict[str, str] | None = Field(
         None, max_length=_MAX_METADATA, description="Up to 16 pairs, which the answer repeats."
     )
     include: list[str] | None = Field(
         None, description="`message.output_text.logprobs` tells log probabilities; anything else has no effect."
-    )
-    truncation: Literal["auto", "disabled"] | None = Field(
-        None, description="Without effect: what does not fit is an error."
     )
     user: str | None = Field(None, description="Repeated in the answer.")
     safety_identifier: str | None = Field(None, max_length=64, description="Repeated in the answer.")
@@ -154,9 +219,6 @@ class ResponseBody(Body):
     ignore_eos: bool | None = Field(None, description="Whether the answer goes on past the model's own end tokens.")
     skip_special_tokens: bool | None = Field(
         None, description="Whether special tokens are left out of the text; true unless told otherwise."
-    )
-    chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="What the template is told besides; it may not replace its own arguments."
     )
     top_k: int | None = Field(
         None, ge=-1, le=2**31, description="Draws from so many of the likeliest tokens; -1 and 0 keep all."
@@ -198,15 +260,7 @@ class ResponseBody(Body):
         return (self.top_logprobs or 0) if wanted else None
 
     def check(self) -> None:
-        """What the schema cannot say. Raises ApiError."""
-        extra = self.model_extra or {}
-        for name in _NEEDS_A_STORE:
-            if extra.get(name) is not None:
-                message = (
-                    f"'{name}' needs a store of responses, and this server keeps none. "
-                    "Send the earlier items in 'input' instead."
-                )
-                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
+        super().check()
         check_stop_strings(self.stop_strings, "stop")
 
     @property
@@ -214,33 +268,6 @@ class ResponseBody(Body):
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-
-    def to_chat(self) -> ChatRequest:
-        """Raises ApiError."""
-        text = self.input
-        messages = [{"role": "user", "content": text}] if isinstance(text, str) else to_template(text)
-        if self.instructions is not None:
-            messages.insert(0, {"role": "system", "content": self.instructions})
-        all_tools = tuple(tool.to_tool(f"tools[{index}]") for index, tool in enumerate(self.tools or ()))
-        tools, tool_choice = choose(self.tool_choice, all_tools, self.parallel_tool_calls is not False)
-        return ChatRequest(
-            model=self.model,
-            messages=messages,
-            options=self._options(),
-            tools=tools,
-            tool_choice=tool_choice,
-            template_kwargs=self._template_kwargs(),
-            messages_param="input",
-            tool_path=ToolPath("tools[{}]"),
-            max_tokens_param="max_output_tokens",
-        )
-
-    def _template_kwargs(self) -> dict[str, Any] | None:
-        effort = None if self.reasoning is None else self.reasoning.effort
-        if effort is None:
-            return self.chat_template_kwargs
-        told = thinking_kwargs(False) if effort == "none" else thinking_kwargs(True, effort)
-        return {**(told or {}), **(self.chat_template_kwargs or {})}
 
     def _options(self) -> GenerationOptions:
         sampling = SamplingParams(
@@ -265,15 +292,3 @@ class ResponseBody(Body):
             priority=self.priority or 0,
             prompt_cache_key=self.prompt_cache_key or "",
         )
-
-    def _structure(self) -> Structure | None:
-        form = None if self.text is None else self.text.format
-        if form is None or form.type == "text":
-            return None
-        if form.type == "json_object":
-            return Structure(StructureKind.JSON_OBJECT, "", "text.format")
-        for name, value in (("name", form.name), ("schema", form.schema_)):
-            if value is None:
-                param = f"text.format.{name}"
-                raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-        return Structure(StructureKind.JSON_SCHEMA, json.dumps(form.schema_), "text.format.schema")

@@ -13,7 +13,7 @@ from typing import Any
 
 import grpc
 
-from shared.malformed import GuardedServer
+from shared.malformed import GuardedServer, Trailers
 
 logger = logging.getLogger(__name__)
 
@@ -48,11 +48,12 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
 class GrpcServer:
     """A grpc.aio server on some addresses (`host:port` or `unix:/path`), with health and reflection."""
 
-    def __init__(self, services: Iterable[str]) -> None:
-        """`services`: full names of those to be added through `add`; each gets a health status."""
+    def __init__(self, services: Iterable[str], refusal_trailers: Trailers | None = None) -> None:
+        """`services`: full names of those to be added through `add`; each gets a health status. `refusal_trailers`: of
+        the answers to malformed requests."""
         self._services = list(services)
         self.server = grpc.aio.server(options=SERVER_OPTIONS)
-        self._guarded = GuardedServer(self.server)
+        self._guarded = GuardedServer(self.server, refusal_trailers)
         self._health: Any = None
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:

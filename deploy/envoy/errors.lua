@@ -50,14 +50,19 @@ function envoy_on_response(handle)
   local headers = handle:headers()
   local content_type = headers:get('content-type') or ''
   -- To a gRPC client, not transcoded.
-  if content_type:sub(1, 16) == 'application/grpc' then return end
+  if content_type:sub(1, 16) == 'application/grpc' then
+    shape_grpc_error(headers, message_of)
+    return
+  end
   -- Proxies would gather a stream before they pass it on.
   if content_type:sub(1, 17) == 'text/event-stream' or content_type:sub(1, 20) == 'application/x-ndjson' then
     headers:replace('cache-control', 'no-cache')
     headers:replace('x-accel-buffering', 'no')
   end
   local error_body = headers:get('quire-error')
-  for _, name in ipairs({'quire-error', 'grpc-status', 'grpc-message', 'grpc-accept-encoding'}) do
+  for _, name in ipairs({
+    'quire-error', 'grpc-status', 'grpc-message', 'grpc-accept-encoding', 'grpc-status-details-bin', 'grpc-retry-pushback-ms',
+  }) do
     headers:remove(name)
   end
   -- What a page may read depends on whose it is (CORS).

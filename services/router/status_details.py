@@ -10,7 +10,7 @@ from services.router.errors import ApiError, shorter
 try:
     from google.rpc import error_details_pb2, status_pb2
 except ImportError:  # googleapis-common-protos is not installed: the typed API runs without it
-    status_pb2 = None  # type: ignore[assignment]
+    status_pb2 = None
 
 # Names the server in google.rpc.ErrorInfo.
 DOMAIN = "quire"
@@ -34,7 +34,7 @@ def _status(error: ApiError) -> bytes:
     """A google.rpc.Status of at most _MAX_BYTES."""
     message, field = error.details(), error.param
     while True:
-        data = _status_of(error, message, field).SerializeToString()
+        data: bytes = _status_of(error, message, field).SerializeToString()
         if len(data) <= _MAX_BYTES:
             return data
         message, field = shorter(message), None if field is None else shorter(field)

@@ -49,7 +49,7 @@ def test_details_name_the_reason_the_field_and_when_to_try_again() -> None:
 
 
 def unpacked(error: ApiError) -> list[Any]:
-    status = status_pb2.Status.FromString(dict(details_metadata(error))["grpc-status-details-bin"])  # type: ignore[arg-type]
+    status = status_pb2.Status.FromString(dict(details_metadata(error))["grpc-status-details-bin"])
     assert (status.code, status.message) == (error.kind.status.value[0], error.details())
     messages = []
     for detail in status.details:

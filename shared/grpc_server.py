@@ -7,6 +7,7 @@ those are not installed (a bare GPU machine).
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -59,6 +60,9 @@ class GrpcServer:
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
         """`register` is the generated add_…_to_server."""
         register(servicer, self._guarded)
+        # Reflection shows this file. The module of `register` loads only the messages that its methods name, and those
+        # may all be of other files.
+        importlib.import_module(register.__module__.removesuffix("_grpc"))
 
     async def start(self, addresses: Iterable[str]) -> list[str]:
         """Starts serving; health is NOT_SERVING until `set_serving`. Returns the addresses, port 0 replaced by the
@@ -92,14 +96,12 @@ class GrpcServer:
     async def _add_health_and_reflection(self) -> None:
         try:
             from grpc_health.v1 import health, health_pb2_grpc
-            from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+            from shared.reflection import add_reflection
         except ImportError:
             logger.info("grpcio-health-checking or grpcio-reflection is not installed: serving without them")
             return
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._guarded)
         await self.set_serving(False)
-        names = [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME]
-        # Not through enable_server_reflection, which tells servers apart by their type.
-        servicer = reflection.aio.ReflectionServicer(names)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._guarded)
+        add_reflection([*self._services, health.SERVICE_NAME], self._guarded)

@@ -13,6 +13,7 @@ import pytest
 from tests.e2e.conftest import ROOT, Server
 from tests.e2e.test_clients import OFFLINE
 from tests.e2e.test_clients import PYTHON as CLIENTS_PYTHON
+from tests.fakes.waiting import HANG_S
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # What a person types.
@@ -44,7 +45,7 @@ def output(example: Path, server: Server) -> str:
         del environment["PYTHONPATH"]
     result = subprocess.run(
         [python, example, "--url", server.url],
-        input=INPUT.get(example.stem, ""), env=environment, capture_output=True, text=True, timeout=100,
+        input=INPUT.get(example.stem, ""), env=environment, capture_output=True, text=True, timeout=HANG_S,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return result.stdout

@@ -53,6 +53,7 @@ function envoy_on_response(handle)
   if content_type:sub(1, 16) == 'application/grpc' then
     -- What a page may read depends on whose it is (CORS).
     if content_type:sub(17, 20) == '-web' then headers:add('vary', 'origin') end
+    shape_grpc_error(headers, message_of)
     return
   end
   -- Proxies would gather a stream before they pass it on.
@@ -61,7 +62,9 @@ function envoy_on_response(handle)
     headers:replace('x-accel-buffering', 'no')
   end
   local error_body = headers:get('quire-error')
-  for _, name in ipairs({'quire-error', 'grpc-status', 'grpc-message', 'grpc-accept-encoding'}) do
+  for _, name in ipairs({
+    'quire-error', 'grpc-status', 'grpc-message', 'grpc-accept-encoding', 'grpc-status-details-bin', 'grpc-retry-pushback-ms',
+  }) do
     headers:remove(name)
   end
   -- What a page may read depends on whose it is (CORS).

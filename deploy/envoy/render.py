@@ -134,7 +134,7 @@ def render(config: GatewayConfig, admin: str) -> str:
 
 def _lua(config: GatewayConfig) -> str:
     """What the Lua filter runs."""
-    errors = (HERE / "errors.lua").read_text()
+    errors = "\n".join((HERE / name).read_text() for name in ("grpc_errors.lua", "errors.lua"))
     if not config.root_path:
         return errors
     return f"local root_path = {json.dumps(config.root_path)}\n{(HERE / 'root_path.lua').read_text()}\n{errors}"

@@ -53,7 +53,7 @@ class HttpRoute:
     # Whose shape errors have here.
     api: str = "openai"
     # Whether it is one of many things below a path, each with a name. POST of one that is not served is then no wrong
-    # method but an action that there is not, such as `/v1/responses/input_tokens`.
+    # method but an action that there is not, such as `/v1/responses/compact`.
     is_named: bool = False
 
     @property

@@ -59,6 +59,11 @@ class OpenAIServiceStub(object):
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.CountInputTokens = channel.unary_unary(
+                '/quire.openai.v1.OpenAIService/CountInputTokens',
+                request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.GetResponse = channel.unary_unary(
                 '/quire.openai.v1.OpenAIService/GetResponse',
                 request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetResponseRequest.SerializeToString,
@@ -171,6 +176,13 @@ class OpenAIServiceServicer(object):
 
     def CreateResponse(self, request, context):
         """Answers a conversation, in the form of OpenAI's Responses API.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountInputTokens(self, request, context):
+        """How many tokens the prompt of a response would have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -308,6 +320,11 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
             ),
             'CreateResponse': grpc.unary_stream_rpc_method_handler(
                     servicer.CreateResponse,
+                    request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'CountInputTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountInputTokens,
                     request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
@@ -502,6 +519,33 @@ class OpenAIService(object):
             request,
             target,
             '/quire.openai.v1.OpenAIService/CreateResponse',
+            google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountInputTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/CountInputTokens',
             google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,

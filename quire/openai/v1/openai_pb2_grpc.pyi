@@ -46,6 +46,8 @@ class OpenAIServiceStub:
     """Continues prompts."""
     CreateResponse: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Answers a conversation, in the form of OpenAI's Responses API."""
+    CountInputTokens: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """How many tokens the prompt of a response would have."""
     GetResponse: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]
     """Answers 404: no response is kept."""
     CreateEmbedding: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
@@ -96,6 +98,8 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     """Continues prompts."""
     CreateResponse: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Answers a conversation, in the form of OpenAI's Responses API."""
+    CountInputTokens: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """How many tokens the prompt of a response would have."""
     GetResponse: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Answers 404: no response is kept."""
     CreateEmbedding: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -167,6 +171,14 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """Answers a conversation, in the form of OpenAI's Responses API."""
+
+    @_abc_1.abstractmethod
+    def CountInputTokens(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """How many tokens the prompt of a response would have."""
 
     @_abc_1.abstractmethod
     def GetResponse(

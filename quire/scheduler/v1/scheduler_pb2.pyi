@@ -152,6 +152,10 @@ Global___SchedulerHello: _TypeAlias = SchedulerHello  # noqa: Y015
 class Submit(_message.Message):
     """One request: a prompt and the choices to generate from it. Also a resubmission after a scheduler was lost: then each
     choice carries the output received so far, and goes on from there. Penalties and limits are rebuilt from prompt and output.
+    The scheduler checks every field. If one is out of its bounds, each choice ends with a Finished of code 3 (INVALID_ARGUMENT)
+    whose message names the field, and nothing else on the stream is affected. Bounds that a field does not state itself: 1,024
+    choices, 1,024 logit biases, 256 stop tokens, 2,048 bad words of 262,144 tokens together, 65,536 characters in a string. Of more
+    than 1,024 choices only the first 1,024 are answered.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -290,7 +294,9 @@ class Abort(_message.Message):
 
     SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
-    """u32[]: the sequences. Unknown ids are ignored."""
+    """u32[]: the sequences. Unknown ids are ignored. If the length is no multiple of four, the scheduler ignores the whole message
+    and logs it.
+    """
     def __init__(
         self,
         *,

@@ -91,6 +91,9 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
         async for message in self._router.run_script(request, context):
             yield message
 
+    async def CountInputTokens(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
+        return body(b"{}")
+
     async def GetResponse(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"id": request.response_id}))
 

@@ -77,7 +77,7 @@ async def test_probes_may_leave_out_the_body(gateway: Gateway, router: FakeRoute
 
 async def test_an_action_that_there_is_not_is_404(gateway: Gateway, router: FakeRouter) -> None:
     for method, path in (
-        ("POST", "/v1/responses/input_tokens"),
+        ("POST", "/v1/responses/compact"),
         ("POST", "/v1/responses/resp_1/cancel"),
         ("GET", "/v1/responses/resp_1/input_items"),
         ("POST", "/v1/models/m"),

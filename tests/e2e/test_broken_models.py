@@ -11,8 +11,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.e2e.conftest import ROOT, free_port, wait_healthy
+from tests.e2e.conftest import ROOT, wait_healthy
 from tests.e2e.test_serve import failed_start
+from tests.fakes.ports import free_port
 from tests.unit.worker.test_broken_models import CASES, write_model
 
 

@@ -26,6 +26,7 @@ from services.worker.engine import load_engine
 from services.worker.errors import ModelError
 from services.worker.models.config import read_model_config
 from services.worker.models.decoder import Decoder
+from services.worker.models.encoder_config import read_encoder_config
 from services.worker.models.parameters import parameters
 from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops
@@ -320,6 +321,43 @@ def test_end_tokens_outside_the_vocabulary_are_left_out(directory: Path, caplog:
     sets("generation_config.json", eos_token_id=[1, 32, -1])(directory)
     assert read_model_config(directory).eos_token_ids == (1,)
     assert "eos_token_id names token 32, but the model has 32 tokens; it is ignored" in caplog.text
+
+
+ENCODER = {
+    "architectures": ["XLMRobertaModel"],
+    "hidden_act": "gelu",
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "max_position_embeddings": 66,
+    "num_attention_heads": 2,
+    "num_hidden_layers": 2,
+    "pad_token_id": 1,
+    "vocab_size": 32,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("num_hidden_layers", 10**9, "num_hidden_layers is 1000000000; expected an integer from 1 to 4,096"),
+        ("max_position_embeddings", 2, "expected more than the 2 positions up to that of padding"),
+        ("pad_token_id", "x", 'pad_token_id is "x"'),
+        ("num_attention_heads", 3, "num_attention_heads is 3; expected a divisor of hidden_size, 16"),
+        ("num_attention_heads", 0, "num_attention_heads is 0"),
+        ("hidden_act", ["gelu"], "hidden_act is a list of 1 values; expected a string"),
+        ("type_vocab_size", 0, "type_vocab_size is 0"),
+        ("layer_norm_eps", "1", 'layer_norm_eps is "1"'),
+    ],
+)
+def test_an_encoder_is_checked_as_well(tmp_path: Path, name: str, value: object, sentence: str) -> None:
+    writes("config.json", json.dumps(ENCODER))(tmp_path)
+    config = read_encoder_config(tmp_path)
+    assert config is not None
+    assert config.max_model_len == 64
+    sets(**{name: value})(tmp_path)
+    with pytest.raises(ModelError) as refusal:
+        read_encoder_config(tmp_path)
+    assert sentence in str(refusal.value)
 
 
 # -- Any value anywhere in config.json -----------------------------------------------------------------------------

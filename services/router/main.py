@@ -9,6 +9,7 @@ import signal
 import socket
 import uuid
 from collections.abc import Coroutine, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from quire.inference.v1 import inference_pb2_grpc
@@ -200,17 +201,19 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
         loop.add_signal_handler(number, stopping.set)
     if not config.scheduler:
         return _fail(status, "give at least one --scheduler address")
-    try:
-        addresses = await router.start()
-        if config.metrics_port is not None:
-            start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
-    except OSError as error:
-        return _fail(status, str(error))
-    logger.info("listening on %s", ", ".join(addresses))
-    status.starting("waiting for a scheduler")
-    ready = asyncio.create_task(router.ready.wait())
-    stop = asyncio.create_task(stopping.wait())
-    with warnings_as_notes(status):
+    with ExitStack() as start:
+        start.enter_context(warnings_as_notes(status))
+        try:
+            addresses = await router.start()
+            if config.metrics_port is not None:
+                start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
+        except OSError as error:
+            start.close()  # It is told once, as what has failed.
+            return _fail(status, str(error))
+        logger.info("listening on %s", ", ".join(addresses))
+        status.starting("waiting for a scheduler")
+        ready = asyncio.create_task(router.ready.wait())
+        stop = asyncio.create_task(stopping.wait())
         await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
     if router.ready.is_set():
         settle_garbage()

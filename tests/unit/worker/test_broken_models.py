@@ -354,7 +354,7 @@ def test_an_encoder_is_checked_as_well(tmp_path: Path, name: str, value: object,
     config = read_encoder_config(tmp_path)
     assert config is not None
     assert config.max_model_len == 64
-    sets(**{name: value})(tmp_path)
+    sets(**dict[str, Any]({name: value}))(tmp_path)
     with pytest.raises(ModelError) as refusal:
         read_encoder_config(tmp_path)
     assert sentence in str(refusal.value)

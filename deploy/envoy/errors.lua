@@ -5,7 +5,9 @@
 
 -- The error's `type` by status, where it is not the one for 4xx or 5xx, and OpenAI's `code`, as JSON, where it has one.
 local openai_types = {[429] = 'rate_limit_error'}
-local openai_codes = {[429] = '"rate_limit_exceeded"', [503] = '"unavailable"', [504] = '"timeout"'}
+local openai_codes = {
+  [429] = '"rate_limit_exceeded"', [431] = '"headers_too_large"', [503] = '"unavailable"', [504] = '"timeout"',
+}
 local anthropic_types = {
   [401] = 'authentication_error', [403] = 'permission_error', [404] = 'not_found_error', [413] = 'request_too_large',
   [429] = 'rate_limit_error', [503] = 'overloaded_error', [504] = 'timeout_error',
@@ -46,11 +48,28 @@ local function with_request_id(body, id)
   return body:gsub('}%s*$', ', "request_id": "' .. id .. '"}', 1)
 end
 
+-- Envoy's own answers to gRPC clients: the message alone in grpc-message, where Envoy puts the body, and the body in
+-- quire-error, as routers have it.
+local function shape_for_grpc(headers)
+  local body = headers:get('grpc-message')
+  if body == nil or body:sub(1, 9) ~= '{"error":' then return end
+  -- Envoy escapes what gRPC does not allow here, and ends the body with a line feed.
+  local unescaped = body:gsub('%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end)
+  headers:add('quire-error', (unescaped:gsub('%s*$', '')))
+  local message = message_of(unescaped):sub(2, -2):gsub('\\(.)', '%1')
+  -- Quotation marks and reverse solidi apart, Envoy's messages are printable ASCII: %REQ()% has no more in it.
+  headers:replace('grpc-message', (message:gsub('%%', '%%25')))
+end
+
 function envoy_on_response(handle)
   local headers = handle:headers()
   local content_type = headers:get('content-type') or ''
+  finish_refusal(headers)
   -- To a gRPC client, not transcoded.
-  if content_type:sub(1, 16) == 'application/grpc' then return end
+  if content_type:sub(1, 16) == 'application/grpc' then
+    shape_for_grpc(headers)
+    return
+  end
   -- Proxies would gather a stream before they pass it on.
   if content_type:sub(1, 17) == 'text/event-stream' or content_type:sub(1, 20) == 'application/x-ndjson' then
     headers:replace('cache-control', 'no-cache')

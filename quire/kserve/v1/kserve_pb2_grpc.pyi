@@ -39,6 +39,12 @@ class KserveServiceStub:
     GetServerMetadata: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetServerMetadataRequest, _httpbody_pb2.HttpBody]
     GetModelReady: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelReadyRequest, _httpbody_pb2.HttpBody]
     GetModelMetadata: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]
+    Generate: _grpc.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]
+    """Continues a text, as Triton's generate extension has it."""
+    GenerateStream: _grpc.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]
+    """Continues a text and streams what follows, a server-sent event for each piece."""
+    Infer: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.InferRequest, _httpbody_pb2.HttpBody]
+    """Continues a text that comes as a tensor."""
 
 @_typing.type_check_only
 class KserveServiceAsyncStub(KserveServiceStub):
@@ -50,6 +56,12 @@ class KserveServiceAsyncStub(KserveServiceStub):
     GetServerMetadata: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetServerMetadataRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetModelReady: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelReadyRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetModelMetadata: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    Generate: _aio.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Continues a text, as Triton's generate extension has it."""
+    GenerateStream: _aio.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Continues a text and streams what follows, a server-sent event for each piece."""
+    Infer: _aio.UnaryUnaryMultiCallable[_kserve_pb2.InferRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Continues a text that comes as a tensor."""
 
 class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
     """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A no is a 503."""
@@ -88,5 +100,29 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.GetModelMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+
+    @_abc_1.abstractmethod
+    def Generate(
+        self,
+        request: _kserve_pb2.GenerateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Continues a text, as Triton's generate extension has it."""
+
+    @_abc_1.abstractmethod
+    def GenerateStream(
+        self,
+        request: _kserve_pb2.GenerateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Continues a text and streams what follows, a server-sent event for each piece."""
+
+    @_abc_1.abstractmethod
+    def Infer(
+        self,
+        request: _kserve_pb2.InferRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Continues a text that comes as a tensor."""
 
 def add_KserveServiceServicer_to_server(servicer: KserveServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -32,9 +32,11 @@ test: ## everything CI runs
 	$(MAKE) --no-print-directory --jobs=$(shell nproc) check kernels-check clients
 	$(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
 
-.venv-clients/made: tests/e2e/clients/requirements.txt
+.venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/pip install $(PIP_OPTIONS) -r $<
+	cp tests/e2e/clients/node/package.json .venv-clients/
+	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix .venv-clients; fi
 	touch $@
 
 clients: .venv-clients/made ## make the environment of the clients that tests/e2e/test_clients.py runs

@@ -34,9 +34,11 @@ test: ## everything CI runs
 	$(MAKE) --no-print-directory --jobs=$(shell nproc) check kernels-check clients
 	$(BIN)/pytest $(PYTEST_OPTIONS)
 
-.venv-clients/made: tests/e2e/clients/requirements.txt
+.venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/pip install $(PIP_OPTIONS) -r $<
+	cp tests/e2e/clients/node/package.json .venv-clients/
+	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix .venv-clients; fi
 	touch $@
 
 # Node comes from PyPI, so that only npm's registry is needed besides.

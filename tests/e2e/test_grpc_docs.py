@@ -57,7 +57,8 @@ def test_commands(server: Server) -> None:
     assert scored[0]["scores"][1] < 1
     assert health == [{"status": "SERVING"}]
     assert ready == [{"ready": True}]
-    assert metadata == [{"name": "quire-chat", "platform": "quire"}]
+    assert (metadata[0]["name"], metadata[0]["platform"]) == ("quire-chat", "quire")
+    assert "text_input" in [tensor["name"] for tensor in metadata[0]["inputs"]]
 
 
 def test_curl(server: Server) -> None:

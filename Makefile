@@ -40,9 +40,11 @@ test: ## everything CI runs
 test-patient: .venv/dev ## the tests that mostly wait, such as that of 90 s of silence
 	$(BIN)/pytest $(PATIENT)
 
-.venv-clients/made: tests/e2e/clients/requirements.txt
+.venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/pip install $(PIP_OPTIONS) -r $<
+	cp tests/e2e/clients/node/package.json .venv-clients/
+	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix .venv-clients; fi
 	touch $@
 
 # Node comes from PyPI, so that only npm's registry is needed besides.

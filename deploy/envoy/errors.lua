@@ -28,6 +28,7 @@ local shapes = {
     return '{"error": ' .. message .. '}'
   end,
 }
+shapes.kserve = shapes.ollama
 
 -- The first JSON string that stands as a "message" in the body.
 local function message_of(body)

@@ -49,10 +49,10 @@ class ChatStyle:
     def finish_reason(self, reason: EndReason) -> str:
         """As OpenAI has it, who names the function knows that it is called: the message has just ended."""
         if reason is not EndReason.TOOL_CALLS:
-            return reason.value
+            return str(reason.value)
         if self.names_function:
             return EndReason.STOP.value
-        return "function_call" if self.with_function_call else reason.value
+        return "function_call" if self.with_function_call else EndReason.TOOL_CALLS.value
 
 
 class ChatCompletionWriter:

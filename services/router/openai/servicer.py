@@ -140,6 +140,7 @@ class OpenAIServicer:
     async def CreateEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         body = await self._parse(request, EmbeddingBody)
+        body.check()
         self.metrics.ignored_fields["embeddings"] += body.num_ignored_fields
         await self.embeddings.answer(body, context)
 

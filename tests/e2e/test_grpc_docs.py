@@ -63,7 +63,7 @@ def test_commands(server: Server) -> None:
 
 def test_curl(server: Server) -> None:
     (command,) = CURLS
-    result = subprocess.run(["bash", "-c", here(command, server)], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(["bash", "-c", here(command, server)], capture_output=True, text=True, timeout=HANG_S)
     *deltas, last = json.loads(result.stdout)
     assert "5" in "".join(event["delta"].get("text", "") for event in deltas)
     assert last["final"]["usage"]["promptTokens"] > 0

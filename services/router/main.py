@@ -18,23 +18,27 @@ from services.router.chat.forms import FormChoice
 from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.embedding.embedder import Embedder
+from services.router.errors import ApiError, ErrorKind
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
 from services.router.kserve.state import ServerState, server_version
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
 from services.router.placement import Placement
+from services.router.status_details import details_metadata
 from services.router.tokenizer import TextThreads
 from services.router.tracing import Tracing
 from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
+from shared.malformed import MalformedRequestError
 from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
 if TYPE_CHECKING:
     from services.router.chat.service import ChatService
+    from services.router.kserve.generation import TextGeneration
 
 logger = logging.getLogger(__name__)
 
@@ -76,23 +80,26 @@ class Router:
         self.embedder = Embedder(self.generator, self.metrics)
         self.collector = RouterCollector(self.metrics, self.placement, self.id)
         calls = Calls(config.api_key, self.metrics)
+        typed = Calls(config.api_key, self.metrics, is_typed=True)
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
-        self._server = GrpcServer(GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES))
+        generation: TextGeneration | None = None
+        self._server = GrpcServer(GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES), _refusal_trailers)
         if missing:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:
-            self._add_translations(self._add_openai(calls, tracing))
+            chats = self._add_openai(calls, tracing)
+            self._add_translations(chats)
             self._add_documents(calls)
-            self._add_kserve(calls)
+            generation = self._add_kserve(chats)
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
-            InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n, self.embedder),
+            InferenceServicer(typed, self.generator, tracing, self._forms, config.max_n, self.embedder),
         )
         self._server.add(
             open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server,
-            GrpcInferenceServicer(calls, ServerState(self.placement)),
+            GrpcInferenceServicer(typed, ServerState(self.placement), generation),
         )
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
@@ -151,12 +158,17 @@ class Router:
         servicer = DocumentServicer(calls, self._threads, server_version(), self._config.root_path)
         self._server.add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
 
-    def _add_kserve(self, calls: Calls) -> None:
+    def _add_kserve(self, chats: ChatService) -> TextGeneration:
         from quire.kserve.v1 import kserve_pb2_grpc
+        from services.router.answers import Answers
+        from services.router.kserve.generation import TextGeneration, kserve_error
         from services.router.kserve.http_servicer import KserveServicer
 
-        servicer = KserveServicer(calls, ServerState(self.placement))
+        calls, state = Calls(self._config.api_key, self.metrics, kserve_error), ServerState(self.placement)
+        generation = TextGeneration(state, Answers(calls, self.generator), chats.tracing, self._threads)
+        servicer = KserveServicer(calls, state, generation)
         self._server.add(kserve_pb2_grpc.add_KserveServiceServicer_to_server, servicer)
+        return generation
 
     async def start(self) -> list[str]:
         """Listens and dials the schedulers; returns the addresses got. Raises OSError where one cannot be bound."""
@@ -231,6 +243,13 @@ def _run_loop(main: Coroutine[Any, Any, int]) -> int:
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
+
+
+def _refusal_trailers(refusal: MalformedRequestError) -> tuple[tuple[str, str | bytes], ...]:
+    """Those of every other error."""
+    is_decoded = refusal.status is ErrorKind.INVALID_REQUEST.status
+    error = ApiError(ErrorKind.INVALID_REQUEST if is_decoded else ErrorKind.UNDECODABLE, str(refusal))
+    return (*error.metadata(), *details_metadata(error))
 
 
 def _missing(modules: Sequence[str]) -> list[str]:

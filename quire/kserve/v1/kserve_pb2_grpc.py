@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class KserveServiceStub(object):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A no is a 503.
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503.
     """
 
     def __init__(self, channel):
@@ -61,38 +61,79 @@ class KserveServiceStub(object):
                 request_serializer=quire_dot_kserve_dot_v1_dot_kserve__pb2.GetModelMetadataRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.Generate = channel.unary_stream(
+                '/quire.kserve.v1.KserveService/Generate',
+                request_serializer=quire_dot_kserve_dot_v1_dot_kserve__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.GenerateStream = channel.unary_stream(
+                '/quire.kserve.v1.KserveService/GenerateStream',
+                request_serializer=quire_dot_kserve_dot_v1_dot_kserve__pb2.GenerateRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
+        self.Infer = channel.unary_unary(
+                '/quire.kserve.v1.KserveService/Infer',
+                request_serializer=quire_dot_kserve_dot_v1_dot_kserve__pb2.InferRequest.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
 
 
 class KserveServiceServicer(object):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A no is a 503.
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503.
     """
 
     def GetLive(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells whether the server answers at all.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetReady(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells whether at least one scheduler can take requests.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells the server's name and version.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModelReady(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModelMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells a model's name and platform.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Generate(self, request, context):
+        """Continues a text, as Triton's generate extension has it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GenerateStream(self, request, context):
+        """Continues a text and streams what follows, a server-sent event for each piece.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Infer(self, request, context):
+        """Continues a text that comes as a tensor.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -125,6 +166,21 @@ def add_KserveServiceServicer_to_server(servicer, server):
                     request_deserializer=quire_dot_kserve_dot_v1_dot_kserve__pb2.GetModelMetadataRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
+            'Generate': grpc.unary_stream_rpc_method_handler(
+                    servicer.Generate,
+                    request_deserializer=quire_dot_kserve_dot_v1_dot_kserve__pb2.GenerateRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'GenerateStream': grpc.unary_stream_rpc_method_handler(
+                    servicer.GenerateStream,
+                    request_deserializer=quire_dot_kserve_dot_v1_dot_kserve__pb2.GenerateRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'Infer': grpc.unary_unary_rpc_method_handler(
+                    servicer.Infer,
+                    request_deserializer=quire_dot_kserve_dot_v1_dot_kserve__pb2.InferRequest.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'quire.kserve.v1.KserveService', rpc_method_handlers)
@@ -134,7 +190,7 @@ def add_KserveServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class KserveService(object):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A no is a 503.
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503.
     """
 
     @staticmethod
@@ -261,6 +317,87 @@ class KserveService(object):
             target,
             '/quire.kserve.v1.KserveService/GetModelMetadata',
             quire_dot_kserve_dot_v1_dot_kserve__pb2.GetModelMetadataRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Generate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quire.kserve.v1.KserveService/Generate',
+            quire_dot_kserve_dot_v1_dot_kserve__pb2.GenerateRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GenerateStream(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/quire.kserve.v1.KserveService/GenerateStream',
+            quire_dot_kserve_dot_v1_dot_kserve__pb2.GenerateRequest.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Infer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.kserve.v1.KserveService/Infer',
+            quire_dot_kserve_dot_v1_dot_kserve__pb2.InferRequest.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,
             channel_credentials,

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class GRPCInferenceServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """KServe's calls about state and metadata.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -59,40 +60,56 @@ class GRPCInferenceServiceStub(object):
                 request_serializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataRequest.SerializeToString,
                 response_deserializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataResponse.FromString,
                 _registered_method=True)
+        self.ModelInfer = channel.unary_unary(
+                '/inference.GRPCInferenceService/ModelInfer',
+                request_serializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferRequest.SerializeToString,
+                response_deserializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferResponse.FromString,
+                _registered_method=True)
 
 
 class GRPCInferenceServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """KServe's calls about state and metadata.
+    """
 
     def ServerLive(self, request, context):
-        """Whether the server answers at all.
+        """Tells whether the server answers at all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerReady(self, request, context):
-        """Whether at least one scheduler can take requests.
+        """Tells whether at least one scheduler can take requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelReady(self, request, context):
-        """Whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model.
+        """Tells whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells the server's name and version.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells a model's name and platform.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ModelInfer(self, request, context):
+        """Continues a text: the tensor `text_input` brings it, `text_output` what follows. Other tensors or parameters of one
+        element, such as `max_tokens`, say how; docs/kserve.md lists them.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -125,6 +142,11 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
                     request_deserializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataRequest.FromString,
                     response_serializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataResponse.SerializeToString,
             ),
+            'ModelInfer': grpc.unary_unary_rpc_method_handler(
+                    servicer.ModelInfer,
+                    request_deserializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferRequest.FromString,
+                    response_serializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'inference.GRPCInferenceService', rpc_method_handlers)
@@ -134,7 +156,8 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GRPCInferenceService(object):
-    """Missing associated documentation comment in .proto file."""
+    """KServe's calls about state and metadata.
+    """
 
     @staticmethod
     def ServerLive(request,
@@ -261,6 +284,33 @@ class GRPCInferenceService(object):
             '/inference.GRPCInferenceService/ModelMetadata',
             quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataRequest.SerializeToString,
             quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ModelInfer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inference.GRPCInferenceService/ModelInfer',
+            quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferRequest.SerializeToString,
+            quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 @dataclass(frozen=True, slots=True)
 class LocalReply:
     """The body of an answer that Envoy gives by itself, for one status code or (`GE`) from one on, and where a `header`
-    is named only if the request has it."""
+    or `flag` is named only if the request has it."""
 
     op: str
     status: int
@@ -28,16 +29,20 @@ class LocalReply:
     type: str
     code: str | None
     header: str = ""
+    # One of Envoy's response flags that the request must have, too.
+    flag: str = ""
 
     @property
     def filter(self) -> dict[str, Any]:
         """Envoy's, of the requests that get it."""
         value = {"default_value": self.status, "runtime_key": f"quire.local_reply.{self.status}"}
         status = {"status_code_filter": {"comparison": {"op": self.op, "value": value}}}
-        if not self.header:
-            return status
-        header = {"header_filter": {"header": {"name": self.header, "present_match": True}}}
-        return {"and_filter": {"filters": [status, header]}}
+        others = []
+        if self.header:
+            others.append({"header_filter": {"header": {"name": self.header, "present_match": True}}})
+        if self.flag:
+            others.append({"response_flag_filter": {"flags": [self.flag]}})
+        return {"and_filter": {"filters": [status, *others]}} if others else status
 
 
 # As they were sent: the transcoder replaces them by those of a gRPC call, which is nobody's business.
@@ -82,6 +87,9 @@ LOCAL_REPLIES = (
         "unsupported_media_type",
     ),
     LocalReply("EQ", 431, "The request headers are too large.", "invalid_request_error", "headers_too_large"),
+    LocalReply(
+        "EQ", 503, "The gateway is stopping; another one takes requests.", "server_error", "unavailable", flag="LH"
+    ),
     LocalReply("EQ", 503, "No router can take it now; try again.", "server_error", "unavailable"),
     LocalReply("EQ", 504, "The router did not answer in time.", "server_error", "timeout"),
     LocalReply("GE", 500, "The gateway failed.", "server_error", None),
@@ -89,9 +97,17 @@ LOCAL_REPLIES = (
 )
 
 
-def render(config: GatewayConfig, admin: str) -> str:
-    """Envoy's YAML. `admin` is the admin interface's address: `unix:/path`, or `host:port` on loopback. Without
-    `config.listen`, `config.host` must be an IP address and `config.port` not 0."""
+# Envoy waits at random up to the longest pause of the retry policy, 0.25 s.
+_MEAN_RETRY_PAUSE_S = 0.125
+# Paths that tell whether requests can be taken.
+_PROBES = ("/health", "/ping", "/v2/health/ready")
+_HEALTH_PATHS = rf"({'|'.join(_PROBES)})(\?.*)?"
+
+
+def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
+    """Envoy's YAML. `admin` is the admin interface's address: `unix:/path`, or `host:port` on loopback. `drain_file`: 0
+    in it, and 1 from when the gateway drains; it is replaced as a whole. Without `config.listen`, `config.host` must be
+    an IP address and `config.port` not 0."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         undefined=jinja2.StrictUndefined,
@@ -102,6 +118,10 @@ def render(config: GatewayConfig, admin: str) -> str:
     return environment.get_template("envoy.yaml.j2").render(
         config=config,
         admin=_address(admin),
+        drain_file=drain_file,
+        num_retries=2 + math.ceil(config.router_wait / _MEAN_RETRY_PAUSE_S),
+        health_paths=_HEALTH_PATHS,
+        probe_paths=(*_PROBES, "/v2/health/live", "/metrics"),
         listen=_address(config.listen or f"{config.host}:{config.port}"),
         metrics_listen=_address(f"{config.metrics_host}:{config.metrics_port or 0}"),
         endpoints=[_address(address) for address in config.router],

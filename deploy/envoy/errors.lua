@@ -5,7 +5,9 @@
 
 -- The error's `type` by status, where it is not the one for 4xx or 5xx, and OpenAI's `code`, as JSON, where it has one.
 local openai_types = {[429] = 'rate_limit_error'}
-local openai_codes = {[429] = '"rate_limit_exceeded"', [503] = '"unavailable"', [504] = '"timeout"'}
+local openai_codes = {
+  [429] = '"rate_limit_exceeded"', [431] = '"headers_too_large"', [503] = '"unavailable"', [504] = '"timeout"',
+}
 local anthropic_types = {
   [401] = 'authentication_error', [403] = 'permission_error', [404] = 'not_found_error', [413] = 'request_too_large',
   [429] = 'rate_limit_error', [503] = 'overloaded_error', [504] = 'timeout_error',
@@ -54,8 +56,11 @@ function envoy_on_response(handle)
   headers:remove('x-envoy-immediate-health-check-fail')
   headers:remove('x-envoy-upstream-healthchecked-cluster')
   local content_type = headers:get('content-type') or ''
+  finish_refusal(headers)
   -- To a gRPC client, not transcoded.
   if content_type:sub(1, 16) == 'application/grpc' then
+    -- What a page may read depends on whose it is (CORS).
+    if content_type:sub(17, 20) == '-web' then headers:add('vary', 'origin') end
     shape_grpc_error(headers, message_of)
     if drains and handle:metadata():get('grpc') == 'health check' and headers:get('grpc-status') == nil then
       -- A HealthCheckResponse that says NOT_SERVING.
@@ -84,6 +89,8 @@ function envoy_on_response(handle)
   -- Waits for the body, and what was taken from the handle before may not be used after.
   local body = handle:body(true)
   local bytes = body:length() > 0 and body:getBytes(0, body:length()) or ''
+  -- The transcoder begins its words with a field's name, which is empty where the body as a whole is at fault.
+  if bytes:find('is not valid: : ', 1, true) then body:setBytes((bytes:gsub('is not valid: : ', 'is not valid: ', 1))) end
   -- What is neither is an answer of Envoy's own, which has OpenAI's shape already.
   if error_body ~= nil or bytes == '' or bytes:sub(1, 8) == '{"code":' or api ~= 'openai' then
     handle:headers():replace('content-type', 'application/json')

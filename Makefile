@@ -93,8 +93,9 @@ imports: .venv/dev ## which part may import which
 proto: ## regenerate the stubs from protos/
 	PYTHON=$(PYTHON) protos/generate.sh
 
-proto-check: ## fail if the stubs are not what protos/ generates
+proto-check: ## fail if the stubs are not what protos/ generates, or protos/ breaks its rules or the last release
 	PYTHON=$(PYTHON) protos/generate.sh build/proto
+	PYTHON=$(PYTHON) protos/check.sh
 	@find quire -name '*_pb2*' -not -path '*/__pycache__/*' | while read -r f; do test -f "build/proto/$$f" || { echo "$$f has no proto: delete it"; exit 1; }; done
 	@cd build/proto && find . -type f | while read -r f; do cmp -s "$$f" "../../$$f" || { echo "$$f is stale: run make proto"; exit 1; }; done
 

@@ -48,26 +48,15 @@ local function with_request_id(body, id)
   return body:gsub('}%s*$', ', "request_id": "' .. id .. '"}', 1)
 end
 
--- Envoy's own answers to gRPC clients: the message alone in grpc-message, where Envoy puts the body, and the body in
--- quire-error, as routers have it.
-local function shape_for_grpc(headers)
-  local body = headers:get('grpc-message')
-  if body == nil or body:sub(1, 9) ~= '{"error":' then return end
-  -- Envoy escapes what gRPC does not allow here, and ends the body with a line feed.
-  local unescaped = body:gsub('%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end)
-  headers:add('quire-error', (unescaped:gsub('%s*$', '')))
-  local message = message_of(unescaped):sub(2, -2):gsub('\\(.)', '%1')
-  -- Quotation marks and reverse solidi apart, Envoy's messages are printable ASCII: %REQ()% has no more in it.
-  headers:replace('grpc-message', (message:gsub('%%', '%%25')))
-end
-
 function envoy_on_response(handle)
   local headers = handle:headers()
   local content_type = headers:get('content-type') or ''
   finish_refusal(headers)
   -- To a gRPC client, not transcoded.
   if content_type:sub(1, 16) == 'application/grpc' then
-    shape_for_grpc(headers)
+    -- What a page may read depends on whose it is (CORS).
+    if content_type:sub(17, 20) == '-web' then headers:add('vary', 'origin') end
+    shape_grpc_error(headers, message_of)
     return
   end
   -- Proxies would gather a stream before they pass it on.
@@ -76,7 +65,9 @@ function envoy_on_response(handle)
     headers:replace('x-accel-buffering', 'no')
   end
   local error_body = headers:get('quire-error')
-  for _, name in ipairs({'quire-error', 'grpc-status', 'grpc-message', 'grpc-accept-encoding'}) do
+  for _, name in ipairs({
+    'quire-error', 'grpc-status', 'grpc-message', 'grpc-accept-encoding', 'grpc-status-details-bin', 'grpc-retry-pushback-ms',
+  }) do
     headers:remove(name)
   end
   -- What a page may read depends on whose it is (CORS).

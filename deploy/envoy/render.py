@@ -13,7 +13,7 @@ import jinja2
 from deploy.envoy.config import GatewayConfig, endpoint_kind, split_host_port
 from deploy.envoy.hosts import foreign_host
 from deploy.envoy.origins import origins
-from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, http_routes, service_names
+from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, http_routes, service_names
 
 HERE = Path(__file__).parent
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
@@ -99,6 +99,15 @@ LOCAL_REPLIES = (
         "unsupported_transfer_encoding",
         sent=400,
     ),
+    # The transcoder's own words on JSON that is no message of the method.
+    LocalReply(
+        "EQ",
+        400,
+        "The request is not valid: %LOCAL_REPLY_BODY%",
+        "invalid_request_error",
+        None,
+        headers=({"name": ":path", "string_match": {"prefix": "/quire.inference.v1.InferenceService/"}},),
+    ),
     LocalReply("EQ", 503, "No router can take it now; try again.", "server_error", "unavailable"),
     LocalReply("EQ", 504, "The router did not answer in time.", "server_error", "timeout"),
     LocalReply("GE", 500, "The gateway failed.", "server_error", None),
@@ -140,6 +149,7 @@ def render(config: GatewayConfig, admin: str) -> str:
         descriptor_set=str(DESCRIPTOR_SET),
         services=service_names(),
         grpc_prefixes=GRPC_PREFIXES,
+        grpc_web=GRPC_WEB,
         http_routes=http_routes(),
         api_prefixes=API_PREFIXES,
         local_replies=(*([_wrong_host(foreign)] if foreign else ()), *LOCAL_REPLIES),
@@ -153,7 +163,8 @@ def _lua(config: GatewayConfig) -> str:
     pieces = [f"local max_header_bytes = {config.max_header_kib * 1024}"]
     if config.root_path:
         pieces += [f"local root_path = {json.dumps(config.root_path)}", (HERE / "root_path.lua").read_text()]
-    return "\n".join((*pieces, (HERE / "errors.lua").read_text(), (HERE / "requests.lua").read_text()))
+    scripts = ("grpc_errors.lua", "errors.lua", "requests.lua")
+    return "\n".join((*pieces, *((HERE / name).read_text() for name in scripts)))
 
 
 def _address(address: str) -> str:

@@ -131,12 +131,20 @@ class TokenCount(Reply):
     input_tokens: int
 
 
+class ThreadUnsupported(Reply):
+    """Anthropic's SDKs go on without a thread where they are told so."""
+
+    error_code: Literal["thread_unsupported_request"]
+    unsupported: list[str]
+
+
 class AnthropicErrorDetails(Reply):
     type: Literal[
         "invalid_request_error", "authentication_error", "not_found_error", "request_too_large", "rate_limit_error",
         "api_error", "overloaded_error", "timeout_error", "permission_error",
     ]  # fmt: skip
     message: str
+    details: ThreadUnsupported = may_lack("Where the request has a `thread`.")
 
 
 class AnthropicError(Reply):

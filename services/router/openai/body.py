@@ -5,11 +5,11 @@ are not built, and that would change the answer, are refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.errors import invalid
 from services.router.openai.extra_fields import Body as Body
 from services.router.openai.structure import StructureFields
 from services.router.openai.union import union
@@ -19,7 +19,7 @@ from services.router.truncation import Truncation
 
 _UINT64 = 2**64 - 1
 
-# Fields that change the answer and are not built: the values that ask for nothing, besides null.
+# As in Body.not_built.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
@@ -67,7 +67,8 @@ class StreamOptions(Body):
 class GenerationBody(Body, StructureFields):
     """What chat and completions share."""
 
-    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
+    known_extras = _WITHOUT_EFFECT
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
     model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
     stream: bool | None = Field(
@@ -213,12 +214,6 @@ class GenerationBody(Body, StructureFields):
 
     def check(self, max_n: int) -> None:
         """What the schema cannot say. Raises ApiError."""
-        extra = self.model_extra or {}
-        for name, value in extra.items():
-            allowed = _NOT_BUILT.get(name)
-            if allowed is not None and value is not None and value not in allowed:
-                message = f"'{name}' is not supported by this server. Remove it from your request."
-                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
         if self.stream_options is not None and not self.stream:
             message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
             raise invalid(message, "stream_options")

@@ -30,7 +30,7 @@ from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest, to
 from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
 from services.router.prompts import check_token_range
-from services.router.responses.body import ResponseBody
+from services.router.responses.body import InputTokensBody, ResponseBody
 from services.router.responses.response import ResponseObject, response_not_found
 from services.router.responses.writer import ResponseWriter
 from services.router.tokenizer import TextThreads
@@ -118,6 +118,17 @@ class OpenAIServicer:
             return ResponseWriter(ResponseObject(body, chat.options.sampling, model))
 
         await self.chats.answer(chat, context, writer, stream=bool(body.stream))
+
+    @rpc
+    async def CountInputTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, InputTokensBody)
+        body.check()
+        self.metrics.ignored_fields["responses.input_tokens"] += body.num_ignored_fields
+        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        prompt = await self.chats.prompt(chat, await self.placement.model(chat.model))
+        answer = {"object": "response.input_tokens", "input_tokens": len(prompt)}
+        return HttpBody(content_type=JSON, data=dump(answer))
 
     @rpc
     async def GetResponse(self, request: openai_pb2.GetResponseRequest, context: Any) -> HttpBody:  # noqa: N802

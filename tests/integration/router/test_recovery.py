@@ -10,6 +10,7 @@ import grpc
 import pytest
 from google.api.httpbody_pb2 import HttpBody
 
+from quire.inference.v1 import sampling_pb2
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router import calls
@@ -24,7 +25,7 @@ from tests.integration.router.conftest import (
     answer_text,
     fake_scheduler,
 )
-from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, frame_of, unpack
+from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, frame_of, pack, unpack
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
 
 IDS = [*byte_level().encode(GREETING).ids, EOS_TOKEN_ID]
@@ -249,15 +250,33 @@ async def test_who_was_busy_is_asked_again_after_a_loss(start_router: StartRoute
     assert [submit.choices[0].attempt for submit in full.submits] == [0, 2]
 
 
-async def test_a_frame_that_breaks_the_contract_costs_the_stream_not_the_request(start_router: StartRouter) -> None:
+def frames_that_break_the_contract(choice: scheduler_pb2.Choice) -> list[scheduler_pb2.Frame]:
+    descending = sampling_pb2.PromptLogprobs(
+        sequence_ids=pack([choice.sequence_id] * 2), first_positions=pack([1, 1]), offsets=pack([0, 2, 1]),
+        logprobs=pack([0]), ranks=pack([1]), top_counts=pack([0, 0]),
+    )  # fmt: skip
+    return [
+        scheduler_pb2.Frame(sequence_ids=pack([1])),
+        scheduler_pb2.Frame(sequence_ids=b"1"),
+        scheduler_pb2.Frame(prompt_logprobs=descending, prompt_logprobs_attempts=pack([0, 0])),
+        frame_of(choice, 4, [7] * 10_000),
+    ]
+
+
+@pytest.mark.parametrize("index", range(4))
+async def test_a_frame_that_breaks_the_contract_costs_the_stream_not_the_request(
+    start_router: StartRouter, index: int, caplog: pytest.LogCaptureFixture
+) -> None:
     scheduler = fake_scheduler(pausing(4, asyncio.Event()))
     api = await start_router(scheduler)
     call = await stream(api)
-    messages = [(await call.read()).data]
-    await scheduler.send(scheduler_pb2.Frame(sequence_ids=b"\x01\x00\x00\x00"))
+    messages = await read_until(call, len(byte_level().decode(IDS[:4])))
+    (choice,) = scheduler.submits[0].choices
+    await scheduler.send(frames_that_break_the_contract(choice)[index])
     messages += await read_rest(call)
     assert text_in(messages) == GREETING
     assert scheduler.num_connects == 2
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_silent_scheduler_is_dropped(start_router: StartRouter) -> None:

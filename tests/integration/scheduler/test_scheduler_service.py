@@ -80,11 +80,14 @@ class Router:
             timeout_ms=timeout_ms,
             constraints=constraints_pb2.TokenConstraints(grammar=grammar) if grammar else None,
         )
-        await self._call.write(scheduler_pb2.ConnectRequest(submit=submit))
+        await self.write(scheduler_pb2.ConnectRequest(submit=submit))
+
+    async def write(self, request: scheduler_pb2.ConnectRequest) -> None:
+        await self._call.write(request)
 
     async def abort(self, *sequence_ids: int) -> None:
         abort = scheduler_pb2.Abort(sequence_ids=array("I", sequence_ids).tobytes())
-        await self._call.write(scheduler_pb2.ConnectRequest(abort=abort))
+        await self.write(scheduler_pb2.ConnectRequest(abort=abort))
 
     async def read_until_finished(self, *sequence_ids: int) -> None:
         while not set(sequence_ids) <= self.finished.keys():
@@ -515,7 +518,7 @@ async def test_the_tokenizer_passes_through_in_pieces(tmp_path: Path) -> None:
 async def test_a_message_that_breaks_the_contract_ends_only_that_stream(tmp_path: Path) -> None:
     async with running(tmp_path, FakeWorker()) as stack:
         good, bad = await stack.router(), await stack.router()
-        await bad._call.write(scheduler_pb2.ConnectRequest(abort=scheduler_pb2.Abort(sequence_ids=b"odd")))
+        await bad.write(scheduler_pb2.ConnectRequest(hello=scheduler_pb2.RouterHello(router_id="again")))
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await bad.read_until_finished(1)
         assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT

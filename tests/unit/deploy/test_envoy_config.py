@@ -110,8 +110,8 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
     (host,) = connections["route_config"]["virtual_hosts"]
 
     to_routers = [route["route"] for route in host["routes"] if "route" in route]
-    # Two more are for what the CORS filter answers.
-    assert len(to_routers) == 2 + len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
+    # Two more are for what the CORS filter answers; each prefix takes gRPC and gRPC-Web.
+    assert len(to_routers) == 2 + 2 * len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
     assert {route.get("timeout") for route in to_routers} == {"0s"}
     assert connections["stream_idle_timeout"] == "0s"
 

@@ -28,6 +28,8 @@ class Server:
     port: int
     model: str
     pid: int
+    # Without the tap, which takes HTTP alone.
+    direct_port: int = 0
 
     @property
     def url(self) -> str:
@@ -60,7 +62,7 @@ def serving(*arguments: str, model: str) -> Iterator[Server]:
             wait_healthy(process, port, log.fileno())
             with Tap(port) as tap:
                 _TAPS.append(tap)
-                yield Server(tap.port, model, process.pid)
+                yield Server(tap.port, model, process.pid, port)
                 _TAPS.remove(tap)
             assert tap.take_problems() == []
         except BaseException:

@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quire.inference.v1 import inference_pb2_grpc
@@ -26,10 +26,12 @@ from services.router.metrics import LoadCollector, RequestMetrics, RouterCollect
 from services.router.placement import Placement
 from services.router.tokenizer import TextThreads
 from services.router.tracing import Tracing
+from services.router.wire_bounds import BoundedServer
 from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
+from shared.message_size import ENVELOPE_BYTES
 from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
@@ -56,7 +58,7 @@ class Router:
 
     def __init__(self, config: RouterConfig, tracing_enabled: bool = False) -> None:
         self._config = config
-        self._threads = TextThreads(config.tokenizer_threads)
+        self.threads = TextThreads(config.tokenizer_threads)
         self._health = asyncio.Event()
         self._is_draining = False
         self._health_task: asyncio.Task[None] | None = None
@@ -66,7 +68,7 @@ class Router:
         self.placement = Placement(
             config.scheduler,
             router_id=self.id,
-            threads=self._threads,
+            threads=self.threads,
             scheduler_wait=config.scheduler_wait,
             scheduler_silence=config.scheduler_silence,
             on_change=self._health.set,
@@ -79,21 +81,27 @@ class Router:
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
-        self._server = GrpcServer(GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES))
+        self._server = GrpcServer(
+            GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES), config.max_body_bytes + ENVELOPE_BYTES
+        )
         if missing:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:
             self._add_translations(self._add_openai(calls, tracing))
             self._add_documents(calls)
             self._add_kserve(calls)
-        self._server.add(
+        self._add_typed(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
             InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n, self.embedder),
         )
-        self._server.add(
+        self._add_typed(
             open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server,
             GrpcInferenceServicer(calls, ServerState(self.placement)),
         )
+
+    def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
+        """`register` is the generated add_…_to_server."""
+        self._server.add(lambda servicer, server: register(servicer, BoundedServer(server, self.threads)), servicer)
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
         from quire.openai.v1 import openai_pb2_grpc
@@ -117,7 +125,7 @@ class Router:
             CohereService(self.placement, calls, self.embedder, tracing),
             self.metrics,
             registry_of([self.collector, LoadCollector(self.placement, self.id)]),
-            self._threads,
+            self.threads,
             self._config.max_n,
         )
         self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, servicer)
@@ -135,12 +143,12 @@ class Router:
         keys, metrics = self._config.api_key, self.metrics
         self._server.add(
             anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server,
-            AnthropicServicer(Calls(keys, metrics, anthropic_error), self.placement, chats, metrics, self._threads),
+            AnthropicServicer(Calls(keys, metrics, anthropic_error), self.placement, chats, metrics, self.threads),
         )
         self._server.add(
             ollama_pb2_grpc.add_OllamaServiceServicer_to_server,
             OllamaServicer(
-                Calls(keys, metrics, ollama_error), self.placement, chats, self.embedder, metrics, self._threads
+                Calls(keys, metrics, ollama_error), self.placement, chats, self.embedder, metrics, self.threads
             ),
         )
 
@@ -148,7 +156,7 @@ class Router:
         from quire.documents.v1 import documents_pb2_grpc
         from services.router.openapi.servicer import DocumentServicer
 
-        servicer = DocumentServicer(calls, self._threads, server_version(), self._config.root_path)
+        servicer = DocumentServicer(calls, self.threads, server_version(), self._config.root_path)
         self._server.add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
 
     def _add_kserve(self, calls: Calls) -> None:
@@ -163,7 +171,7 @@ class Router:
         addresses = await self._server.start(self._config.listen)
         self.placement.start()
         # Takes about as long as a scheduler takes to answer.
-        self._threads.start(import_renderer)
+        self.threads.start(import_renderer)
         self._health_task = asyncio.create_task(self._keep_health())
         return addresses
 
@@ -174,7 +182,7 @@ class Router:
         if self._health_task is not None:
             self._health_task.cancel()
         await self.placement.stop()
-        self._threads.close()
+        self.threads.close()
 
     async def _keep_health(self) -> None:
         """gRPC health follows whether some scheduler can take requests."""

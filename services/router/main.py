@@ -7,6 +7,7 @@ import importlib.util
 import logging
 import signal
 import socket
+import sys
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
 from services.router.kserve.state import ServerState, server_version
+from services.router.loop_watch import watch_loop
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
 from services.router.placement import Placement
 from services.router.tokenizer import TextThreads
@@ -39,6 +41,10 @@ if TYPE_CHECKING:
     from services.router.chat.service import ChatService
 
 logger = logging.getLogger(__name__)
+
+# After so long a thread that works on a request gives the interpreter to the event loop, which needs it several times
+# for each token that it hands on. Python's own 5 ms are longer than a step of a small model.
+_SWITCH_INTERVAL_SECONDS = 0.0005
 
 GRPC_SERVICES = ("quire.inference.v1.InferenceService", "inference.GRPCInferenceService")
 # What the gateway calls for HTTP clients.
@@ -61,7 +67,7 @@ class Router:
         self.threads = TextThreads(config.tokenizer_threads)
         self._health = asyncio.Event()
         self._is_draining = False
-        self._health_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.ready = asyncio.Event()
         # Containers may share a host name and a process id.
         self.id = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
@@ -172,15 +178,15 @@ class Router:
         self.placement.start()
         # Takes about as long as a scheduler takes to answer.
         self.threads.start(import_renderer)
-        self._health_task = asyncio.create_task(self._keep_health())
+        self._tasks = [asyncio.create_task(self._keep_health()), asyncio.create_task(watch_loop(self.metrics))]
         return addresses
 
     async def stop(self) -> None:
         """Refuses new requests, lets those in progress finish within the drain timeout, and closes everything."""
         self._is_draining = True
         await self._server.stop(self._config.drain_timeout)
-        if self._health_task is not None:
-            self._health_task.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self.placement.stop()
         self.threads.close()
 
@@ -196,6 +202,7 @@ class Router:
 
 
 async def run(config: RouterConfig, status: StatusReporter) -> int:
+    sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     tracing_enabled = configure_tracing("router")
     router = Router(config, tracing_enabled)
     stopping = asyncio.Event()

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from services.router.calls import RefusedRequest
 from services.router.errors import ApiError, invalid
-from services.router.json_bounds import MAX_NUMBERS
+from services.router.json_bounds import MAX_ITEMS
 from services.router.large_bodies import leave_large_bodies
 from services.router.tokenizer import TextThreads
 from shared.malformed import MalformedRequestError
@@ -144,8 +144,8 @@ class _Scan:
             self._num_numbers += size // element_size
         else:
             self._num_numbers += len(self._data[position : position + size].translate(None, _CONTINUED_BYTES))
-        if self._num_numbers > MAX_NUMBERS:
-            raise self._too_many(path, MAX_NUMBERS, "numbers in lists")
+        if self._num_numbers > MAX_ITEMS:
+            raise self._too_many(path, MAX_ITEMS, "numbers in lists")
 
     def _too_many(self, path: str, limit: int, what: str) -> ApiError:
         param = path.rstrip(".")

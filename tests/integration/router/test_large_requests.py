@@ -9,7 +9,7 @@ import pytest
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 from services.router import text_size
-from services.router.json_bounds import MAX_CONTAINERS, MAX_FIELDS, MAX_NUMBERS, MAX_STRINGS
+from services.router.json_bounds import MAX_CONTAINERS, MAX_FIELDS, MAX_ITEMS
 from services.router.large_bodies import LARGE_BODY_BYTES
 from services.router.wire_bounds import MAX_WIRE_FIELDS
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
@@ -30,14 +30,14 @@ MANY_PARTS = [{"role": "user", "content": PARTS}]
         ("CreateChatCompletion", {"messages": MANY_PARTS}, "messages[0].content"),
         ("CreateChatCompletion", {"messages": "a"} | FIELDS, f"f{MAX_FIELDS - 2}"),
         ("CreateChatCompletionBatch", {"messages": [MANY_PARTS]}, "messages[0][0].content"),
-        ("CreateCompletion", {"prompt": [[7] * (MAX_NUMBERS // 2), [7] * (MAX_NUMBERS // 2 + 1)]}, "prompt[1]"),
-        ("CreateCompletion", {"prompt": ["a"] * (MAX_STRINGS + 1)}, "prompt"),
-        ("CreateEmbedding", {"input": [7] * (MAX_NUMBERS + 1)}, "input"),
+        ("CreateCompletion", {"prompt": [[7] * (MAX_ITEMS // 2), [7] * (MAX_ITEMS // 2 + 1)]}, "prompt[1]"),
+        ("CreateCompletion", {"prompt": ["a"] * (MAX_ITEMS + 1)}, "prompt"),
+        ("CreateEmbedding", {"input": [7] * (MAX_ITEMS + 1)}, "input"),
         ("CreateResponse", {"input": "Hello", "metadata": FIELDS}, "metadata"),
         ("CreateInvocation", {"messages": MANY_PARTS}, "messages[0].content"),
         ("CreateMessage", {"max_tokens": 1, "messages": MANY_PARTS}, "messages[0].content"),
         ("Chat", {"messages": [USER], "options": FIELDS}, "options"),
-        ("CreateCohereEmbedding", {"texts": ["a"] * (MAX_STRINGS + 1)}, "texts"),
+        ("CreateCohereEmbedding", {"texts": ["a"] * (MAX_ITEMS + 1)}, "texts"),
     ],
 )
 async def test_too_many_values_are_refused_by_name(

@@ -13,7 +13,7 @@ from services.router import json_bounds
 from services.router.errors import ApiError
 from services.router.json_bounds import check_json
 
-LIMITS = ("MAX_CONTAINERS", "MAX_FIELDS", "MAX_STRINGS", "MAX_NUMBERS")
+LIMITS = ("MAX_CONTAINERS", "MAX_FIELDS", "MAX_ITEMS")
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -34,7 +34,7 @@ def counts(value: Any, in_array: bool = False) -> dict[str, int]:
             for name, count in counts(inner, isinstance(value, list)).items():
                 total[name] += count
     elif in_array:
-        total["MAX_STRINGS" if isinstance(value, str) else "MAX_NUMBERS"] += 1
+        total["MAX_ITEMS"] += 1
     return total
 
 

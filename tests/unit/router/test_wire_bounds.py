@@ -51,9 +51,9 @@ def test_too_many_fields_are_refused_by_name(message: Any, path: str, monkeypatc
     ],
 )
 def test_too_many_numbers_are_refused_by_name(message: Any, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire_bounds, "MAX_NUMBERS", 52)
+    monkeypatch.setattr(wire_bounds, "MAX_ITEMS", 52)
     check(message)
-    monkeypatch.setattr(wire_bounds, "MAX_NUMBERS", 50)
+    monkeypatch.setattr(wire_bounds, "MAX_ITEMS", 50)
     with pytest.raises(ApiError) as caught:
         check(message)
     assert caught.value.param == path

@@ -44,7 +44,7 @@ class GatewayConfig:
     max_streams: int = option(10_000, "Requests under way at a time, over all connections; more get a 503.", minimum=1)
     max_body_bytes: int = option(
         DEFAULT_MAX_BODY_BYTES,
-        "Bytes of a request body; larger ones get a 413.",
+        "Bytes of a request body; larger ones get a 413, or RESOURCE_EXHAUSTED over gRPC.",
         minimum=1024,
         maximum=31 * 1024 * 1024,
     )

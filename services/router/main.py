@@ -19,6 +19,7 @@ from services.router.chat.forms import FormChoice
 from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.embedding.embedder import Embedder
+from services.router.errors import ApiError, ErrorKind
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
@@ -26,6 +27,7 @@ from services.router.kserve.state import ServerState, server_version
 from services.router.loop_watch import watch_loop
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
 from services.router.placement import Placement
+from services.router.status_details import details_metadata
 from services.router.tokenizer import TextThreads
 from services.router.tracing import Tracing
 from services.router.wire_bounds import BoundedServer
@@ -33,6 +35,7 @@ from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
+from shared.malformed import MalformedRequestError
 from shared.message_size import ENVELOPE_BYTES
 from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
@@ -84,11 +87,14 @@ class Router:
         self.embedder = Embedder(self.generator, self.metrics)
         self.collector = RouterCollector(self.metrics, self.placement, self.id)
         calls = Calls(config.api_key, self.metrics)
+        typed = Calls(config.api_key, self.metrics, is_typed=True)
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
         self._server = GrpcServer(
-            GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES), config.max_body_bytes + ENVELOPE_BYTES
+            GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES),
+            _refusal_trailers,
+            config.max_body_bytes + ENVELOPE_BYTES,
         )
         if missing:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
@@ -98,11 +104,11 @@ class Router:
             self._add_kserve(calls)
         self._add_typed(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
-            InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n, self.embedder),
+            InferenceServicer(typed, self.generator, tracing, self._forms, config.max_n, self.embedder),
         )
         self._add_typed(
             open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server,
-            GrpcInferenceServicer(calls, ServerState(self.placement)),
+            GrpcInferenceServicer(typed, ServerState(self.placement)),
         )
 
     def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
@@ -246,6 +252,13 @@ def _run_loop(main: Coroutine[Any, Any, int]) -> int:
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
+
+
+def _refusal_trailers(refusal: MalformedRequestError) -> tuple[tuple[str, str | bytes], ...]:
+    """Those of every other error."""
+    is_decoded = refusal.status is ErrorKind.INVALID_REQUEST.status
+    error = ApiError(ErrorKind.INVALID_REQUEST if is_decoded else ErrorKind.UNDECODABLE, str(refusal))
+    return (*error.metadata(), *details_metadata(error))
 
 
 def _missing(modules: Sequence[str]) -> list[str]:

@@ -22,7 +22,7 @@ from services.router.errors import ApiError, invalid
 from services.router.json_bounds import MAX_ITEMS
 from services.router.large_bodies import leave_large_bodies
 from services.router.tokenizer import TextThreads
-from shared.malformed import MalformedRequestError
+from shared.malformed import UndecodableRequestError
 
 # Of a request, those of all messages in it.
 MAX_WIRE_FIELDS = 131_072
@@ -68,21 +68,26 @@ class _Unparsed:
     parse: Callable[[bytes], Any]
 
     async def read(self, threads: TextThreads) -> Any:
-        """The request, or a RefusedRequest. Raises MalformedRequestError."""
+        """The request, or a RefusedRequest. Raises UndecodableRequestError."""
         try:
             await threads.large_bodies.enter(len(self.data))
             async with threads.large_bodies.conversion:
                 return await threads.run_beside(self._work)
         except ApiError as error:
-            return RefusedRequest(error)
+            return RefusedRequest(error, self._descriptor)
+
+    @property
+    def _descriptor(self) -> Any:
+        # The generated code hands over a message class's FromString.
+        message_class: Any = getattr(self.parse, "__self__", None)
+        return message_class.DESCRIPTOR
 
     def _work(self) -> Any:
-        message_class: Any = getattr(self.parse, "__self__", None)
-        check_message(self.data, message_class.DESCRIPTOR)
+        check_message(self.data, self._descriptor)
         try:
             return self.parse(self.data)
         except DecodeError:
-            raise MalformedRequestError(f"{len(self.data)} bytes that are no message of this method") from None
+            raise UndecodableRequestError(f"{len(self.data)} bytes that are no message of this method") from None
 
 
 def _bounded(handler: Any, threads: TextThreads) -> Any:

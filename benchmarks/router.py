@@ -98,7 +98,7 @@ def request_bytes(max_tokens: int) -> bytes:
             "max_tokens": max_tokens, "ignore_eos": True,
         }
     ).encode()  # fmt: skip
-    head = ("POST /v1/chat/completions HTTP/1.1", "host: quire", "content-type: application/json")
+    head = ("POST /v1/chat/completions HTTP/1.1", "host: localhost", "content-type: application/json")
     return "\r\n".join((*head, f"content-length: {len(body)}", "", "")).encode() + body
 
 

@@ -19,6 +19,10 @@ from shared.malformed import GuardedServer, Trailers
 logger = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+# Metadata of one request. As in HTTP/2, each name and value count with 32 bytes more than they have. By default gRPC
+# refuses some requests between 8 and 16 KiB, at random. The gateway passes on at most 96 KiB in 100 headers, and adds a
+# few headers of its own.
+MAX_METADATA_BYTES = 128 * 1024
 # A peer that takes nothing off its stream for so long is given up.
 STALLED_PEER_S = 2.0
 
@@ -41,9 +45,20 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
 # streamed looks like that (docs/adr/0018-silent-connections.md).
 SERVER_OPTIONS: list[tuple[str, Any]] = [
     *CHANNEL_OPTIONS,
+    ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+    ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),
 ]
+
+
+def _is_worth_a_line(record: logging.LogRecord) -> bool:
+    """False for the traceback that grpc logs when it reads a header that is not UTF-8. It takes the header for Latin-1,
+    which clients may send."""
+    return not str(record.msg).startswith("Invalid encoding on")
+
+
+logging.getLogger("grpc._cython.cygrpc").addFilter(_is_worth_a_line)
 
 
 class GrpcServer:

@@ -15,6 +15,8 @@ ANY = "*"
 LOCALHOST = "localhost"
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/*\sA-Z]+")
+# A DNS name, with *. in front for every name below it.
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 # RFC 9110's, in which * is one too.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -49,6 +51,12 @@ class GatewayConfig:
         maximum=31 * 1024 * 1024,
     )
     max_header_kib: int = option(32, "KiB of a request's headers; larger ones get a 431.", minimum=4, maximum=96)
+    allowed_hosts: tuple[str, ...] | None = option(
+        None,
+        "Host that requests may name in their Host header, such as chat.example or *.example; repeat it for several; "
+        "*: every host. This machine's names and all IP addresses may always be named. Default: no others where the "
+        "gateway listens on loopback without an API key, else *.",
+    )
     allowed_origins: tuple[str, ...] | None = option(
         None,
         "Origin whose pages may use the server from a browser, such as https://chat.example; repeat it for several. "
@@ -77,6 +85,11 @@ class GatewayConfig:
         kinds = {endpoint_kind(address) for address in self.router}
         if {"pipe", "name"} <= kinds:
             raise ConfigError("--router mixes Unix sockets with host names: use IP addresses beside Unix sockets")
+        for host in self.allowed_hosts or ():
+            if host != ANY and not _HOST.fullmatch(host):
+                raise ConfigError(
+                    f"--allowed-hosts {host}: use a host's name without a port, such as chat.example or *"
+                )
         for origin in self.origins:
             if origin not in (ANY, LOCALHOST, "null") and not _ORIGIN.fullmatch(origin):
                 raise ConfigError(f"--allowed-origins {origin}: use scheme://host:port in small letters, or localhost")

@@ -5,7 +5,9 @@
 
 -- The error's `type` by status, where it is not the one for 4xx or 5xx, and OpenAI's `code`, as JSON, where it has one.
 local openai_types = {[429] = 'rate_limit_error'}
-local openai_codes = {[429] = '"rate_limit_exceeded"', [503] = '"unavailable"', [504] = '"timeout"'}
+local openai_codes = {
+  [429] = '"rate_limit_exceeded"', [431] = '"headers_too_large"', [503] = '"unavailable"', [504] = '"timeout"',
+}
 local anthropic_types = {
   [401] = 'authentication_error', [403] = 'permission_error', [404] = 'not_found_error', [413] = 'request_too_large',
   [429] = 'rate_limit_error', [503] = 'overloaded_error', [504] = 'timeout_error',
@@ -26,6 +28,7 @@ local shapes = {
     return '{"error": ' .. message .. '}'
   end,
 }
+shapes.kserve = shapes.ollama
 
 -- The first JSON string that stands as a "message" in the body.
 local function message_of(body)
@@ -49,6 +52,7 @@ end
 function envoy_on_response(handle)
   local headers = handle:headers()
   local content_type = headers:get('content-type') or ''
+  finish_refusal(headers)
   -- To a gRPC client, not transcoded.
   if content_type:sub(1, 16) == 'application/grpc' then
     -- What a page may read depends on whose it is (CORS).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import jinja2
 
 from deploy.envoy.config import GatewayConfig, endpoint_kind, split_host_port
+from deploy.envoy.hosts import foreign_host
 from deploy.envoy.origins import origins
 from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, http_routes, service_names
 
@@ -19,28 +21,31 @@ DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 @dataclass(frozen=True, slots=True)
 class LocalReply:
-    """The body of an answer that Envoy gives by itself, for one status code or (`GE`) from one on, and where a `header`
-    is named only if the request has it."""
+    """The body of an answer that Envoy gives by itself, for one status code or (`GE`) from one on, and where `headers`
+    are given only if all of these matchers fit the request. `sent`: the status that takes the code's place."""
 
     op: str
     status: int
     message: str
     type: str
     code: str | None
-    header: str = ""
-    # How the header's value must begin.
-    prefix: str = ""
+    headers: Sequence[Mapping[str, Any]] = ()
+    sent: int | None = None
 
     @property
     def filter(self) -> dict[str, Any]:
         """Envoy's, of the requests that get it."""
         value = {"default_value": self.status, "runtime_key": f"quire.local_reply.{self.status}"}
         status = {"status_code_filter": {"comparison": {"op": self.op, "value": value}}}
-        if not self.header:
+        if not self.headers:
             return status
-        match = {"string_match": {"prefix": self.prefix}} if self.prefix else {"present_match": True}
-        header = {"header_filter": {"header": {"name": self.header, **match}}}
-        return {"and_filter": {"filters": [status, header]}}
+        return {
+            "and_filter": {"filters": [status, *({"header_filter": {"header": header}} for header in self.headers)]}
+        }
+
+
+def _present(header: str) -> Mapping[str, Any]:
+    return {"name": header, "present_match": True}
 
 
 # As they were sent: the transcoder replaces them by those of a gRPC call, which is nobody's business.
@@ -56,7 +61,7 @@ LOCAL_REPLIES = (
         "No connection is upgraded to %REQ(UPGRADE):64% here.",
         "invalid_request_error",
         "upgrade_not_supported",
-        header="upgrade",
+        headers=(_present("upgrade"),),
     ),
     LocalReply(
         "EQ",
@@ -75,7 +80,7 @@ LOCAL_REPLIES = (
         "Compressed bodies are not taken: send it without 'content-encoding: %REQ(CONTENT-ENCODING):64%'.",
         "invalid_request_error",
         "unsupported_content_encoding",
-        header="content-encoding",
+        headers=(_present("content-encoding"),),
     ),
     LocalReply(
         "EQ",
@@ -92,14 +97,33 @@ LOCAL_REPLIES = (
         "The request is not valid: %LOCAL_REPLY_BODY%",
         "invalid_request_error",
         None,
-        header=":path",
-        prefix="/quire.inference.v1.InferenceService/",
+        ({"name": ":path", "string_match": {"prefix": "/quire.inference.v1.InferenceService/"}},),
+    ),
+    # Only Envoy's codec answers 501, before it knows whose path it is.
+    LocalReply(
+        "EQ",
+        501,
+        "A body must come with a content-length, or with 'transfer-encoding: chunked' and no other.",
+        "invalid_request_error",
+        "unsupported_transfer_encoding",
+        sent=400,
     ),
     LocalReply("EQ", 503, "No router can take it now; try again.", "server_error", "unavailable"),
     LocalReply("EQ", 504, "The router did not answer in time.", "server_error", "timeout"),
     LocalReply("GE", 500, "The gateway failed.", "server_error", None),
     LocalReply("GE", 400, "The request is not valid: %RESPONSE_CODE_DETAILS%.", "invalid_request_error", None),
 )
+
+
+def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
+    return LocalReply(
+        "EQ",
+        403,
+        "The host %REQ(:AUTHORITY):256% is not this machine: --allowed-hosts says which others the server answers to.",
+        "invalid_request_error",
+        "host_not_allowed",
+        headers=foreign,
+    )
 
 
 def render(config: GatewayConfig, admin: str) -> str:
@@ -112,6 +136,7 @@ def render(config: GatewayConfig, admin: str) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    foreign, browsers = foreign_host(config), origins(config)
     return environment.get_template("envoy.yaml.j2").render(
         config=config,
         admin=_address(admin),
@@ -127,17 +152,19 @@ def render(config: GatewayConfig, admin: str) -> str:
         grpc_web=GRPC_WEB,
         http_routes=http_routes(),
         api_prefixes=API_PREFIXES,
-        local_replies=LOCAL_REPLIES,
-        origins=origins(config),
+        local_replies=(*([_wrong_host(foreign)] if foreign else ()), *LOCAL_REPLIES),
+        refused=(*([foreign] if foreign else ()), *browsers.refused),
+        origins=browsers,
     )
 
 
 def _lua(config: GatewayConfig) -> str:
-    """What the Lua filter runs."""
-    errors = "\n".join((HERE / name).read_text() for name in ("grpc_errors.lua", "errors.lua"))
-    if not config.root_path:
-        return errors
-    return f"local root_path = {json.dumps(config.root_path)}\n{(HERE / 'root_path.lua').read_text()}\n{errors}"
+    """What the Lua filter runs. Later pieces use what earlier ones define."""
+    pieces = [f"local max_header_bytes = {config.max_header_kib * 1024}"]
+    if config.root_path:
+        pieces += [f"local root_path = {json.dumps(config.root_path)}", (HERE / "root_path.lua").read_text()]
+    files = ("grpc_errors.lua", "errors.lua", "requests.lua")
+    return "\n".join((*pieces, *((HERE / name).read_text() for name in files)))
 
 
 def _address(address: str) -> str:

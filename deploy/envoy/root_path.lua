@@ -1,6 +1,6 @@
 -- Takes the prefix `root_path` off a request's path, before a route is chosen by it. Paths without it stay as they are.
 
-function envoy_on_request(handle)
+function strip_root_path(handle)
   local headers = handle:headers()
   local path = headers:get(':path')
   if path == nil or path:sub(1, #root_path) ~= root_path then return end

@@ -33,7 +33,7 @@ async def _ask(address: str, path: str, method: str, api_key: str | None) -> Ans
     else:
         host, _, port = address.rpartition(":")
         reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    request = [f"{method} {path} HTTP/1.1", "host: quire", "content-length: 0", "connection: close"]
+    request = [f"{method} {path} HTTP/1.1", "host: localhost", "content-length: 0", "connection: close"]
     if api_key is not None:
         request.append(f"authorization: Bearer {api_key}")
     try:

@@ -97,14 +97,20 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
             f"--no-enable-chunked-prefill computes each prompt in one step, but --max-model-len is {longest} and "
             f"--max-num-batched-tokens {step}; raise --max-num-batched-tokens or lower --max-model-len"
         )
-    if configs["router"].api_key and configs["gateway"].allowed_origins is None:
-        # A page has to bring a key like everyone else.
-        configs["gateway"] = dataclasses.replace(configs["gateway"], allowed_origins=(ANY,))
+    if configs["router"].api_key:
+        configs["gateway"] = _open_to_pages(configs["gateway"])
     base = configs["gateway"].metrics_port
     if base is not None:
         for offset, name in enumerate(SERVICES):
             configs[name] = dataclasses.replace(configs[name], metrics_port=base + offset)
     return Stack(configs, notes)
+
+
+def _open_to_pages(config: GatewayConfig) -> GatewayConfig:
+    """What holds where a page has to bring a key like every other client."""
+    origins = (ANY,) if config.allowed_origins is None else config.allowed_origins
+    hosts = (ANY,) if config.allowed_hosts is None else config.allowed_hosts
+    return dataclasses.replace(config, allowed_origins=origins, allowed_hosts=hosts)
 
 
 def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple[PartSpec, ...]:

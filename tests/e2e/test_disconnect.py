@@ -69,7 +69,7 @@ async def test_a_client_that_leaves_frees_its_blocks_at_once(parts: Parts) -> No
         async def ask_and_leave() -> None:
             reader, writer = await asyncio.open_connection("127.0.0.1", parts.port)
             data = json.dumps(body).encode()
-            head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(data)}\r\n\r\n"
+            head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(data)}\r\n\r\n"
             writer.write(head.encode() + data)
             await reader.readuntil(b"data: ")
             await asyncio.to_thread(wait_stopped, parts.worker, [])

@@ -19,7 +19,7 @@ T = TypeVar("T", bound=pydantic.BaseModel)
 B = TypeVar("B", bound=Body)
 
 # To parse so many bytes takes as long as to tokenize one character; and a value takes as long as so many characters.
-_PARSED_BYTES_PER_CHAR = 32
+PARSED_BYTES_PER_CHAR = 32
 _CHARS_PER_VALUE = 2
 # Of a body with integers like 5.0. Each finds those of all fields but for such as stand behind others in lists.
 _MAX_REWRITES = 4
@@ -74,7 +74,7 @@ def parsing_work(body: bytes) -> int:
     """What it takes to go through a body once, in TextThreads' characters."""
     if len(body) > LARGE_BODY_BYTES:
         return len(body)
-    return len(body) // _PARSED_BYTES_PER_CHAR + _CHARS_PER_VALUE * num_values(body)
+    return len(body) // PARSED_BYTES_PER_CHAR + _CHARS_PER_VALUE * num_values(body)
 
 
 def parse_body(body: bytes, model: type[T]) -> T:

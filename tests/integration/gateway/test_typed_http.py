@@ -81,7 +81,7 @@ async def test_elements_of_a_stream_come_one_by_one(gateway: Gateway, router: Fa
     host, port = gateway.address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
-        head = f"POST {SERVICE}/Generate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        head = f"POST {SERVICE}/Generate HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
         writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         await reader.readuntil(b'[{"delta":{"text":"a","tokenIds":[7]}}')
         router.inference.release.set()

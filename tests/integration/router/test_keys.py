@@ -10,6 +10,7 @@ import pytest
 
 from deploy.envoy.routes import http_annotations
 from services.router.openapi.paths import OPERATIONS
+from tests.integration.gateway import http2
 from tests.integration.router.conftest import Api, StartRouter, fake_scheduler
 
 ROOT = Path(__file__).parents[3]
@@ -51,3 +52,14 @@ def test_the_readme_lists_the_paths_without_a_key() -> None:
     listed, _, _ = after.partition(". No hop")
     missing = {path for path in free if f"`{path}`" not in listed and not path.startswith("/v2")}
     assert missing == set()
+
+
+async def test_a_key_that_is_not_utf_8_is_refused_without_a_traceback(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    """grpc reads it as Latin-1, which is lawful in HTTP."""
+    headers = ((b"content-type", b"application/grpc"), (b"te", b"trailers"), (b"authorization", b"Bearer \xff"))
+    body = await http2.request(api.address, b"POST", b"/quire.openai.v1.OpenAIService/ListModels", headers, bytes(5))
+    assert body == b""
+    assert api.router.metrics.errors["unauthenticated"] == 1
+    assert [record.getMessage() for record in caplog.records if record.exc_info or record.levelname == "ERROR"] == []

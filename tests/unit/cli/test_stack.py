@@ -77,10 +77,17 @@ def test_a_secret_goes_through_the_environment_and_not_the_command_line() -> Non
 
 
 def test_with_a_key_pages_of_every_origin_may_ask_unless_it_is_said_which() -> None:
-    assert commands({"api_key": ["one"]})["gateway"][0] == "--allowed-origins=*"
-    given = commands({"api_key": ["one"], "allowed_origins": ["localhost"]})
-    assert given["gateway"][0] == "--allowed-origins=localhost"
-    assert commands({"api_key": ["one"], "allowed_origins": [""]})["gateway"][0] == "--allowed-origins="
+    assert "--allowed-origins=*" in commands({"api_key": ["one"]})["gateway"]
+    assert "--allowed-origins=localhost" in commands({"api_key": ["one"], "allowed_origins": ["localhost"]})["gateway"]
+    assert "--allowed-origins=" in commands({"api_key": ["one"], "allowed_origins": [""]})["gateway"]
+
+
+def test_with_a_key_requests_may_name_every_host_unless_it_is_said_which() -> None:
+    assert "--allowed-hosts=*" in commands({"api_key": ["one"]})["gateway"]
+    assert (
+        "--allowed-hosts=chat.example" in commands({"api_key": ["one"], "allowed_hosts": ["chat.example"]})["gateway"]
+    )
+    assert not any("allowed-hosts" in word for word in commands({})["gateway"])
 
 
 def test_an_option_from_the_environment_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ def accepted(text: str, directory: Path) -> None:
         GatewayConfig(listen="unix:/run/gateway.sock"),
         GatewayConfig(allowed_origins=("*",)),
         GatewayConfig(allowed_origins=()),
+        GatewayConfig(allowed_hosts=("chat.example", "*.chat.example")),
+        GatewayConfig(allowed_hosts=("*",)),
         GatewayConfig(
             allowed_origins=("localhost", "https://chat.example:8443"),
             allowed_methods=("GET", "POST"),
@@ -43,7 +45,18 @@ def accepted(text: str, directory: Path) -> None:
         ),
         GatewayConfig(host="::", admin_port=9901, access_log="/var/log/quire.log", max_body_bytes=1024, concurrency=4),
     ],
-    ids=["defaults", "sockets", "names", "socket", "all origins", "no origins", "some origins", "everything"],
+    ids=[
+        "defaults",
+        "sockets",
+        "names",
+        "socket",
+        "all origins",
+        "no origins",
+        "some hosts",
+        "all hosts",
+        "some origins",
+        "everything",
+    ],
 )
 def test_envoy_takes_what_is_rendered(config: GatewayConfig, tmp_path: Path) -> None:
     accepted(render(config, f"unix:{tmp_path}/admin.sock"), tmp_path)
@@ -117,6 +130,11 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
         ({"allowed_origins": ["https://*.example"]}, "use scheme://"),
         ({"allowed_origins": ["*"], "allow_credentials": True}, "every page its visitors' rights"),
         ({"allowed_headers": ["a b"]}, "--allowed-headers a b: this is no header's name"),
+        (
+            {"allowed_hosts": ["chat.example:8000"]},
+            "--allowed-hosts chat.example:8000: use a host's name without a port",
+        ),
+        ({"allowed_hosts": ["https://chat.example"]}, "use a host's name"),
         ({"allowed_methods": ["GET,POST"]}, "--allowed-methods GET,POST: use a name in capitals"),
         ({"allowed_methods": ["post"]}, "--allowed-methods post: use a name in capitals"),
         ({"port": "70000"}, "--port is 70000: use at most 65535"),

@@ -1,0 +1,128 @@
+-- Refuses requests that no router can take (ADR 22): too large headers, headers that gRPC's servers cannot read, and paths
+-- that are not UTF-8. `max_header_bytes` is set by deploy/envoy/render.py.
+
+-- The gateway's own headers count, too (x-request-id, x-forwarded-for and others), and so do a request's method, path,
+-- scheme and authority.
+local max_headers = 100
+local own_headers = 10
+local own_header_bytes = 512
+
+-- By the number of characters in the last group of base64, the characters that may end it: the bits that are left must be 0.
+local last_characters = {[0] = '[A-Za-z0-9+/]', [2] = '[AQgw]', [3] = '[AEIMQUYcgkosw048]'}
+
+local function is_base64(value)
+  if value == '' then return true end
+  local digits = value:match('^([A-Za-z0-9+/]+)=?=?$')
+  if digits == nil or (#digits < #value and #value % 4 ~= 0) then return false end
+  local last = last_characters[#digits % 4]
+  return last ~= nil and digits:sub(-1):find(last) ~= nil
+end
+
+-- The byte that follows a first byte of UTF-8 is within these bounds (Unicode 15, table 3-7); others are 128 to 191.
+local second_bytes = {[0xE0] = {0xA0, 0xBF}, [0xED] = {0x80, 0x9F}, [0xF0] = {0x90, 0xBF}, [0xF4] = {0x80, 0x8F}}
+local any_continuation = {0x80, 0xBF}
+
+local function is_utf8(text)
+  local position, length = 1, #text
+  while position <= length do
+    local first = text:byte(position)
+    local following = first < 0x80 and 0 or first < 0xC2 and -1 or first < 0xE0 and 1 or first < 0xF0 and 2 or first < 0xF5 and 3 or -1
+    if following < 0 then return false end
+    local bounds = second_bytes[first] or any_continuation
+    for offset = 1, following do
+      local byte = text:byte(position + offset)
+      if byte == nil or byte < bounds[1] or byte > bounds[2] then return false end
+      bounds = any_continuation
+    end
+    position = position + 1 + following
+  end
+  return true
+end
+
+local function unescaped(path)
+  return (path:gsub('%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end))
+end
+
+-- What gRPC servers read themselves, by the header, and what they take. A value that they cannot read breaks this header
+-- for every later call on the connection to the router, as a bad `…-bin` value does.
+local grpc_forms = {
+  ['grpc-timeout'] = '^%d%d?%d?%d?%d?%d?%d?%d?[HMSmun]$',
+  ['grpc-previous-rpc-attempts'] = '^%d%d?%d?%d?$',
+  ['grpc-accept-encoding'] = '',
+  ['grpc-trace-bin'] = '',
+  ['grpc-tags-bin'] = '',
+}
+local grpc_encodings = {identity = true, deflate = true, gzip = true}
+local INVALID_ARGUMENT, UNIMPLEMENTED = 3, 12
+
+local function is_reserved(name)
+  return name:sub(1, 5) == 'grpc-' or name == 'lb-cost-bin' or name == 'grpclb_client_stats'
+end
+
+-- The status as HTTP and as gRPC, and a sentence; nothing for requests that are taken. Removes the headers that routers
+-- should not see: those that only gRPC's servers send, and where the client is none of gRPC, those that only its clients send.
+local function fault_of(headers, is_grpc)
+  local count, size, unread = 0, 0, {}
+  local wrong, wrong_grpc, encoding
+  for name, value in pairs(headers) do
+    count, size = count + 1, size + #name + #value
+    if name:sub(-4) == '-bin' and not is_base64(value) then wrong = name end
+    if is_reserved(name) then
+      -- HTTP clients may name a deadline, too.
+      local form = (is_grpc or name == 'grpc-timeout') and grpc_forms[name]
+      if is_grpc and name == 'grpc-encoding' then
+        if not grpc_encodings[value] then encoding = value end
+      elseif not form then
+        unread[#unread + 1] = name
+      elseif not value:find(form) then
+        wrong_grpc = name
+      end
+    end
+  end
+  for _, name in ipairs(unread) do headers:remove(name) end
+  -- RESOURCE_EXHAUSTED is what gRPC's servers answer to large metadata; but clients try again after that.
+  if size > max_header_bytes + own_header_bytes then
+    return 431, INVALID_ARGUMENT, 'The request headers are too large: at most ' .. max_header_bytes / 1024 .. ' KiB are taken.'
+  end
+  if count > max_headers + own_headers then
+    return 431, INVALID_ARGUMENT, 'There are too many request headers: at most ' .. max_headers .. ' are taken.'
+  end
+  -- Envoy has checked that names are RFC 9110's tokens, which JSON need not escape.
+  if wrong ~= nil then
+    local what = "The value of the header '" .. wrong:sub(1, 128) .. "' must be base64, as its name ends in '-bin'."
+    return 400, INVALID_ARGUMENT, what
+  end
+  if wrong_grpc ~= nil then
+    return 400, INVALID_ARGUMENT, "The value of the header '" .. wrong_grpc .. "' is not what gRPC defines."
+  end
+  if encoding ~= nil then
+    return 400, UNIMPLEMENTED, "Messages must be compressed with gzip or deflate, or not at all: see 'grpc-encoding'."
+  end
+  local path = headers:get(':path') or ''
+  if path:find('%%[89a-fA-F]') and not is_utf8(unescaped(path)) then
+    return 400, INVALID_ARGUMENT, 'The path is not valid UTF-8 once its %-escapes are decoded.'
+  end
+end
+
+function envoy_on_request(handle)
+  if strip_root_path then strip_root_path(handle) end
+  local headers = handle:headers()
+  local is_grpc = (headers:get('content-type') or ''):sub(1, 16) == 'application/grpc'
+  local status, grpc_status, message = fault_of(headers, is_grpc)
+  if status == nil then return end
+  local api = handle:metadata():get('api') or 'openai'
+  local answer = {[':status'] = tostring(status), ['quire-error'] = shapes[api](status, '"' .. message .. '"')}
+  if is_grpc then
+    answer['grpc-status'] = tostring(grpc_status)
+    answer['quire-refusal'] = message:gsub('%%', '%%%%25')
+  end
+  handle:respond(answer, message)
+end
+
+-- Envoy has put a body for HTTP clients (local_reply_config) in place of the message to a gRPC client.
+function finish_refusal(headers)
+  local message = headers:get('quire-refusal')
+  if message == nil then return end
+  headers:replace('grpc-message', message)
+  headers:remove('quire-refusal')
+end

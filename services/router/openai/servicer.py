@@ -130,10 +130,11 @@ class OpenAIServicer:
     @rpc
     async def CountInputTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, InputTokensBody)
-        body.check()
+        data = request.data
+        body, work = await self._parse(data, InputTokensBody), parsing_work(data)
+        await self.threads.run(work, body.check)
         self.metrics.ignored_fields["responses.input_tokens"] += body.num_ignored_fields
-        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        chat = await self.threads.run(work, body.to_chat)
         prompt = await self.chats.prompt(chat, await self.placement.model(chat.model))
         answer = {"object": "response.input_tokens", "input_tokens": len(prompt)}
         return HttpBody(content_type=JSON, data=dump(answer))

@@ -64,11 +64,18 @@ logging.getLogger("grpc._cython.cygrpc").addFilter(_is_worth_a_line)
 class GrpcServer:
     """A grpc.aio server on some addresses (`host:port` or `unix:/path`), with health and reflection."""
 
-    def __init__(self, services: Iterable[str], refusal_trailers: Trailers | None = None) -> None:
+    def __init__(
+        self,
+        services: Iterable[str],
+        refusal_trailers: Trailers | None = None,
+        max_request_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
         """`services`: full names of those to be added through `add`; each gets a health status. `refusal_trailers`: of
-        the answers to malformed requests."""
+        the answers to malformed requests. `max_request_bytes`: of one message that a client sends; gRPC refuses a
+        larger one with RESOURCE_EXHAUSTED, without reading it."""
         self._services = list(services)
-        self.server = grpc.aio.server(options=SERVER_OPTIONS)
+        options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_request_bytes}
+        self.server = grpc.aio.server(options=list(options.items()))
         self._guarded = GuardedServer(self.server, refusal_trailers)
         self._health: Any = None
 

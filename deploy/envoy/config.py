@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from shared.config import ConfigError, option
+from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from shared.root_path import check_root_path
 
 # In place of an origin, a method or a header: all of them.
@@ -44,7 +45,7 @@ class GatewayConfig:
     max_connections: int = option(10_000, "Client connections at a time; more are closed at once.", minimum=1)
     max_streams: int = option(10_000, "Requests under way at a time, over all connections; more get a 503.", minimum=1)
     max_body_bytes: int = option(
-        16 * 1024 * 1024,
+        DEFAULT_MAX_BODY_BYTES,
         "Bytes of a request body; larger ones get a 413, or RESOURCE_EXHAUSTED over gRPC.",
         minimum=1024,
         maximum=31 * 1024 * 1024,

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from services.router.errors import ApiError, ErrorBody, ErrorKind, internal
+from services.router.large_bodies import leave_large_bodies
 from services.router.metrics import RequestMetrics
 from services.router.request_fields import check_enums, in_proto_terms
 from services.router.stall_watch import ClientStalledError, StallWatch
@@ -89,6 +90,15 @@ class Calls:
         self._metrics.errors[error.kind.status.name.lower()] += 1
 
 
+@dataclass(frozen=True, slots=True)
+class RefusedRequest:
+    """Takes the place of a request that must not be parsed."""
+
+    error: ApiError
+    # The request's type.
+    DESCRIPTOR: Any
+
+
 class _HasCalls(Protocol):
     @property
     def calls(self) -> Calls: ...
@@ -100,6 +110,8 @@ def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, 
     @functools.wraps(method)
     async def call(self: _HasCalls, request: Any, context: Any) -> R:
         try:
+            if isinstance(request, RefusedRequest):
+                raise request.error
             self.calls.check(request, context)
             return await method(self, request, context)
         except ApiError as raised:
@@ -116,6 +128,8 @@ def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, 
                 raise
             logger.error("%s failed", method.__name__, exc_info=fault)
             error = internal()
+        finally:
+            leave_large_bodies()
         await self.calls.abort(context, error, request)
         raise AssertionError("abort returned")
 

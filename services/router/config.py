@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from shared.config import ConfigError, option
+from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from shared.root_path import check_root_path
 
 # As services/router/chat/forms.py has them, which takes longer to import than a command line may.
@@ -31,6 +32,12 @@ class RouterConfig:
     max_n: int = option(128, "The most answers one request may ask for.", minimum=1, maximum=128)
     max_num_requests: int = option(
         4096, "Requests in progress at most; further ones get 429 with Retry-After.", minimum=1
+    )
+    max_body_bytes: int = option(
+        DEFAULT_MAX_BODY_BYTES,
+        "Bytes of a request's body, or of a gRPC message; larger ones are refused. Has to match the gateway's.",
+        minimum=1024,
+        maximum=31 * 1024 * 1024,
     )
     scheduler_wait: float = option(
         30.0, "Seconds a request waits at most for some scheduler of its model before it fails with 503.", minimum=0

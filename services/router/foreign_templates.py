@@ -1,10 +1,8 @@
-"""Chat templates that requests bring along: anybody's code, rendered in a process that may be lost.
+"""Chat templates that requests bring along: anybody's code, rendered in processes that may be lost.
 
 Jinja's sandbox keeps a template from reaching out, and not from looping for ever or multiplying a text until memory is
-gone. So one child process renders them, one at a time, within a bound on processor time and on memory, and is replaced
-when a template has cost it its life. It is started with the first such request.
-
-Between the two: a line of JSON each way. {"source", "special_tokens", "arguments"} and {"text"} or {"error", "param"}.
+gone. So a few child processes render them (template_process.py), each within bounds on processor time, time and memory.
+A child is started when a request needs it and all others are busy. A request waits a bounded time for one.
 """
 
 from __future__ import annotations
@@ -12,46 +10,55 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import resource
-import signal
-import sys
 import threading
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from queue import LifoQueue
 from subprocess import PIPE, Popen
 from typing import Any
 
 from services.router.errors import ApiError, invalid, overloaded
+from services.router.template_process import LOST
 from shared.python_child import child_environment, python_command
 
 MAX_TEMPLATE_CHARS = 64 * 1024
-# Of the child, for one rendering. What the client waits for besides is the machine's business, within reason.
-CPU_SECONDS = 2.0
-_WALL_SECONDS = 60.0
-_MEMORY_BYTES = 2 * 2**30
+NUM_PROCESSES = 2
+# From a request's arrival to its rendered text.
+MAX_SECONDS = 30.0
+MAX_WAITING = 64
+_RETRY_AFTER_SECONDS = 5.0
 _MAX_LINE_BYTES = 16 * 2**20
-_MAX_WAITING = 64
+# A child ends each rendering itself. This is for a child that does not get to compute.
+_MAX_SECONDS_WITHOUT_ANSWER = 30.0
 
 
 class ForeignTemplates:
     def __init__(self) -> None:
-        # Its one thread alone talks to the process.
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="templates")
+        self._executor = ThreadPoolExecutor(NUM_PROCESSES, thread_name_prefix="templates")
         self._num_waiting = 0
-        self._process: Popen[bytes] | None = None
+        self._all = [_Child() for _ in range(NUM_PROCESSES)]
+        # The child that was used last is used first, so that no more are started than are needed at a time.
+        self._idle: LifoQueue[_Child] = LifoQueue()
+        for child in self._all:
+            self._idle.put(child)
 
     async def render(self, source: str, special_tokens: Mapping[str, str], arguments: Mapping[str, Any]) -> str:
         """`arguments`: of ChatTemplate.render. Raises ApiError: the template is too large, is no template, refuses the
-        messages, or takes too long."""
+        messages, or takes too long; or too many templates wait, or the others take too long."""
         if len(source) > MAX_TEMPLATE_CHARS:
             message = f"Invalid 'chat_template': at most {MAX_TEMPLATE_CHARS} characters, but got {len(source)}."
             raise invalid(message, "chat_template", "string_above_max_length")
-        if self._num_waiting >= _MAX_WAITING:
-            raise overloaded("Too many requests with chat templates of their own are waiting.")
+        if self._num_waiting >= MAX_WAITING:
+            raise overloaded("Too many requests with chat templates of their own are waiting.", _RETRY_AFTER_SECONDS)
         task = {"source": source, "special_tokens": special_tokens, "arguments": arguments}
         self._num_waiting += 1
         try:
-            answer = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask, task)
+            async with asyncio.timeout(MAX_SECONDS):
+                # One that has not begun by then never does.
+                answer = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask, task)
+        except TimeoutError:
+            message = "Requests with chat templates of their own are rendered too slowly at the moment."
+            raise overloaded(message, _RETRY_AFTER_SECONDS) from None
         finally:
             self._num_waiting -= 1
         if "error" in answer:
@@ -61,16 +68,35 @@ class ForeignTemplates:
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
-        if self._process is not None:
-            self._end(self._process)
+        for child in self._all:
+            child.close()
 
     def _ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        # As many as threads, so that one is idle.
+        child = self._idle.get_nowait()
+        try:
+            return child.ask(task)
+        finally:
+            self._idle.put(child)
+
+
+class _Child:
+    """For one thread at a time. Started with its first task, and again after it was lost."""
+
+    def __init__(self) -> None:
+        self._process: Popen[bytes] | None = None
+
+    def ask(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """Raises ApiError where the rendering was ended."""
         process = self._process
         if process is None:
-            process = self._process = Popen(python_command(__name__), stdin=PIPE, stdout=PIPE, env=child_environment())
+            command = python_command("services.router.template_process")
+            # Rendering computes nothing on several threads, and libraries that start some are slower to load.
+            environment = child_environment() | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            process = self._process = Popen(command, stdin=PIPE, stdout=PIPE, env=environment)
         assert process.stdin is not None
         assert process.stdout is not None
-        alarm = threading.Timer(_WALL_SECONDS, process.kill)
+        alarm = threading.Timer(_MAX_SECONDS_WITHOUT_ANSWER, process.kill)
         alarm.start()
         answer = b""
         try:
@@ -82,50 +108,23 @@ class ForeignTemplates:
         finally:
             alarm.cancel()
         if not answer.endswith(b"\n"):
-            self._end(process)
-            message = "Invalid 'chat_template': rendering it took too much time or memory."
-            raise invalid(message, "chat_template", "invalid_value")
+            self.close()
+            raise _too_much()
         parsed: dict[str, Any] = json.loads(answer)
+        if parsed == LOST:
+            raise _too_much()
         return parsed
 
-    def _end(self, process: Popen[bytes]) -> None:
-        self._process = None
+    def close(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
         process.kill()
         # Leaving it waits for the process and closes its pipes.
         with contextlib.suppress(OSError), process:
             pass
 
 
-def _render(task: Mapping[str, Any]) -> dict[str, Any]:
-    from services.router.chat_template import UNPARSABLE, ChatTemplate
-
-    try:
-        text = ChatTemplate(task["source"], task["special_tokens"]).render(**task["arguments"])
-    except ApiError as error:
-        message = error.message.replace("The model's chat template", "The request's chat template")
-        is_template_s = error.param == "messages" or error.code == UNPARSABLE
-        return {"error": message, "param": "chat_template" if is_template_s else error.param}
-    return {"text": text}
-
-
-def main() -> None:
-    """The child: renders what stdin says until it ends."""
-    from services.router.chat_template import import_renderer
-
-    import_renderer()
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Ctrl-C is the router's to answer; this process ends with its pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # No handler: it ends the process, in the middle of whatever it computes.
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-        answer = json.dumps(_render(json.loads(line)))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sys.stdout.write(answer + "\n")
-        sys.stdout.flush()
-
-
-if __name__ == "__main__":
-    main()
+def _too_much() -> ApiError:
+    message = "Invalid 'chat_template': rendering it took too much time or memory."
+    return invalid(message, "chat_template", "invalid_value")

@@ -7,8 +7,9 @@ import importlib.util
 import logging
 import signal
 import socket
+import sys
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -24,16 +25,19 @@ from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
 from services.router.kserve.state import ServerState, server_version
+from services.router.loop_watch import watch_loop
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
 from services.router.placement import Placement
 from services.router.status_details import details_metadata
 from services.router.tokenizer import TextThreads
 from services.router.tracing import Tracing
+from services.router.wire_bounds import BoundedServer
 from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
 from shared.malformed import MalformedRequestError
+from shared.message_size import ENVELOPE_BYTES
 from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
@@ -42,6 +46,10 @@ if TYPE_CHECKING:
     from services.router.kserve.generation import TextGeneration
 
 logger = logging.getLogger(__name__)
+
+# After so long a thread that works on a request gives the interpreter to the event loop, which needs it several times
+# for each token that it hands on. Python's own 5 ms are longer than a step of a small model.
+_SWITCH_INTERVAL_SECONDS = 0.0005
 
 GRPC_SERVICES = ("quire.inference.v1.InferenceService", "inference.GRPCInferenceService")
 # What the gateway calls for HTTP clients.
@@ -63,17 +71,17 @@ class Router:
 
     def __init__(self, config: RouterConfig, tracing_enabled: bool = False) -> None:
         self._config = config
-        self._threads = TextThreads(config.tokenizer_threads)
+        self.threads = TextThreads(config.tokenizer_threads)
         self._health = asyncio.Event()
         self._is_draining = False
-        self._health_task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
         self.ready = asyncio.Event()
         # Containers may share a host name and a process id.
         self.id = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
         self.placement = Placement(
             config.scheduler,
             router_id=self.id,
-            threads=self._threads,
+            threads=self.threads,
             scheduler_wait=config.scheduler_wait,
             scheduler_silence=config.scheduler_silence,
             on_change=self._health.set,
@@ -88,7 +96,11 @@ class Router:
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
         generation: TextGeneration | None = None
-        self._server = GrpcServer(GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES), _refusal_trailers)
+        self._server = GrpcServer(
+            GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES),
+            _refusal_trailers,
+            config.max_body_bytes + ENVELOPE_BYTES,
+        )
         if missing:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:
@@ -96,14 +108,18 @@ class Router:
             self._add_translations(chats)
             self._add_documents(calls)
             generation = self._add_kserve(chats)
-        self._server.add(
+        self._add_typed(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
             InferenceServicer(typed, self.generator, tracing, self._forms, config.max_n, self.embedder),
         )
-        self._server.add(
+        self._add_typed(
             open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server,
             GrpcInferenceServicer(typed, ServerState(self.placement), generation),
         )
+
+    def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
+        """`register` is the generated add_…_to_server."""
+        self._server.add(lambda servicer, server: register(servicer, BoundedServer(server, self.threads)), servicer)
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
         from quire.openai.v1 import openai_pb2_grpc
@@ -127,7 +143,7 @@ class Router:
             CohereService(self.placement, calls, self.embedder, tracing),
             self.metrics,
             registry_of([self.collector, LoadCollector(self.placement, self.id)]),
-            self._threads,
+            self.threads,
             self._config.max_n,
         )
         self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, servicer)
@@ -145,12 +161,12 @@ class Router:
         keys, metrics = self._config.api_key, self.metrics
         self._server.add(
             anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server,
-            AnthropicServicer(Calls(keys, metrics, anthropic_error), self.placement, chats, metrics, self._threads),
+            AnthropicServicer(Calls(keys, metrics, anthropic_error), self.placement, chats, metrics, self.threads),
         )
         self._server.add(
             ollama_pb2_grpc.add_OllamaServiceServicer_to_server,
             OllamaServicer(
-                Calls(keys, metrics, ollama_error), self.placement, chats, self.embedder, metrics, self._threads
+                Calls(keys, metrics, ollama_error), self.placement, chats, self.embedder, metrics, self.threads
             ),
         )
 
@@ -158,7 +174,7 @@ class Router:
         from quire.documents.v1 import documents_pb2_grpc
         from services.router.openapi.servicer import DocumentServicer
 
-        servicer = DocumentServicer(calls, self._threads, server_version(), self._config.root_path)
+        servicer = DocumentServicer(calls, self.threads, server_version(), self._config.root_path)
         self._server.add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
 
     def _add_kserve(self, chats: ChatService) -> TextGeneration:
@@ -168,7 +184,7 @@ class Router:
         from services.router.kserve.http_servicer import KserveServicer
 
         calls, state = Calls(self._config.api_key, self.metrics, kserve_error), ServerState(self.placement)
-        generation = TextGeneration(state, Answers(calls, self.generator), chats.tracing, self._threads)
+        generation = TextGeneration(state, Answers(calls, self.generator), chats.tracing, self.threads)
         servicer = KserveServicer(calls, state, generation)
         self._server.add(kserve_pb2_grpc.add_KserveServiceServicer_to_server, servicer)
         return generation
@@ -178,8 +194,8 @@ class Router:
         addresses = await self._server.start(self._config.listen)
         self.placement.start()
         # Takes about as long as a scheduler takes to answer.
-        self._threads.start(import_renderer)
-        self._health_task = asyncio.create_task(self._keep_health())
+        self.threads.start(import_renderer)
+        self._tasks = [asyncio.create_task(self._keep_health()), asyncio.create_task(watch_loop(self.metrics))]
         return addresses
 
     async def stop(self) -> None:
@@ -192,10 +208,10 @@ class Router:
         if not stopping.done():
             self.placement.fail_all(unavailable("The router is stopping, and the answer took too long. Try again."))
         await stopping
-        if self._health_task is not None:
-            self._health_task.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self.placement.stop()
-        self._threads.close()
+        self.threads.close()
 
     async def _keep_health(self) -> None:
         """gRPC health follows whether some scheduler can take requests."""
@@ -209,6 +225,7 @@ class Router:
 
 
 async def run(config: RouterConfig, status: StatusReporter) -> int:
+    sys.setswitchinterval(_SWITCH_INTERVAL_SECONDS)
     tracing_enabled = configure_tracing("router")
     router = Router(config, tracing_enabled)
     stopping = asyncio.Event()

@@ -29,6 +29,7 @@ _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _DELIVERY = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
+_DELAY = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
 # Tokens, as quire.scheduler.v1.Load counts steps by them.
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
@@ -72,6 +73,7 @@ class RequestMetrics:
         self.models: dict[str, ModelMetrics] = {}
         # By gRPC status of the answer, in lower case.
         self.errors: Counter[str] = Counter()
+        self.event_loop_delay = Histogram(_DELAY)
         # Request fields that were ignored because nobody knows them, by method.
         self.ignored_fields: Counter[str] = Counter()
 
@@ -262,6 +264,12 @@ class RouterCollector:
                 histogram: Histogram = getattr(metrics, attribute)
                 histogram.add_to(family, [model])
             yield family
+        delay = HistogramMetricFamily(
+            "quire:event_loop_delay_seconds", "How long this router's event loop was held up, seconds.",
+            labels=[],
+        )  # fmt: skip
+        self._requests.event_loop_delay.add_to(delay, [])
+        yield delay
 
     def _counts(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

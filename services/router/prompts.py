@@ -24,7 +24,7 @@ _TOOL_CHARS = 4096
 async def encode_text(model: ServedModel, text: str, param: str, *, add_special_tokens: bool = True) -> list[int]:
     """Raises ApiError, without tokenizing, where the text must have more tokens than the context."""
     check_length(model, text, param)
-    (token_ids,) = await model.tokenizer.encode([text], add_special_tokens)
+    (token_ids,) = await model.tokenizer.encode([text], add_special_tokens, [param])
     return token_ids
 
 
@@ -76,7 +76,7 @@ async def encode_chat(
         raise no_chat_template(model.info.name)
     if truncation is None and checks_length:
         return await encode_text(model, text, param, add_special_tokens=add_special_tokens)
-    (token_ids,) = await model.tokenizer.encode([text], add_special_tokens)
+    (token_ids,) = await model.tokenizer.encode([text], add_special_tokens, [param])
     return token_ids if truncation is None else truncation.apply(token_ids, model.info.max_model_len, max_tokens)
 
 

@@ -22,6 +22,8 @@ Messages = list[dict[str, Any]]
 
 # Renderings of one conversation, at most.
 MAX_FORMS = 10
+# Of a part that is printed as a value: {'type' or {"type".
+_BEGINNING_CHARS = 7
 
 
 def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
@@ -42,13 +44,14 @@ def num_forms(messages: Sequence[Mapping[str, Any]]) -> int:
 def prints_parts(text: str, messages: Messages) -> bool:
     """Whether a prompt shows some part of a content as a value, in place of its text: the template prints content, or
     what it finds in it, without asking for its type. A message may quote such a value."""
+    # A template that shows one part of a content shows the first, too.
+    parts = [content[0] for content in _contents(messages) if isinstance(content, list) and content]
+    values = {written for part in parts for written in (str(part), json.dumps(part, ensure_ascii=False))}
+    # All values begin alike. So a prompt that shows none is looked through once, and not once for each of thousands.
+    if not any(beginning in text for beginning in {written[:_BEGINNING_CHARS] for written in values}):
+        return False
     own_texts = [join_parts(content) if isinstance(content, list) else content or "" for content in _contents(messages)]
-    parts = (part for content in _contents(messages) if isinstance(content, list) for part in content)
-    return any(
-        written in text and not any(written in own for own in own_texts)
-        for part in parts
-        for written in (str(part), json.dumps(part, ensure_ascii=False))
-    )
+    return any(written in text and not any(written in own for own in own_texts) for written in values)
 
 
 def _contents(messages: Messages) -> Iterator[Any]:

@@ -31,20 +31,22 @@ class AnthropicServicer:
     @rpc
     async def CreateMessage(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await read_body(self.threads, request.data, MessagesBody)
+        data = request.data
+        body = await read_body(self.threads, data, MessagesBody)
         self.metrics.ignored_fields["messages"] += body.num_ignored_fields
 
         def writer(model: ServedModel) -> AnthropicWriter:
             return AnthropicWriter(model.info.name, body.shows_thinking, body.max_tokens)
 
-        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        chat = await self.threads.run(parsing_work(data), body.to_chat)
         await self.chats.answer(chat, context, writer, stream=bool(body.stream))
 
     @rpc
     async def CountTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        body = await read_body(self.threads, request.data, CountTokensBody)
+        data = request.data
+        body = await read_body(self.threads, data, CountTokensBody)
         self.metrics.ignored_fields["messages.count_tokens"] += body.num_ignored_fields
-        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        chat = await self.threads.run(parsing_work(data), body.to_chat)
         prompt = await self.chats.prompt(chat, await self.placement.model(chat.model))
         return HttpBody(content_type=JSON, data=dump({"input_tokens": len(prompt)}))

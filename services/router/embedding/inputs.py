@@ -45,13 +45,13 @@ async def encode_texts(
     """`params`: the texts' names in errors. Raises ApiError; for a text that must be too long without tokenizing it."""
     max_tokens, tokenizer = options.max_tokens(model), model.tokenizer
     if max_tokens is not None:
-        prompts = await tokenizer.encode_cut(texts, options.add_special_tokens, max_tokens)
+        prompts = await tokenizer.encode_cut(texts, options.add_special_tokens, max_tokens, params=params)
     else:
         for text, param in zip(texts, params, strict=True):
             least = len(text) // tokenizer.max_token_chars
             if least > model.info.max_model_len:
                 raise _too_long(model, f"at least {least}", param, options)
-        prompts = await tokenizer.encode(texts, options.add_special_tokens)
+        prompts = await tokenizer.encode(texts, options.add_special_tokens, params)
     return _check_lengths(model, prompts, params, options)
 
 

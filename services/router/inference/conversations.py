@@ -21,6 +21,8 @@ from services.router.sampling import SamplingParams, StopConditions
 
 _EFFORTS = get_args(ReasoningEffort)
 _TEMPLATE = "template."
+# What it takes to convert a message, in TextThreads' characters.
+_MESSAGE_WORK = 8
 
 
 async def chat_from_proto(request: inference_pb2.ChatRequest, model: ServedModel, max_n: int) -> ChatRequest:
@@ -45,11 +47,14 @@ async def _chat_of(
     adds_special_tokens: bool,
 ) -> ChatRequest:
     given = chat.template
-    size = len(given.chat_template_kwargs) + sum(map(len, given.documents))
-    template = await model.tokenizer.threads.run(size, lambda: _template_from_proto(given))
+    size = len(given.chat_template_kwargs) + sum(map(len, given.documents)) + _MESSAGE_WORK * len(chat.messages)
+    threads = model.tokenizer.threads
+    template, messages = await threads.run(
+        size, lambda: (_template_from_proto(given), messages_from_proto(chat.messages))
+    )
     return ChatRequest(
         model=model.info.name,
-        messages=messages_from_proto(chat.messages),
+        messages=messages,
         options=options,
         tools=tools_from_proto(chat.tools),
         tool_choice=tool_choice_from_proto(chat.tool_choice),

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
 from services.router.chat.message import EndReason, MessageDelta
 from services.router.converters import sampling_from_proto, stop_from_proto
-from services.router.errors import invalid
+from services.router.errors import invalid, too_many
 from services.router.generation import ChoiceDelta, Timings, Usage
 from services.router.options import GenerationOptions
-from services.router.sampling import check_ranges, check_stop_strings
+from services.router.sampling import MAX_LOGIT_BIAS, check_ranges, check_stop_strings
 from services.router.structure import Structure, StructureKind
 from services.router.submission import FinishReason, PromptLogprob, TokenLogprob
 from services.router.truncation import Truncation
@@ -31,6 +31,9 @@ MAX_TOKENS_PARAM = f"{_OPTIONS}stop.max_tokens"
 
 def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> GenerationOptions:
     """Raises ApiError where a value is out of range."""
+    num_biases = len(options.sampling.logit_bias)
+    if num_biases > MAX_LOGIT_BIAS:
+        raise too_many(f"{_OPTIONS}sampling.logit_bias", MAX_LOGIT_BIAS, num_biases)
     stop = stop_from_proto(options.stop)
     if stop.max_tokens == 0:
         raise invalid("Invalid 'options.stop.max_tokens': expected at least 1, but got 0.", "options.stop.max_tokens")

@@ -109,7 +109,7 @@ class InferenceServicer:
         match request.WhichOneof("input"):
             case "text":
                 adds = request.add_special_tokens if request.HasField("add_special_tokens") else True
-                (token_ids,) = await model.tokenizer.encode([request.text], adds)
+                (token_ids,) = await model.tokenizer.encode([request.text], adds, ["text"])
             case "chat":
                 chat = await tokenized_chat_from_proto(request, model)
                 token_ids = await encode_turn(await plan_turn(chat, model, self.forms), model)
@@ -205,7 +205,7 @@ async def _prompt(
             if truncation is None:
                 prompt = await encode_text(model, request.text, param, add_special_tokens=adds)
             else:
-                (prompt,) = await model.tokenizer.encode([request.text], adds)
+                (prompt,) = await model.tokenizer.encode([request.text], adds, [param])
         case "token_ids":
             prompt, param = list(request.token_ids.ids), "token_ids.ids"
             if truncation is None:

@@ -44,7 +44,8 @@ class OllamaServicer:
     @rpc
     async def Chat(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await read_body(self.threads, request.data, ChatBody)
+        data = request.data
+        body = await read_body(self.threads, data, ChatBody)
         self.metrics.ignored_fields["ollama.chat"] += body.num_ignored_fields
         model = await find(self.placement, body.model)
         if not body.messages:
@@ -54,14 +55,15 @@ class OllamaServicer:
         def writer(model: ServedModel) -> OllamaWriter:
             return _writer(body, model, is_chat=True)
 
-        work = parsing_work(request.data)
+        work = parsing_work(data)
         chat = await self.threads.run(work, lambda: body.to_chat(model.info.name))
         await self.chats.answer(chat, context, writer, stream=body.is_streamed)
 
     @rpc
     async def Generate(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await read_body(self.threads, request.data, GenerateBody)
+        data = request.data
+        body = await read_body(self.threads, data, GenerateBody)
         body.check()
         self.metrics.ignored_fields["ollama.generate"] += body.num_ignored_fields
         model = await find(self.placement, body.model)
@@ -76,7 +78,8 @@ class OllamaServicer:
             answers, tracing = self.chats.answers, self.chats.tracing
             await answer_raw(body, model, answers, tracing, context, writer(model))
         else:
-            await self.chats.answer(body.to_chat(model.info.name), context, writer, stream=body.is_streamed)
+            chat = await self.threads.run(parsing_work(data), lambda: body.to_chat(model.info.name))
+            await self.chats.answer(chat, context, writer, stream=body.is_streamed)
 
     @rpc
     async def Embed(self, request: HttpBody, context: Any) -> None:  # noqa: N802

@@ -14,7 +14,14 @@ from services.router.openai.extra_fields import Body as Body
 from services.router.openai.structure import StructureFields
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
-from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.sampling import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    SamplingParams,
+    StopConditions,
+    check_ranges,
+    check_stop_strings,
+)
 from services.router.truncation import Truncation
 
 _UINT64 = 2**64 - 1
@@ -126,9 +133,9 @@ class GenerationBody(Body, StructureFields):
             "of the prompt and the answer; 1 changes nothing."
         ),
     )
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = Field(
-        None, description="By token id, what is added to its logit: -100 to 100, and at most 1,024 of them."
-    )
+    logit_bias: (
+        Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIAS)] | None
+    ) = Field(None, description="By token id, what is added to its logit: -100 to 100, and at most 1,024 of them.")
     seed: int | None = Field(
         None,
         ge=-(2**63),

@@ -145,7 +145,7 @@ async def _encode(
                 raise invalid(f"{message} Shorten it, or {remedy}.", name)
         return prompts
     if body.truncate == "START":
-        encoded = await model.tokenizer.encode_cut(texts, True, limit, keeps_end=True)
+        encoded = await model.tokenizer.encode_cut(texts, True, limit, keeps_end=True, params=names)
         for prompt, name in zip(encoded, names, strict=True):
             if not prompt:
                 raise invalid(f"Invalid '{name}': it has no tokens.", name)

@@ -187,7 +187,8 @@ async def _encode(body: CompletionRequest, model: ServedModel) -> list[list[int]
             check_length(model, text, body.param(index))
         for index, token_ids in enumerate(token_prompts):
             check_length(model, token_ids, body.param(index))
-    encoded = token_prompts or await model.tokenizer.encode(texts, body.add_special_tokens is not False)
+    params = [body.param(index) for index in range(len(texts))]
+    encoded = token_prompts or await model.tokenizer.encode(texts, body.add_special_tokens is not False, params)
     if truncation is None:
         return encoded
     max_tokens = DEFAULT_COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens

@@ -8,6 +8,7 @@ import pydantic_core
 from pydantic import RootModel
 
 from services.router.errors import invalid
+from services.router.json_bounds import check_json
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.completions import CompletionRequest
 from services.router.openai.embeddings import EmbeddingBody
@@ -48,7 +49,8 @@ _FIELDS = {
 
 
 def invoked(body: bytes) -> Invoked:
-    """Raises ApiError where nothing tells."""
+    """Raises ApiError where nothing tells, or the body holds too much."""
+    check_json(body)
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:

@@ -57,20 +57,23 @@ class OpenAIServicer:
     @rpc
     async def CreateChatCompletion(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, ChatCompletionRequest)
-        body.check(self.max_n)
+        data = request.data
+        body, work = await self._parse(data, ChatCompletionRequest), parsing_work(data)
+        await self.threads.run(work, lambda: body.check(self.max_n))
         self.metrics.ignored_fields["chat.completions"] += body.num_ignored_fields
 
         def writer(model: ServedModel) -> ChatCompletionWriter:
             return ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
 
-        await self.chats.answer(body.to_chat(), context, writer, stream=bool(body.stream))
+        chat = await self.threads.run(work, body.to_chat)
+        await self.chats.answer(chat, context, writer, stream=bool(body.stream))
 
     @rpc
     async def CreateChatCompletionBatch(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, ChatCompletionBatchRequest)
-        work = parsing_work(request.data) + body.translation_work
+        data = request.data
+        body = await self._parse(data, ChatCompletionBatchRequest)
+        work = parsing_work(data) + body.translation_work
         await self.threads.run(work, lambda: body.check(self.max_n))
         self.metrics.ignored_fields["chat.completions.batch"] += body.num_ignored_fields
         model = await self.placement.model(body.model)
@@ -97,23 +100,27 @@ class OpenAIServicer:
     @rpc
     async def _invoked(self, request: HttpBody, context: Any) -> Invoked:
         self.calls.authenticate(context)
-        return await self.threads.run(parsing_work(request.data), lambda: invoked(request.data))
+        data = request.data
+        await self.threads.large_bodies.enter(len(data))
+        return await self.threads.run(parsing_work(data), lambda: invoked(data))
 
     @rpc
     async def CreateCompletion(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, CompletionRequest)
-        body.check(self.max_n)
+        data = request.data
+        body = await self._parse(data, CompletionRequest)
+        await self.threads.run(parsing_work(data), lambda: body.check(self.max_n))
         self.metrics.ignored_fields["completions"] += body.num_ignored_fields
         await self.completions.answer(body, context)
 
     @rpc
     async def CreateResponse(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, ResponseBody)
-        body.check()
+        data = request.data
+        body, work = await self._parse(data, ResponseBody), parsing_work(data)
+        await self.threads.run(work, body.check)
         self.metrics.ignored_fields["responses"] += body.num_ignored_fields
-        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        chat = await self.threads.run(work, body.to_chat)
 
         def writer(model: ServedModel) -> ResponseWriter:
             return ResponseWriter(ResponseObject(body, chat.options.sampling, model))
@@ -123,10 +130,11 @@ class OpenAIServicer:
     @rpc
     async def CountInputTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, InputTokensBody)
-        body.check()
+        data = request.data
+        body, work = await self._parse(data, InputTokensBody), parsing_work(data)
+        await self.threads.run(work, body.check)
         self.metrics.ignored_fields["responses.input_tokens"] += body.num_ignored_fields
-        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        chat = await self.threads.run(work, body.to_chat)
         prompt = await self.chats.prompt(chat, await self.placement.model(chat.model))
         answer = {"object": "response.input_tokens", "input_tokens": len(prompt)}
         return HttpBody(content_type=JSON, data=dump(answer))
@@ -139,7 +147,7 @@ class OpenAIServicer:
     @rpc
     async def CreateEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, EmbeddingBody)
+        body = await self._parse(request.data, EmbeddingBody)
         body.check()
         self.metrics.ignored_fields["embeddings"] += body.num_ignored_fields
         await self.embeddings.answer(body, context)
@@ -147,21 +155,21 @@ class OpenAIServicer:
     @rpc
     async def CreateScore(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, ScoreBody)
+        body = await self._parse(request.data, ScoreBody)
         self.metrics.ignored_fields["score"] += body.num_ignored_fields
         await self.scores.score(body, context)
 
     @rpc
     async def CreateRerank(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, RerankBody)
+        body = await self._parse(request.data, RerankBody)
         self.metrics.ignored_fields["rerank"] += body.num_ignored_fields
         await self.scores.rerank(body, context)
 
     @rpc
     async def CreateCohereEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, CohereEmbedBody)
+        body = await self._parse(request.data, CohereEmbedBody)
         body.check()
         self.metrics.ignored_fields["cohere.embed"] += body.num_ignored_fields
         await self.cohere.embed(body, context)
@@ -190,14 +198,15 @@ class OpenAIServicer:
     @rpc
     async def Tokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, TokenizeRequest)
-        body.check()
+        data = request.data
+        body, work = await self._parse(data, TokenizeRequest), parsing_work(data)
+        await self.threads.run(work, body.check)
         self.metrics.ignored_fields["tokenize"] += body.num_ignored_fields
         model = await self.placement.model(body.model)
         if body.prompt is None:
-            tokens = await self.chats.prompt(body.to_chat(), model)
+            tokens = await self.chats.prompt(await self.threads.run(work, body.to_chat), model)
         else:
-            (tokens,) = await model.tokenizer.encode([body.prompt], body.add_special_tokens is not False)
+            (tokens,) = await model.tokenizer.encode([body.prompt], body.add_special_tokens is not False, ["prompt"])
         vocabulary = model.tokenizer.vocabulary
         answer: dict[str, Any] = {
             "count": len(tokens),
@@ -210,7 +219,7 @@ class OpenAIServicer:
     @rpc
     async def Detokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        body = await self._parse(request, DetokenizeRequest)
+        body = await self._parse(request.data, DetokenizeRequest)
         self.metrics.ignored_fields["detokenize"] += body.num_ignored_fields
         model = await self.placement.model(body.model)
         check_token_range(model, body.tokens, "tokens")
@@ -252,9 +261,9 @@ class OpenAIServicer:
     async def GetMetrics(self, request: openai_pb2.GetMetricsRequest, context: Any) -> HttpBody:  # noqa: N802
         return HttpBody(content_type="text/plain; version=0.0.4; charset=utf-8", data=generate_latest(self.registry))
 
-    async def _parse(self, request: HttpBody, schema: type[T]) -> T:
+    async def _parse(self, data: bytes, schema: type[T]) -> T:
         """The checked body. Raises ApiError."""
-        return await read_body(self.threads, request.data, schema)
+        return await read_body(self.threads, data, schema)
 
 
 def _model_card(model: ServedModel, name: str) -> dict[str, Any]:

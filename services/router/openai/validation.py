@@ -9,6 +9,8 @@ import pydantic_core
 from pydantic_core import ErrorDetails
 
 from services.router.errors import ApiError, invalid, too_many
+from services.router.json_bounds import check_json, num_values
+from services.router.large_bodies import LARGE_BODY_BYTES
 from services.router.openai.extra_fields import Body
 from services.router.openai.integers import write_integers
 from services.router.tokenizer import TextThreads
@@ -16,8 +18,9 @@ from services.router.tokenizer import TextThreads
 T = TypeVar("T", bound=pydantic.BaseModel)
 B = TypeVar("B", bound=Body)
 
-# To parse so many bytes takes as long as to tokenize one character.
+# To parse so many bytes takes as long as to tokenize one character; and a value takes as long as so many characters.
 PARSED_BYTES_PER_CHAR = 32
+_CHARS_PER_VALUE = 2
 # Of a body with integers like 5.0. Each finds those of all fields but for such as stand behind others in lists.
 _MAX_REWRITES = 4
 # Longest piece of a client's value that a message repeats.
@@ -50,20 +53,28 @@ _BOUNDS = {
 
 
 async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
-    """As parse_body, beside the event loop where the body is long."""
+    """As parse_body, beside the event loop where the body is long, and after others where it is very long. Raises
+    ApiError also where the body holds too many values (json_bounds.py), or too many bodies wait (large_bodies.py)."""
+    await threads.large_bodies.enter(len(body))
 
     def work() -> B:
+        check_json(body)
         parsed = parse_body(body, model)
         # It goes through all of the body, and is kept.
         _ = parsed.num_ignored_fields
         return parsed
 
-    return await threads.run(parsing_work(body), work)
+    if len(body) <= LARGE_BODY_BYTES:
+        return await threads.run(parsing_work(body), work)
+    async with threads.large_bodies.conversion:
+        return await threads.run_beside(work)
 
 
 def parsing_work(body: bytes) -> int:
     """What it takes to go through a body once, in TextThreads' characters."""
-    return len(body) // PARSED_BYTES_PER_CHAR
+    if len(body) > LARGE_BODY_BYTES:
+        return len(body)
+    return len(body) // PARSED_BYTES_PER_CHAR + _CHARS_PER_VALUE * num_values(body)
 
 
 def parse_body(body: bytes, model: type[T]) -> T:

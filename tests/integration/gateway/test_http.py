@@ -14,13 +14,13 @@ import pytest_asyncio
 from google.api.httpbody_pb2 import HttpBody
 from openai import AsyncOpenAI
 
+from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.client import call
 from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import Context, FakeRouter, aborting, body, error_json, event, waiting_for
 
 CHAT = "/v1/chat/completions"
-MEBIBYTE = 1024 * 1024
 
 # One gateway and one router for all of these tests.
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -258,8 +258,8 @@ async def test_a_wrong_method_is_405_and_tells_the_right_one(gateway: Gateway, r
     assert router.calls == 0
 
 
-async def test_a_body_of_16_mebibytes_passes_and_one_byte_more_does_not(gateway: Gateway, router: FakeRouter) -> None:
-    largest = b" " * (16 * MEBIBYTE)
+async def test_a_body_of_4_megabytes_passes_and_one_byte_more_does_not(gateway: Gateway, router: FakeRouter) -> None:
+    largest = b" " * DEFAULT_MAX_BODY_BYTES
 
     passed = await call(gateway.address, "POST", "/tokenize", largest)
     refused = await call(gateway.address, "POST", "/tokenize", largest + b" ")

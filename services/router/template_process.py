@@ -1,0 +1,92 @@
+"""Renders chat templates that requests bring. `python -m services.router.template_process`
+
+Reads {"source", "special_tokens", "arguments"} from standard input, in a line of JSON each. Answers each with a line:
+{"text"}, {"error", "param"}, or LOST. Ends with its input.
+
+It forks for every rendering. The system ends a fork that takes too much, and this process, which has the libraries
+loaded already, goes on at once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from services.router import text_size
+from services.router.errors import ApiError
+
+# Of one rendering.
+CPU_SECONDS = 2.0
+WALL_SECONDS = 8.0
+# Beside what the process has anyway.
+MEMORY_BYTES = 256 * 2**20
+# The answer where a rendering was ended.
+LOST = {"lost": True}
+
+
+def render(task: Mapping[str, Any]) -> dict[str, Any]:
+    """The answer to a task."""
+    from services.router.chat_template import UNPARSABLE, ChatTemplate
+
+    try:
+        text = ChatTemplate(task["source"], task["special_tokens"]).render(**task["arguments"])
+    except ApiError as error:
+        message = error.message.replace("The model's chat template", "The request's chat template")
+        is_template_s = error.param == "messages" or error.code == UNPARSABLE
+        return {"error": message, "param": "chat_template" if is_template_s else error.param}
+    if (size := text_size.num_bytes(text)) > text_size.MAX_TEXT_BYTES:
+        too_long = text_size.text_too_long(size, "messages")
+        return {"error": too_long.message, "param": too_long.param}
+    return {"text": text}
+
+
+def _render_in_limits(line: str) -> None:
+    """Writes the answer and ends this process, a fork."""
+    memory = _address_space() + MEMORY_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    # Without handlers these end the process, in the middle of whatever it computes.
+    signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, WALL_SECONDS)
+    answer = json.dumps(render(json.loads(line))).encode() + b"\n"
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    with open(sys.stdout.fileno(), "wb", closefd=False) as output:
+        output.write(answer)
+
+
+def _address_space() -> int:
+    """Bytes that this process has mapped."""
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[0]) * resource.getpagesize()
+
+
+def main() -> None:
+    from services.router.chat_template import import_renderer
+
+    import_renderer()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Ctrl-C is the router's to answer; this process ends with its pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for line in sys.stdin:
+        fork = os.fork()
+        if fork == 0:
+            status = 1
+            try:
+                _render_in_limits(line)
+                status = 0
+            finally:
+                os._exit(status)
+        if os.waitpid(fork, 0)[1] != 0:
+            sys.stdout.write(json.dumps(LOST) + "\n")
+            sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

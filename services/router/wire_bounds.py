@@ -1,0 +1,183 @@
+"""Reads the requests of the typed APIs: large ones beside the event loop, and only after their fields were counted.
+
+protobuf's parser keeps Python's interpreter, and an empty message in a list takes two bytes on the wire and a hundred
+in memory. gRPC would parse every request on the event loop. `BoundedServer` stands between the generated
+add_…_to_server functions and the server, and hands large requests on as bytes until their call has a place among the
+large bodies (large_bodies.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import DecodeError
+
+from services.router.calls import RefusedRequest
+from services.router.errors import ApiError, invalid
+from services.router.json_bounds import MAX_ITEMS
+from services.router.large_bodies import leave_large_bodies
+from services.router.tokenizer import TextThreads
+from shared.malformed import UndecodableRequestError
+
+# Of a request, those of all messages in it.
+MAX_WIRE_FIELDS = 131_072
+# Smaller requests are parsed as they come. They hold 8,192 fields at most.
+SMALL_BYTES = 16 * 1024
+
+_VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+_CONTINUED_BYTES = bytes(range(128, 256))
+_FIXED_SIZES = {
+    FieldDescriptor.CPPTYPE_FLOAT: 4,
+    FieldDescriptor.CPPTYPE_DOUBLE: 8,
+}
+
+
+class BoundedServer:
+    """Takes method handlers as a grpc.aio server does, and hands them to one that parses less at once."""
+
+    def __init__(self, server: Any, threads: TextThreads) -> None:
+        self._server = server
+        self._threads = threads
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """The same handlers reach the server as registered methods."""
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        bounded = {name: _bounded(handler, self._threads) for name, handler in handlers.items()}
+        generic = grpc.method_handlers_generic_handler(service, bounded)
+        self._server.add_generic_rpc_handlers((generic,))
+        self._server.add_registered_method_handlers(service, bounded)
+
+
+def check_message(data: bytes, descriptor: Any) -> None:
+    """Raises ApiError, naming the field, where the message has more fields, or more numbers in lists, than allowed. A
+    message that is not well-formed is looked at as far as it is."""
+    _Scan(data).message(descriptor, 0, len(data), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Unparsed:
+    data: bytes
+    parse: Callable[[bytes], Any]
+
+    async def read(self, threads: TextThreads) -> Any:
+        """The request, or a RefusedRequest. Raises UndecodableRequestError."""
+        try:
+            await threads.large_bodies.enter(len(self.data))
+            async with threads.large_bodies.conversion:
+                return await threads.run_beside(self._work)
+        except ApiError as error:
+            return RefusedRequest(error, self._descriptor)
+
+    @property
+    def _descriptor(self) -> Any:
+        # The generated code hands over a message class's FromString.
+        message_class: Any = getattr(self.parse, "__self__", None)
+        return message_class.DESCRIPTOR
+
+    def _work(self) -> Any:
+        check_message(self.data, self._descriptor)
+        try:
+            return self.parse(self.data)
+        except DecodeError:
+            raise UndecodableRequestError(f"{len(self.data)} bytes that are no message of this method") from None
+
+
+def _bounded(handler: Any, threads: TextThreads) -> Any:
+    parse: Callable[[bytes], Any] = handler.request_deserializer
+    behaviour: Callable[[Any, Any], Awaitable[Any]] = handler.unary_stream or handler.unary_unary
+
+    def deserialize(data: bytes) -> Any:
+        return parse(data) if len(data) <= SMALL_BYTES else _Unparsed(data, parse)
+
+    @functools.wraps(behaviour)
+    async def call(request: Any, context: Any) -> Any:
+        try:
+            if isinstance(request, _Unparsed):
+                request = await request.read(threads)
+            return await behaviour(request, context)
+        finally:
+            leave_large_bodies()
+
+    make = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
+    return make(call, request_deserializer=deserialize, response_serializer=handler.response_serializer)
+
+
+class _Scan:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._num_fields = self._num_numbers = 0
+
+    def message(self, descriptor: Any, position: int, end: int, path: str) -> bool:
+        """Returns whether it is well-formed."""
+        data, fields = self._data, _fields(descriptor)
+        while position < end:
+            tag, position = _varint(data, position, end)
+            name, inner, element_size = fields.get(tag >> 3, ("", None, None))
+            self._num_fields += 1
+            if self._num_fields > MAX_WIRE_FIELDS:
+                raise self._too_many(path + name, MAX_WIRE_FIELDS, "fields")
+            kind = tag & 7
+            if kind == _VARINT:
+                _, position = _varint(data, position, end)
+            elif kind == _FIXED64:
+                position += 8
+            elif kind == _FIXED32:
+                position += 4
+            elif kind == _LENGTH_DELIMITED:
+                size, position = _varint(data, position, end)
+                if position + size > end:
+                    return False
+                if inner is not None and not self.message(inner, position, position + size, f"{path}{name}."):
+                    return False
+                if element_size is not None:
+                    self._count_numbers(path + name, position, size, element_size)
+                position += size
+            else:
+                return False
+        return position == end
+
+    def _count_numbers(self, path: str, position: int, size: int, element_size: int) -> None:
+        if element_size:
+            self._num_numbers += size // element_size
+        else:
+            self._num_numbers += len(self._data[position : position + size].translate(None, _CONTINUED_BYTES))
+        if self._num_numbers > MAX_ITEMS:
+            raise self._too_many(path, MAX_ITEMS, "numbers in lists")
+
+    def _too_many(self, path: str, limit: int, what: str) -> ApiError:
+        param = path.rstrip(".")
+        message = f"Invalid '{param}': the request holds too many values. It may have at most {limit} {what} in all."
+        return invalid(message, param, "too_many_values")
+
+
+@functools.cache
+def _fields(descriptor: Any) -> dict[int, tuple[str, Any, int | None]]:
+    """By number: the name, the message that it is, and for a list of numbers their size in bytes, 0 for varints."""
+    found = {}
+    for field in descriptor.fields:
+        is_list = field.is_repeated
+        is_number = field.cpp_type not in (FieldDescriptor.CPPTYPE_MESSAGE, FieldDescriptor.CPPTYPE_STRING)
+        size = _FIXED_SIZES.get(field.cpp_type, 0) if is_list and is_number else None
+        found[field.number] = (field.name, field.message_type, size)
+    return found
+
+
+def _varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """The value, and the position behind it; at the message's end, 7 with that end, which no field begins with."""
+    value = shift = 0
+    while position < end and shift < 70:
+        byte = data[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value, position
+        shift += 7
+    return 7, end + 1

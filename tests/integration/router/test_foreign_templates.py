@@ -1,0 +1,76 @@
+"""Templates that requests bring are rendered in several processes, each within bounds, and wait a bounded time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from services.router import foreign_templates
+from services.router.errors import ApiError, ErrorKind
+from services.router.foreign_templates import NUM_PROCESSES, ForeignTemplates
+
+MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
+LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+
+
+@pytest.fixture
+async def templates() -> AsyncIterator[ForeignTemplates]:
+    templates = ForeignTemplates()
+    yield templates
+    templates.close()
+
+
+def pids(templates: ForeignTemplates) -> list[int]:
+    return [child._process.pid for child in templates._all if child._process is not None]
+
+
+async def test_one_that_is_stuck_does_not_hold_up_the_others(
+    templates: ForeignTemplates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign_templates, "MAX_SECONDS", 60.0)
+    assert await templates.render("first", {}, MESSAGES) == "first"
+    (first,) = pids(templates)
+    os.kill(first, signal.SIGSTOP)
+    stuck = asyncio.create_task(templates.render("stuck", {}, MESSAGES))
+    await asyncio.sleep(0)
+    for text in ("second", "third"):
+        assert await templates.render(text, {}, MESSAGES) == text
+    assert not stuck.done()
+    os.kill(first, signal.SIGCONT)
+    assert await stuck == "stuck"
+    assert len(pids(templates)) == 2
+
+
+async def test_a_process_outlives_the_rendering_that_is_ended(templates: ForeignTemplates) -> None:
+    assert await templates.render("first", {}, MESSAGES) == "first"
+    before = pids(templates)
+    for hostile in ("{{ 'a' * 10 ** 9 }}", "{{ (' ' * 10 ** 6) * 2 }}"):
+        with pytest.raises(ApiError) as caught:
+            await templates.render(hostile, {}, MESSAGES)
+        assert caught.value.kind is ErrorKind.INVALID_REQUEST
+    assert await templates.render("{{ messages[0].content }}", {}, MESSAGES) == "Hi"
+    assert pids(templates) == before
+
+
+async def test_each_waits_a_bounded_time(templates: ForeignTemplates, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Less than the processor time that a rendering may take, so that none of these ends sooner.
+    monkeypatch.setattr(foreign_templates, "MAX_SECONDS", 0.2)
+    loops = [templates.render(LOOP, {}, MESSAGES) for _ in range(NUM_PROCESSES + 1)]
+    for result in await asyncio.gather(*loops, return_exceptions=True):
+        assert isinstance(result, ApiError)
+        assert result.kind is ErrorKind.OVERLOADED
+        assert result.retry_after is not None
+    monkeypatch.setattr(foreign_templates, "MAX_SECONDS", 60.0)
+    assert await templates.render("next", {}, MESSAGES) == "next"
+
+
+async def test_only_so_many_wait(templates: ForeignTemplates, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_templates, "MAX_WAITING", 0)
+    with pytest.raises(ApiError) as caught:
+        await templates.render("one", {}, MESSAGES)
+    assert caught.value.kind is ErrorKind.OVERLOADED

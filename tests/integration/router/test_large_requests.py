@@ -1,0 +1,113 @@
+"""A request that holds too much is refused in its API's own shape, with the field's name, before it is converted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
+from services.router import text_size
+from services.router.json_bounds import MAX_CONTAINERS, MAX_FIELDS, MAX_ITEMS
+from services.router.large_bodies import LARGE_BODY_BYTES
+from services.router.wire_bounds import MAX_WIRE_FIELDS
+from shared.message_size import DEFAULT_MAX_BODY_BYTES
+from tests.integration.router.conftest import MODEL, StartRouter, fake_scheduler
+from tests.integration.router.test_other_apis import error_of, post
+
+USER = {"role": "user", "content": "Hello"}
+FIELDS = {f"f{number}": 1 for number in range(MAX_FIELDS + 1)}
+PARTS = [{"type": "text", "text": "a"}] * (MAX_CONTAINERS + 1)
+MANY_PARTS = [{"role": "user", "content": PARTS}]
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "param"),
+    [
+        ("CreateChatCompletion", {"messages": [USER], "logit_bias": FIELDS}, "logit_bias"),
+        ("CreateChatCompletion", {"messages": [USER], "logit_bias": dict.fromkeys(range(1025), 1)}, "logit_bias"),
+        ("CreateChatCompletion", {"messages": MANY_PARTS}, "messages[0].content"),
+        ("CreateChatCompletion", {"messages": "a"} | FIELDS, f"f{MAX_FIELDS - 2}"),
+        ("CreateChatCompletionBatch", {"messages": [MANY_PARTS]}, "messages[0][0].content"),
+        ("CreateCompletion", {"prompt": [[7] * (MAX_ITEMS // 2), [7] * (MAX_ITEMS // 2 + 1)]}, "prompt[1]"),
+        ("CreateCompletion", {"prompt": ["a"] * (MAX_ITEMS + 1)}, "prompt"),
+        ("CreateEmbedding", {"input": [7] * (MAX_ITEMS + 1)}, "input"),
+        ("CreateResponse", {"input": "Hello", "metadata": FIELDS}, "metadata"),
+        ("CreateInvocation", {"messages": MANY_PARTS}, "messages[0].content"),
+        ("CreateMessage", {"max_tokens": 1, "messages": MANY_PARTS}, "messages[0].content"),
+        ("Chat", {"messages": [USER], "options": FIELDS}, "options"),
+        ("CreateCohereEmbedding", {"texts": ["a"] * (MAX_ITEMS + 1)}, "texts"),
+    ],
+)
+async def test_too_many_values_are_refused_by_name(
+    start_router: StartRouter, method: str, body: dict[str, Any], param: str
+) -> None:
+    api = await start_router(fake_scheduler())
+    status, error = await error_of(api, method, {"model": MODEL} | body)
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert f"'{param}'" in str(error)
+
+
+async def test_a_body_that_is_too_large_is_not_read(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await post(api, "CreateCompletion", {"model": MODEL, "prompt": "a" * (DEFAULT_MAX_BODY_BYTES + 200_000)})
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+async def test_a_text_that_takes_too_much_memory_to_tokenize_is_refused(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_size, "MAX_TEXT_BYTES", 1000)
+    api = await start_router(fake_scheduler(max_model_len=2000))
+    long = {"role": "user", "content": "é" * 501}
+    refused: list[tuple[str, dict[str, Any], str]] = [
+        ("Tokenize", {"prompt": "é" * 501}, "prompt"),
+        ("Tokenize", {"messages": [long]}, "messages"),
+        ("CreateCompletion", {"prompt": ["a", "é" * 501]}, "prompt[1]"),
+        ("CreateCompletion", {"prompt": "é" * 501, "truncate_prompt_tokens": 5}, "prompt"),
+        ("CreateChatCompletion", {"messages": [long]}, "messages"),
+    ]
+    for method, body, param in refused:
+        status, error = await error_of(api, method, {"model": MODEL} | body)
+        assert status is grpc.StatusCode.INVALID_ARGUMENT
+        assert error["error"]["param"] == param
+        assert "at most 1000 bytes" in error["error"]["message"]
+    assert await post(api, "Tokenize", {"model": MODEL, "prompt": "é" * 500})
+
+
+async def test_every_large_body_leaves_room_for_the_next(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(max_model_len=2 * LARGE_BODY_BYTES))
+    large, messages = "a" * LARGE_BODY_BYTES, [{"role": "user", "content": "a" * LARGE_BODY_BYTES}]
+    for _ in range(3):
+        await post(api, "Tokenize", {"model": MODEL, "prompt": large})
+        await post(api, "CreateCompletion", {"model": MODEL, "prompt": large, "max_tokens": 1})
+        await post(api, "CreateChatCompletionBatch", {"model": MODEL, "messages": [messages], "max_tokens": 1})
+        await post(api, "CreateInvocation", {"model": MODEL, "prompt": large, "max_tokens": 1})
+        await error_of(api, "CreateCompletion", {"model": MODEL, "prompt": large, "n": 0})
+    assert api.router.threads.large_bodies.num_bytes == 0
+
+
+async def test_large_typed_requests_are_counted_before_they_are_parsed(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(max_model_len=2 * LARGE_BODY_BYTES))
+    stub = inference_pb2_grpc.InferenceServiceStub(api.channel)
+    biases = sampling_pb2.SamplingParams(logit_bias=[sampling_pb2.LogitBias(token_id=1, bias=1)] * MAX_WIRE_FIELDS)
+    too_many = inference_pb2.GenerateRequest(
+        model=MODEL, text="a", options=inference_pb2.GenerationOptions(sampling=biases)
+    )
+    call = stub.Generate(too_many)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        [reply async for reply in call]
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "options.sampling.logit_bias" in str(dict(caught.value.trailing_metadata() or ())["quire-error"])
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await api.channel.unary_unary("/quire.inference.v1.InferenceService/Tokenize")(b"\xff" * LARGE_BODY_BYTES * 2)
+    # Large requests are answered as small ones are, and leave room for the next.
+    text = "a" * (LARGE_BODY_BYTES + 1)
+    for _ in range(5):
+        answer = await stub.Tokenize(inference_pb2.TokenizeRequest(model=MODEL, text=text))
+        assert len(answer.token_ids) == len(text)
+        replies = [reply async for reply in stub.Generate(inference_pb2.GenerateRequest(model=MODEL, text=text))]
+        assert replies[-1].HasField("final")
+    assert api.router.threads.large_bodies.num_bytes == 0

@@ -34,7 +34,7 @@ def here(block: str, server: Server) -> str:
             [
                 r"\['quire-chat'\]\n[^\n]*5[^\n]* \d+\n.*temperature",
                 r"^\d+ \d+\n.*5 '\.'\n(' ?\w+,?' -\d+\.\d+ \d+\n|',' -\d+\.\d+ \d+\n)+\d+ \(0\.99\d*|1\.0\d*, ",
-                r"5.* \[-\d.*prompt_tokens: \d+",
+                r"5.* \[-?\d.*prompt_tokens: \d+",
                 r"^StatusCode.NOT_FOUND model\n$",
             ],
             strict=True,

@@ -235,7 +235,7 @@ async def test_usage_with_every_chunk(start_router: StartRouter) -> None:
         # Clients work out from it how many tokens each chunk brings: none is counted twice. The last event sums up.
         *counts, total = [usage["completion_tokens"] for usage in usages]
         assert counts == sorted(set(counts))
-        assert counts[0] == (0 if events[0]["object"] == "chat.completion.chunk" else 1)
+        assert (counts[0] == 0) is (events[0]["object"] == "chat.completion.chunk")
         assert counts[-1] == total == len(byte_level().encode(GREETING).ids) + 1
         assert all(usage["prompt_tokens"] == usages[-1]["prompt_tokens"] for usage in usages)
     plain = (await api.complete(stream=True, stream_options={"include_usage": True})).events

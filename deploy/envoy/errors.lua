@@ -28,6 +28,7 @@ local shapes = {
     return '{"error": ' .. message .. '}'
   end,
 }
+shapes.kserve = shapes.ollama
 
 -- The first JSON string that stands as a "message" in the body.
 local function message_of(body)
@@ -79,6 +80,8 @@ function envoy_on_response(handle)
   -- Waits for the body, and what was taken from the handle before may not be used after.
   local body = handle:body(true)
   local bytes = body:length() > 0 and body:getBytes(0, body:length()) or ''
+  -- The transcoder begins its words with a field's name, which is empty where the body as a whole is at fault.
+  if bytes:find('is not valid: : ', 1, true) then body:setBytes((bytes:gsub('is not valid: : ', 'is not valid: ', 1))) end
   -- What is neither is an answer of Envoy's own, which has OpenAI's shape already.
   if error_body ~= nil or bytes == '' or bytes:sub(1, 8) == '{"code":' or api ~= 'openai' then
     handle:headers():replace('content-type', 'application/json')

@@ -90,6 +90,15 @@ LOCAL_REPLIES = (
         "unsupported_media_type",
     ),
     LocalReply("EQ", 431, "The request headers are too large.", "invalid_request_error", "headers_too_large"),
+    # The transcoder's own words on JSON that is no message of the method.
+    LocalReply(
+        "EQ",
+        400,
+        "The request is not valid: %LOCAL_REPLY_BODY%",
+        "invalid_request_error",
+        None,
+        ({"name": ":path", "string_match": {"prefix": "/quire.inference.v1.InferenceService/"}},),
+    ),
     # Only Envoy's codec answers 501, before it knows whose path it is.
     LocalReply(
         "EQ",
@@ -98,15 +107,6 @@ LOCAL_REPLIES = (
         "invalid_request_error",
         "unsupported_transfer_encoding",
         sent=400,
-    ),
-    # The transcoder's own words on JSON that is no message of the method.
-    LocalReply(
-        "EQ",
-        400,
-        "The request is not valid: %LOCAL_REPLY_BODY%",
-        "invalid_request_error",
-        None,
-        headers=({"name": ":path", "string_match": {"prefix": "/quire.inference.v1.InferenceService/"}},),
     ),
     LocalReply("EQ", 503, "No router can take it now; try again.", "server_error", "unavailable"),
     LocalReply("EQ", 504, "The router did not answer in time.", "server_error", "timeout"),
@@ -163,8 +163,8 @@ def _lua(config: GatewayConfig) -> str:
     pieces = [f"local max_header_bytes = {config.max_header_kib * 1024}"]
     if config.root_path:
         pieces += [f"local root_path = {json.dumps(config.root_path)}", (HERE / "root_path.lua").read_text()]
-    scripts = ("grpc_errors.lua", "errors.lua", "requests.lua")
-    return "\n".join((*pieces, *((HERE / name).read_text() for name in scripts)))
+    files = ("grpc_errors.lua", "errors.lua", "requests.lua")
+    return "\n".join((*pieces, *((HERE / name).read_text() for name in files)))
 
 
 def _address(address: str) -> str:

@@ -25,12 +25,12 @@ _SERVICES: tuple[tuple[Any, str], ...] = (
     (anthropic_pb2.DESCRIPTOR.services_by_name["AnthropicService"], "anthropic"),
     (ollama_pb2.DESCRIPTOR.services_by_name["OllamaService"], "ollama"),
     (documents_pb2.DESCRIPTOR.services_by_name["DocumentService"], "openai"),
-    (kserve_pb2.DESCRIPTOR.services_by_name["KserveService"], "openai"),
+    (kserve_pb2.DESCRIPTOR.services_by_name["KserveService"], "kserve"),
     (inference_pb2.DESCRIPTOR.services_by_name["InferenceService"], "openai"),
 )
 
 # By how a path begins, whose shape errors have where no path of the above is meant; the first that fits.
-API_PREFIXES = (("/v1/messages", "anthropic"), ("/api/", "ollama"), ("/", "openai"))
+API_PREFIXES = (("/v1/messages", "anthropic"), ("/api/", "ollama"), ("/v2/", "kserve"), ("/", "openai"))
 
 # Reached by gRPC clients through the same port, untouched.
 GRPC_PREFIXES = (
@@ -55,11 +55,14 @@ class HttpRoute:
     # Whether it is one of many things below a path, each with a name. POST of one that is not served is then no wrong
     # method but an action that there is not, such as `/v1/responses/compact`.
     is_named: bool = False
+    # What follows the name, such as `/generate`; empty: nothing.
+    action: str = ""
 
     @property
     def taken(self) -> tuple[dict[str, Any], ...]:
         """Matches of what goes to a router."""
-        return tuple(self._match(_exactly(method), *_READABLE[method]) for method in self.methods)
+        types = {"POST": _BINARY} if self.path.endswith("/models/") and self.action == "/infer" else {}
+        return tuple(self._match(_exactly(method), *types.get(method, _READABLE[method])) for method in self.methods)
 
     @property
     def not_json(self) -> tuple[dict[str, Any], ...]:
@@ -69,7 +72,8 @@ class HttpRoute:
     @property
     def wrong_method(self) -> dict[str, Any]:
         """The match of what is left."""
-        return self._match({**_exactly("POST"), "invert_match": True}) if self.is_named else self._match()
+        is_missing_action = self.is_named and not (self.action and "POST" in self.methods)
+        return self._match({**_exactly("POST"), "invert_match": True}) if is_missing_action else self._match()
 
     def _match(self, *headers: Mapping[str, Any]) -> dict[str, Any]:
         return {**self.matcher, "headers": headers}
@@ -109,6 +113,8 @@ _READABLE: dict[str, tuple[dict[str, Any], ...]] = {
         },
     ),
 }
+# Of a body that may be JSON with tensors in binary form after it, whatever the client calls that.
+_BINARY = _READABLE["POST"][1:]
 
 
 def service_names() -> tuple[str, ...]:
@@ -129,21 +135,23 @@ def http_annotations() -> dict[str, list[tuple[str, str]]]:
 def http_routes() -> tuple[HttpRoute, ...]:
     """Every path with the methods it takes, whole paths first. Raises ValueError for a path template of another form
     than `/a/b`, `/a/{name}`, `/a/{name=**}` or `/a/{name=**}/b`."""
-    methods: dict[tuple[str, str, str], list[str]] = {}
+    methods: dict[tuple[str, str, str, str], list[str]] = {}
     for service, api in _SERVICES:
         for verb, template in chain.from_iterable(map(_annotations, service.methods)):
             head, brace, variable = template.partition("{")
             if brace and not re.fullmatch(r"\w+}|\w+=\*\*}(/\w+)*", variable):
                 raise ValueError(f"the gateway knows no path template like {template}")
             form = "whole" if not brace else "segments" if "=**" in variable else "segment"
-            verbs = methods.setdefault((form, head, api), [])
+            # An action's path is a route of its own, for it may be asked for by other methods than the name alone.
+            action = variable.partition("}")[2]
+            verbs = methods.setdefault((form, head, action, api), [])
             if verb not in verbs:
                 verbs.append(verb)
     routes = (
-        HttpRoute(path, _matcher(form, path), tuple(verbs), api, is_named=form != "whole")
-        for (form, path, api), verbs in methods.items()
+        HttpRoute(path, _matcher(form, path, action), tuple(verbs), api, is_named=form != "whole", action=action)
+        for (form, path, action, api), verbs in methods.items()
     )
-    return tuple(sorted(routes, key=lambda route: (route.is_named, -len(route.path))))
+    return tuple(sorted(routes, key=lambda route: (route.is_named, -len(route.path), not route.action)))
 
 
 def path_below(prefix: str) -> str | None:
@@ -155,7 +163,9 @@ def path_below(prefix: str) -> str | None:
     return next(grpc, None)
 
 
-def _matcher(form: str, path: str) -> dict[str, Any]:
+def _matcher(form: str, path: str, action: str) -> dict[str, Any]:
+    if action:
+        return {"safe_regex": {"regex": f"{re.escape(path)}.+{re.escape(action)}/?"}}
     if form == "segments":
         return {"prefix": path}
     name = "" if form == "whole" else "[^/]+"

@@ -38,6 +38,7 @@ from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_
 
 if TYPE_CHECKING:
     from services.router.chat.service import ChatService
+    from services.router.kserve.generation import TextGeneration
 
 logger = logging.getLogger(__name__)
 
@@ -83,20 +84,22 @@ class Router:
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
+        generation: TextGeneration | None = None
         self._server = GrpcServer(GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES), _refusal_trailers)
         if missing:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:
-            self._add_translations(self._add_openai(calls, tracing))
+            chats = self._add_openai(calls, tracing)
+            self._add_translations(chats)
             self._add_documents(calls)
-            self._add_kserve(calls)
+            generation = self._add_kserve(chats)
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
             InferenceServicer(typed, self.generator, tracing, self._forms, config.max_n, self.embedder),
         )
         self._server.add(
             open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server,
-            GrpcInferenceServicer(typed, ServerState(self.placement)),
+            GrpcInferenceServicer(typed, ServerState(self.placement), generation),
         )
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
@@ -155,12 +158,17 @@ class Router:
         servicer = DocumentServicer(calls, self._threads, server_version(), self._config.root_path)
         self._server.add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
 
-    def _add_kserve(self, calls: Calls) -> None:
+    def _add_kserve(self, chats: ChatService) -> TextGeneration:
         from quire.kserve.v1 import kserve_pb2_grpc
+        from services.router.answers import Answers
+        from services.router.kserve.generation import TextGeneration, kserve_error
         from services.router.kserve.http_servicer import KserveServicer
 
-        servicer = KserveServicer(calls, ServerState(self.placement))
+        calls, state = Calls(self._config.api_key, self.metrics, kserve_error), ServerState(self.placement)
+        generation = TextGeneration(state, Answers(calls, self.generator), chats.tracing, self._threads)
+        servicer = KserveServicer(calls, state, generation)
         self._server.add(kserve_pb2_grpc.add_KserveServiceServicer_to_server, servicer)
+        return generation
 
     async def start(self) -> list[str]:
         """Listens and dials the schedulers; returns the addresses got. Raises OSError where one cannot be bound."""

@@ -174,3 +174,13 @@ async def test_a_streamed_thread_is_refused_too(server: Server) -> None:
     with pytest.raises(ThreadUnsupportedRequestError):
         async with thread.stream({"role": "user", "content": "What is 2 plus 3?"}) as stream:
             await stream.get_final_message()
+
+
+def test_models(client: anthropic.Anthropic, server: Server) -> None:
+    (model,) = client.models.list(limit=5)
+    assert (model.type, model.id, model.lifecycle) == ("model", server.model, "active")
+    assert model.created_at.year >= 2026
+    assert client.models.retrieve(server.model) == model
+    assert [model.id for model in client.beta.models.list()] == [server.model]
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("claude-none")

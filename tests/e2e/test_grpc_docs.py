@@ -11,6 +11,7 @@ import pytest
 
 from tests.e2e.conftest import ROOT, Server
 from tests.e2e.grpcurl import grpcurl
+from tests.fakes.waiting import HANG_S
 
 ADDRESS = "127.0.0.1:8000"
 # Language and content of each.
@@ -43,7 +44,7 @@ def here(block: str, server: Server) -> str:
 )
 def test_programs(server: Server, program: str, shown: str) -> None:
     command = [sys.executable, "-c", here(program, server)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 0, result.stderr
     assert re.search(shown, result.stdout, re.DOTALL), result.stdout
 

@@ -22,6 +22,7 @@ from services.router.openai.structure import StructureFields
 from services.router.openapi.operation import Operation
 from services.router.openapi.paths import OPERATIONS
 from tests.e2e.conftest import Server
+from tests.fakes.waiting import HANG_S
 
 # Requests to each operation, for bodies that are right and for those that are wrong.
 NUM_EXAMPLES = 12 * int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
@@ -98,7 +99,7 @@ def document(server: Server) -> Any:
 
 
 def send(case: Any) -> int:
-    response = case.call(timeout=30)
+    response = case.call(timeout=HANG_S)
     NUM_SENT[case.operation.label] += 1
     # Events are checked one by one on their way (tests/fidelity): Schemathesis looks for JSON in OpenAPI 3.2's form.
     is_stream = response.headers["content-type"][0].startswith(("text/event-stream", "application/x-ndjson"))

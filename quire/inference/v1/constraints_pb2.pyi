@@ -123,8 +123,8 @@ class TokenConstraints(_message.Message):
     THINKING_END_TOKEN_ID_FIELD_NUMBER: _builtins.int
     THINKING_BEGIN_TOKEN_ID_FIELD_NUMBER: _builtins.int
     grammar: _builtins.str
-    """A grammar in llguidance's own form, which is JSON such as {"grammars": [{"lark_grammar": "start: /[0-9]+/"}]}. The router has
-    compiled it once as a check. Empty: no grammar.
+    """A grammar as llguidance's LLMatcher takes it: Lark's notation, such as start: /[0-9]+/, or JSON, such as
+    {"grammars": [{"json_schema": {"type": "integer"}}]}. Quire's router has compiled it once as a check. Empty: no grammar.
     """
     min_tokens: _builtins.int
     """Tokens of output before which no end token is drawn, unless the grammar allows nothing else. 0: no minimum."""

@@ -26,7 +26,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/kserve/v1/kserve.proto\x12\x0fquire.kserve.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x10\n\x0eGetLiveRequest\"\x11\n\x0fGetReadyRequest\"\x1a\n\x18GetServerMetadataRequest\"%\n\x14GetModelReadyRequest\x12\r\n\x05model\x18\x01 \x01(\t\"(\n\x17GetModelMetadataRequest\x12\r\n\x05model\x18\x01 \x01(\t2\xc8\x04\n\rKserveService\x12t\n\x07GetLive\x12\x1f.quire.kserve.v1.GetLiveRequest\x1a\x14.google.api.HttpBody\"2\x82\xd3\xe4\x93\x02,\x12\x0f/v2/health/liveZ\x19\x42\x17\n\x04HEAD\x12\x0f/v2/health/live\x12x\n\x08GetReady\x12 .quire.kserve.v1.GetReadyRequest\x1a\x14.google.api.HttpBody\"4\x82\xd3\xe4\x93\x02.\x12\x10/v2/health/readyZ\x1a\x42\x18\n\x04HEAD\x12\x10/v2/health/ready\x12\x61\n\x11GetServerMetadata\x12).quire.kserve.v1.GetServerMetadataRequest\x1a\x14.google.api.HttpBody\"\x0b\x82\xd3\xe4\x93\x02\x05\x12\x03/v2\x12q\n\rGetModelReady\x12%.quire.kserve.v1.GetModelReadyRequest\x1a\x14.google.api.HttpBody\"#\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v2/models/{model=**}/ready\x12q\n\x10GetModelMetadata\x12(.quire.kserve.v1.GetModelMetadataRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v2/models/{model=**}BR\n\x0fquire.kserve.v1P\x01Z+quire.local/protos/quire/kserve/v1;kservev1\xaa\x02\x0fQuire.Kserve.V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1cquire/kserve/v1/kserve.proto\x12\x0fquire.kserve.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x10\n\x0eGetLiveRequest\"\x11\n\x0fGetReadyRequest\"\x1a\n\x18GetServerMetadataRequest\"%\n\x14GetModelReadyRequest\x12\r\n\x05model\x18\x01 \x01(\t\"(\n\x17GetModelMetadataRequest\x12\r\n\x05model\x18\x01 \x01(\t\"D\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\"\n\x04\x62ody\x18\x02 \x01(\x0b\x32\x14.google.api.HttpBody\"A\n\x0cInferRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\"\n\x04\x62ody\x18\x02 \x01(\x0b\x32\x14.google.api.HttpBody2\xa6\x07\n\rKserveService\x12t\n\x07GetLive\x12\x1f.quire.kserve.v1.GetLiveRequest\x1a\x14.google.api.HttpBody\"2\x82\xd3\xe4\x93\x02,\x12\x0f/v2/health/liveZ\x19\x42\x17\n\x04HEAD\x12\x0f/v2/health/live\x12x\n\x08GetReady\x12 .quire.kserve.v1.GetReadyRequest\x1a\x14.google.api.HttpBody\"4\x82\xd3\xe4\x93\x02.\x12\x10/v2/health/readyZ\x1a\x42\x18\n\x04HEAD\x12\x10/v2/health/ready\x12\x61\n\x11GetServerMetadata\x12).quire.kserve.v1.GetServerMetadataRequest\x1a\x14.google.api.HttpBody\"\x0b\x82\xd3\xe4\x93\x02\x05\x12\x03/v2\x12q\n\rGetModelReady\x12%.quire.kserve.v1.GetModelReadyRequest\x1a\x14.google.api.HttpBody\"#\x82\xd3\xe4\x93\x02\x1d\x12\x1b/v2/models/{model=**}/ready\x12q\n\x10GetModelMetadata\x12(.quire.kserve.v1.GetModelMetadataRequest\x1a\x14.google.api.HttpBody\"\x1d\x82\xd3\xe4\x93\x02\x17\x12\x15/v2/models/{model=**}\x12r\n\x08Generate\x12 .quire.kserve.v1.GenerateRequest\x1a\x14.google.api.HttpBody\",\x82\xd3\xe4\x93\x02&\"\x1e/v2/models/{model=**}/generate:\x04\x62ody0\x01\x12\x7f\n\x0eGenerateStream\x12 .quire.kserve.v1.GenerateRequest\x1a\x14.google.api.HttpBody\"3\x82\xd3\xe4\x93\x02-\"%/v2/models/{model=**}/generate_stream:\x04\x62ody0\x01\x12g\n\x05Infer\x12\x1d.quire.kserve.v1.InferRequest\x1a\x14.google.api.HttpBody\")\x82\xd3\xe4\x93\x02#\"\x1b/v2/models/{model=**}/infer:\x04\x62odyBR\n\x0fquire.kserve.v1P\x01Z+quire.local/protos/quire/kserve/v1;kservev1\xaa\x02\x0fQuire.Kserve.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -44,6 +44,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KSERVESERVICE'].methods_by_name['GetModelReady']._serialized_options = b'\202\323\344\223\002\035\022\033/v2/models/{model=**}/ready'
   _globals['_KSERVESERVICE'].methods_by_name['GetModelMetadata']._loaded_options = None
   _globals['_KSERVESERVICE'].methods_by_name['GetModelMetadata']._serialized_options = b'\202\323\344\223\002\027\022\025/v2/models/{model=**}'
+  _globals['_KSERVESERVICE'].methods_by_name['Generate']._loaded_options = None
+  _globals['_KSERVESERVICE'].methods_by_name['Generate']._serialized_options = b'\202\323\344\223\002&\"\036/v2/models/{model=**}/generate:\004body'
+  _globals['_KSERVESERVICE'].methods_by_name['GenerateStream']._loaded_options = None
+  _globals['_KSERVESERVICE'].methods_by_name['GenerateStream']._serialized_options = b'\202\323\344\223\002-\"%/v2/models/{model=**}/generate_stream:\004body'
+  _globals['_KSERVESERVICE'].methods_by_name['Infer']._loaded_options = None
+  _globals['_KSERVESERVICE'].methods_by_name['Infer']._serialized_options = b'\202\323\344\223\002#\"\033/v2/models/{model=**}/infer:\004body'
   _globals['_GETLIVEREQUEST']._serialized_start=106
   _globals['_GETLIVEREQUEST']._serialized_end=122
   _globals['_GETREADYREQUEST']._serialized_start=124
@@ -54,6 +60,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETMODELREADYREQUEST']._serialized_end=208
   _globals['_GETMODELMETADATAREQUEST']._serialized_start=210
   _globals['_GETMODELMETADATAREQUEST']._serialized_end=250
-  _globals['_KSERVESERVICE']._serialized_start=253
-  _globals['_KSERVESERVICE']._serialized_end=837
+  _globals['_GENERATEREQUEST']._serialized_start=252
+  _globals['_GENERATEREQUEST']._serialized_end=320
+  _globals['_INFERREQUEST']._serialized_start=322
+  _globals['_INFERREQUEST']._serialized_end=387
+  _globals['_KSERVESERVICE']._serialized_start=390
+  _globals['_KSERVESERVICE']._serialized_end=1324
 # @@protoc_insertion_point(module_scope)

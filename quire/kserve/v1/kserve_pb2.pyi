@@ -3,6 +3,7 @@
 isort:skip_file
 """
 
+from google.api import httpbody_pb2 as _httpbody_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 import builtins as _builtins
@@ -110,3 +111,59 @@ class GetModelMetadataRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetModelMetadataRequest: _TypeAlias = GetModelMetadataRequest  # noqa: Y015
+
+@_typing.final
+class GenerateRequest(_message.Message):
+    """A text to continue."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Its name, from the path; it may hold slashes."""
+    @_builtins.property
+    def body(self) -> _httpbody_pb2.HttpBody:
+        """JSON: `text_input` and how to continue it."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        body: _httpbody_pb2.HttpBody | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
+
+@_typing.final
+class InferRequest(_message.Message):
+    """Tensors for a model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MODEL_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    model: _builtins.str
+    """Its name, from the path; it may hold slashes."""
+    @_builtins.property
+    def body(self) -> _httpbody_pb2.HttpBody:
+        """JSON, and after it the tensors of binary form."""
+
+    def __init__(
+        self,
+        *,
+        model: _builtins.str = ...,
+        body: _httpbody_pb2.HttpBody | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "model", b"model"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InferRequest: _TypeAlias = InferRequest  # noqa: Y015

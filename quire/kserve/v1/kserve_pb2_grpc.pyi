@@ -44,6 +44,12 @@ class KserveServiceStub:
     """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model."""
     GetModelMetadata: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]
     """Tells a model's name and platform."""
+    Generate: _grpc.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]
+    """Continues a text, as Triton's generate extension has it."""
+    GenerateStream: _grpc.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]
+    """Continues a text and streams what follows, a server-sent event for each piece."""
+    Infer: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.InferRequest, _httpbody_pb2.HttpBody]
+    """Continues a text that comes as a tensor."""
 
 @_typing.type_check_only
 class KserveServiceAsyncStub(KserveServiceStub):
@@ -60,6 +66,12 @@ class KserveServiceAsyncStub(KserveServiceStub):
     """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model."""
     GetModelMetadata: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Tells a model's name and platform."""
+    Generate: _aio.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Continues a text, as Triton's generate extension has it."""
+    GenerateStream: _aio.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Continues a text and streams what follows, a server-sent event for each piece."""
+    Infer: _aio.UnaryUnaryMultiCallable[_kserve_pb2.InferRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Continues a text that comes as a tensor."""
 
 class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
     """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503."""
@@ -103,5 +115,29 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
         """Tells a model's name and platform."""
+
+    @_abc_1.abstractmethod
+    def Generate(
+        self,
+        request: _kserve_pb2.GenerateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Continues a text, as Triton's generate extension has it."""
+
+    @_abc_1.abstractmethod
+    def GenerateStream(
+        self,
+        request: _kserve_pb2.GenerateRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Continues a text and streams what follows, a server-sent event for each piece."""
+
+    @_abc_1.abstractmethod
+    def Infer(
+        self,
+        request: _kserve_pb2.InferRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Continues a text that comes as a tensor."""
 
 def add_KserveServiceServicer_to_server(servicer: KserveServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

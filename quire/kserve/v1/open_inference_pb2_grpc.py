@@ -60,6 +60,11 @@ class GRPCInferenceServiceStub(object):
                 request_serializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataRequest.SerializeToString,
                 response_deserializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataResponse.FromString,
                 _registered_method=True)
+        self.ModelInfer = channel.unary_unary(
+                '/inference.GRPCInferenceService/ModelInfer',
+                request_serializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferRequest.SerializeToString,
+                response_deserializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferResponse.FromString,
+                _registered_method=True)
 
 
 class GRPCInferenceServiceServicer(object):
@@ -101,6 +106,14 @@ class GRPCInferenceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ModelInfer(self, request, context):
+        """Continues a text: the tensor `text_input` brings it, `text_output` what follows. Other tensors or parameters of one
+        element, such as `max_tokens`, say how; docs/kserve.md lists them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GRPCInferenceServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +141,11 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
                     servicer.ModelMetadata,
                     request_deserializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataRequest.FromString,
                     response_serializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataResponse.SerializeToString,
+            ),
+            'ModelInfer': grpc.unary_unary_rpc_method_handler(
+                    servicer.ModelInfer,
+                    request_deserializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferRequest.FromString,
+                    response_serializer=quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +284,33 @@ class GRPCInferenceService(object):
             '/inference.GRPCInferenceService/ModelMetadata',
             quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataRequest.SerializeToString,
             quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelMetadataResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ModelInfer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/inference.GRPCInferenceService/ModelInfer',
+            quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferRequest.SerializeToString,
+            quire_dot_kserve_dot_v1_dot_open__inference__pb2.ModelInferResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.kserve.v1 import open_inference_pb2 as pb
 from services.router.calls import Calls, rpc
+from services.router.errors import ApiError, ErrorKind
 from services.router.kserve.state import SERVER_NAME, ServerState, server_version
+
+if TYPE_CHECKING:
+    from services.router.kserve.generation import TextGeneration
 
 
 @dataclass(frozen=True, slots=True)
 class GrpcInferenceServicer:
     calls: Calls
     state: ServerState
+    # None where what it needs is not installed.
+    generation: TextGeneration | None
 
     # Probes carry no keys; what says which models there are asks for one.
 
@@ -42,4 +48,25 @@ class GrpcInferenceServicer:
     ) -> pb.ModelMetadataResponse:
         self.calls.authenticate(context)
         await self.state.model(request.name, request.version)
-        return pb.ModelMetadataResponse(name=request.name, platform=SERVER_NAME)
+        if self.generation is None:
+            return pb.ModelMetadataResponse(name=request.name, platform=SERVER_NAME)
+        from services.router.kserve.tensors import TEXT_OUTPUT, input_tensors
+
+        tensor = pb.ModelMetadataResponse.TensorMetadata
+        return pb.ModelMetadataResponse(
+            name=request.name,
+            platform=SERVER_NAME,
+            inputs=[tensor(name=name, datatype=datatype, shape=[1]) for name, datatype in input_tensors()],
+            outputs=[tensor(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])],
+        )
+
+    @rpc
+    async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> pb.ModelInferResponse:  # noqa: N802
+        self.calls.authenticate(context)
+        if self.generation is None:
+            raise ApiError(ErrorKind.UNSUPPORTED, "This server has not what ModelInfer needs: install quire[router].")
+        from services.router.kserve.infer_messages import asked, response
+
+        body = await self.generation.read(request.ByteSize(), lambda: asked(request))
+        text = await self.generation.text(body, request.model_name, request.model_version, context)
+        return response(request, text)

@@ -9,16 +9,32 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.kserve.v1 import kserve_pb2 as pb
 from services.router.answers import JSON
-from services.router.calls import Calls, rpc
-from services.router.errors import unavailable
-from services.router.kserve.replies import Live, ModelMetadata, ModelReady, Ready, Reply, ServerMetadata
-from services.router.kserve.state import SERVER_NAME, ServerState, name_and_version, server_version
+from services.router.calls import Calls, metadata_of, rpc
+from services.router.errors import invalid, unavailable
+from services.router.kserve.body import KserveGenerateBody
+from services.router.kserve.generation import TextGeneration
+from services.router.kserve.infer_body import HEADER_LENGTH, InferBody, parts_of
+from services.router.kserve.replies import (
+    InferAnswer,
+    Live,
+    ModelMetadata,
+    ModelReady,
+    OutputTensor,
+    Ready,
+    Reply,
+    ServerMetadata,
+    TensorMetadata,
+)
+from services.router.kserve.state import EXTENSIONS, SERVER_NAME, ServerState, name_and_version, server_version
+from services.router.kserve.tensors import TEXT_OUTPUT, input_tensors, packed_text
+from services.router.openai.validation import read_body
 
 
 @dataclass(frozen=True, slots=True)
 class KserveServicer:
     calls: Calls
     state: ServerState
+    generation: TextGeneration
 
     # Probes carry no keys; what says which models there are asks for one.
 
@@ -34,7 +50,7 @@ class KserveServicer:
 
     @rpc
     async def GetServerMetadata(self, request: pb.GetServerMetadataRequest, context: Any) -> HttpBody:  # noqa: N802
-        return _json(ServerMetadata(name=SERVER_NAME, version=server_version(), extensions=[]))
+        return _json(ServerMetadata(name=SERVER_NAME, version=server_version(), extensions=EXTENSIONS))
 
     @rpc
     async def GetModelReady(self, request: pb.GetModelReadyRequest, context: Any) -> HttpBody:  # noqa: N802
@@ -47,8 +63,47 @@ class KserveServicer:
     async def GetModelMetadata(self, request: pb.GetModelMetadataRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         await self.state.model(*name_and_version(request.model))
-        metadata = ModelMetadata(name=request.model, versions=[], platform=SERVER_NAME, inputs=[], outputs=[])
-        return _json(metadata)
+        inputs = [TensorMetadata(name=name, datatype=datatype, shape=[1]) for name, datatype in input_tensors()]
+        outputs = [TensorMetadata(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])]
+        return _json(
+            ModelMetadata(name=request.model, versions=[], platform=SERVER_NAME, inputs=inputs, outputs=outputs)
+        )
+
+    @rpc
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await read_body(self.generation.threads, request.body.data, KserveGenerateBody)
+        if body.settings().stream:
+            raise invalid("Invalid 'stream': this path gives whole answers; generate_stream gives streams.", "stream")
+        await self.generation.send(body, *name_and_version(request.model), context, stream=False)
+
+    @rpc
+    async def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> None:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await read_body(self.generation.threads, request.body.data, KserveGenerateBody)
+        await self.generation.send(body, *name_and_version(request.model), context, stream=True)
+
+    @rpc
+    async def Infer(self, request: pb.InferRequest, context: Any) -> HttpBody:  # noqa: N802
+        self.calls.authenticate(context)
+        parts = parts_of(request.body.data, metadata_of(context, HEADER_LENGTH))
+        given = await read_body(self.generation.threads, parts.json, InferBody)
+        body = await self.generation.read(len(request.body.data), lambda: given.asked(parts.binary))
+        name, version = name_and_version(request.model)
+        text = await self.generation.text(body, name, version, context)
+        answer = InferAnswer(model_name=name, model_version="", outputs=[])
+        if body.id is not None:
+            answer.id = body.id
+        output = OutputTensor(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])
+        answer.outputs.append(output)
+        if not given.wants_bytes:
+            output.data = [text]
+            return HttpBody(content_type=JSON, data=answer.model_dump_json(exclude_unset=True).encode())
+        binary = packed_text(text)
+        output.parameters = {"binary_data_size": len(binary)}
+        head = answer.model_dump_json(exclude_unset=True).encode()
+        await context.send_initial_metadata(((HEADER_LENGTH, str(len(head))),))
+        return HttpBody(content_type="application/octet-stream", data=head + binary)
 
 
 def _json(reply: Reply) -> HttpBody:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from services.router.openapi.operation import Reply as Reply
+from services.router.openapi.operation import may_lack
 
 
 class Live(Reply):
@@ -31,10 +34,38 @@ class TensorMetadata(Reply):
 
 
 class ModelMetadata(Reply):
-    """`inputs` and `outputs` are empty: what goes in and comes out is text, by other paths than this protocol's."""
+    """`inputs` and `outputs` are those of `infer`; all inputs but `text_input` may be left out."""
 
     name: str
     versions: list[str]
     platform: str
     inputs: list[TensorMetadata]
     outputs: list[TensorMetadata]
+
+
+class KserveError(Reply):
+    error: str
+
+
+class GeneratedText(Reply):
+    """Of a whole answer, and of each event of one that streams, which has what is new."""
+
+    model_name: str = Field(description="As the request named it.")
+    model_version: str = Field(description="Empty: models have no versions.")
+    id: str = may_lack("The request's, where it had one.")
+    text_output: str
+
+
+class OutputTensor(Reply):
+    name: str
+    datatype: str
+    shape: list[int]
+    data: list[str] = may_lack("The text, unless it comes after the JSON.")
+    parameters: dict[str, int] = may_lack("`binary_data_size`: how many bytes after the JSON are the text.")
+
+
+class InferAnswer(Reply):
+    model_name: str = Field(description="As the request named it.")
+    model_version: str = Field(description="Empty: models have no versions.")
+    id: str = may_lack("The request's, where it had one.")
+    outputs: list[OutputTensor]

@@ -11,6 +11,8 @@ from services.router.model import ServedModel
 from services.router.placement import Placement
 
 SERVER_NAME = "quire"
+# Of the protocol, by Triton's names.
+EXTENSIONS = ["binary_tensor_data", "generate", "parameters"]
 
 
 def server_version() -> str:

@@ -168,11 +168,12 @@ class GenerationBody(Body, StructureFields):
     )
     prompt_logprobs: int | None = Field(
         None,
-        ge=0,
+        ge=-1,
         le=MAX_LOGPROBS,
         description=(
             "Tells of each token of the prompt its log probability and those of so many of the likeliest, in "
-            "vLLM's form. Not with `stream`. Such a prompt is computed anew, whatever is cached of it."
+            "vLLM's form. Not with `stream`; -1, the whole vocabulary, is refused. Such a prompt is computed anew, "
+            "whatever is cached of it."
         ),
     )
     logprob_token_ids: list[int] | None = Field(
@@ -222,6 +223,12 @@ class GenerationBody(Body, StructureFields):
                 f"Invalid 'n': integer above maximum value. Expected a value <= {max_n}, but got {self.n} instead."
             )
             raise invalid(message, "n", "integer_above_max_value")
+        if self.prompt_logprobs == -1:
+            message = (
+                f"Invalid 'prompt_logprobs': -1 asks for the whole vocabulary at each place, and this server tells at "
+                f"most {MAX_LOGPROBS} tokens."
+            )
+            raise invalid(message, "prompt_logprobs", "integer_below_min_value")
         if self.prompt_logprobs is not None and self.stream:
             raise invalid("'prompt_logprobs' is not available when 'stream' is enabled.", "prompt_logprobs")
         if self.truncate_prompt_tokens == 0:

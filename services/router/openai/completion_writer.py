@@ -12,8 +12,8 @@ from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, Usage
 from services.router.openai.json import (
     AnswerHead,
+    ChunkTails,
     TokenNames,
-    chunk_tail,
     completion_logprobs,
     dump,
     dumps,
@@ -42,6 +42,8 @@ class CompletionStyle:
     with_token_ids: bool = False
     with_prompt_logprobs: bool = False
     names_tokens_by_id: bool = False
+    # Whether a prompt that is echoed has the text of special tokens.
+    echoes_special_tokens: bool = False
 
 
 class _Choice:
@@ -86,6 +88,7 @@ class CompletionWriter:
         self._is_echoed = echoes is not None
         self._choices = [_Choice(echo) for echo in echoes or [""] * len(prompts) for _ in range(style.num_candidates)]
         self._told_prompt: set[int] = set()
+        self._tails = ChunkTails(style.with_usage)
 
     def events(self, delta: ChoiceDelta) -> bytes:
         choice, style = self._choices[delta.index], self._style
@@ -109,7 +112,7 @@ class CompletionWriter:
         more = "".join(f",{dumps(name)}:{dumps(value)}" for name, value in self._extras(delta.index, streamed=True))
         return (
             f'{self._start}{{"index":{delta.index},"text":{encode_basestring(text)},'
-            f'"logprobs":{logprobs},"finish_reason":{reason}{more}}}]{chunk_tail(delta.usage, style.with_usage)}'
+            f'"logprobs":{logprobs},"finish_reason":{reason}{more}}}]{self._tails.tail(delta.usage)}'
         ).encode()
 
     def end(self, usage: Usage) -> bytes:
@@ -149,6 +152,11 @@ class CompletionWriter:
             "text": "".join(choice.pieces),
             "logprobs": None if num_top is None else self._logprobs(index, num_top),
             "finish_reason": None if choice.finish_reason is None else _FINISH_REASONS[choice.finish_reason],
+            # Null, as vLLM has them, where they were not asked for.
+            "stop_reason": None,
+            "token_ids": None,
+            "prompt_token_ids": None,
+            "prompt_logprobs": None,
             **dict(self._extras(index, streamed=False)),
         }
 
@@ -157,7 +165,10 @@ class CompletionWriter:
         choice, first = self._choices[index], None
         if self._is_echoed and choice.prompt_logprobs is not None:
             prompt = self._prompts[index // self._style.num_candidates]
-            first = echoed_logprobs(prompt, choice.prompt_logprobs, self._names, choice.num_chars, num_top)
+            first = echoed_logprobs(
+                prompt, choice.prompt_logprobs, self._names, choice.num_chars, num_top,
+                skip_special_tokens=not self._style.echoes_special_tokens,
+            )  # fmt: skip
             if not self._style.with_prompt_logprobs:
                 choice.prompt_logprobs = None
         columns, choice.num_chars = completion_logprobs(choice.logprobs, self._names, choice.num_chars)

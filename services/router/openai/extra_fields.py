@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
 
@@ -61,16 +61,31 @@ class Body(BaseModel):
         for name, value in self.__dict__.items():
             if isinstance(value, Body):
                 value.refuse_not_built(f"{path}{name}.")
-            # As in _num_ignored.
-            elif isinstance(value, list) and value and isinstance(value[0], Body):
-                for index, item in enumerate(value):
-                    item.refuse_not_built(f"{path}{name}[{index}].")
+            elif isinstance(value, list):
+                _refuse_in(value, f"{path}{name}")
 
 
 def _num_ignored(value: object) -> int:
     if isinstance(value, Body):
         return value.num_ignored_fields
     # A list of objects has nothing else: token ids need not be looked at one by one.
-    if isinstance(value, list) and value and isinstance(value[0], Body):
-        return sum(item.num_ignored_fields for item in value)
+    if _holds_objects(value):
+        return sum(map(_num_ignored, value))
     return 0
+
+
+def _refuse_in(values: list[Any], path: str) -> None:
+    if not _holds_objects(values):
+        return
+    for index, value in enumerate(values):
+        if isinstance(value, Body):
+            value.refuse_not_built(f"{path}[{index}].")
+        else:
+            _refuse_in(value, f"{path}[{index}]")
+
+
+def _holds_objects(value: Any) -> TypeGuard[list[Any]]:
+    """Whether it is a list of objects, or of lists of them."""
+    if not isinstance(value, list) or not value:
+        return False
+    return isinstance(value[0], Body) or _holds_objects(value[0])

@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.openai.v1 import openai_pb2
 from services.router.answers import JSON
-from services.router.calls import Calls, rpc
+from services.router.anthropic import models as anthropic
+from services.router.calls import Calls, metadata_of, rpc
 from services.router.chat.batch import answer_all
 from services.router.chat.service import ChatService
 from services.router.errors import model_not_found, unavailable
@@ -139,6 +140,7 @@ class OpenAIServicer:
     async def CreateEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         body = await self._parse(request, EmbeddingBody)
+        body.check()
         self.metrics.ignored_fields["embeddings"] += body.num_ignored_fields
         await self.embeddings.answer(body, context)
 
@@ -168,8 +170,13 @@ class OpenAIServicer:
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         models = await self.placement.models()
-        cards = [_model_card(model, name) for model in models for name in (model.info.name, *model.info.aliases)]
-        return HttpBody(content_type=JSON, data=dump({"object": "list", "data": cards}))
+        named = [(model, name) for model in models for name in (model.info.name, *model.info.aliases)]
+        answer: dict[str, Any]
+        if metadata_of(context, anthropic.VERSION_HEADER):
+            answer = anthropic.model_list([anthropic.model_card(model, name) for model, name in named])
+        else:
+            answer = {"object": "list", "data": [_model_card(model, name) for model, name in named]}
+        return HttpBody(content_type=JSON, data=dump(answer))
 
     @rpc
     async def GetModel(self, request: openai_pb2.GetModelRequest, context: Any) -> HttpBody:  # noqa: N802
@@ -177,7 +184,8 @@ class OpenAIServicer:
         if not request.model:
             raise model_not_found(request.model)
         model = await self.placement.model(request.model)
-        return HttpBody(content_type=JSON, data=dump(_model_card(model, request.model)))
+        card = anthropic.model_card if metadata_of(context, anthropic.VERSION_HEADER) else _model_card
+        return HttpBody(content_type=JSON, data=dump(card(model, request.model)))
 
     @rpc
     async def Tokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802

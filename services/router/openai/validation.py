@@ -17,7 +17,7 @@ T = TypeVar("T", bound=pydantic.BaseModel)
 B = TypeVar("B", bound=Body)
 
 # To parse so many bytes takes as long as to tokenize one character.
-_PARSED_BYTES_PER_CHAR = 32
+PARSED_BYTES_PER_CHAR = 32
 # Of a body with integers like 5.0. Each finds those of all fields but for such as stand behind others in lists.
 _MAX_REWRITES = 4
 # Longest piece of a client's value that a message repeats.
@@ -63,7 +63,7 @@ async def read_body(threads: TextThreads, body: bytes, model: type[B]) -> B:
 
 def parsing_work(body: bytes) -> int:
     """What it takes to go through a body once, in TextThreads' characters."""
-    return len(body) // _PARSED_BYTES_PER_CHAR
+    return len(body) // PARSED_BYTES_PER_CHAR
 
 
 def parse_body(body: bytes, model: type[T]) -> T:

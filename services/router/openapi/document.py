@@ -97,7 +97,10 @@ class _Describer:
                 for name, text in operation.parameters.items()
             ]
         if operation.body is not None:
-            content = {"schema": self._references[operation.body], "examples": self._examples(operation)}
+            examples = self._examples(operation)
+            for example in examples.values():
+                example["value"] = {k: v for k, v in example["value"].items() if k not in operation.parameters}
+            content = {"schema": self._references[operation.body], "examples": examples}
             described["requestBody"] = {"required": True, "content": {_JSON: content}}
         answers = {} if operation.is_always_missing else {"200": self._answer(operation)}
         described["responses"] = answers | self._errors(operation)
@@ -121,6 +124,8 @@ class _Describer:
         if operation.is_array:
             schema = {"type": "array", "items": schema}
         content: dict[str, Any] = {operation.content_type: {"schema": schema}}
+        if operation.binary_type:
+            content[operation.binary_type] = {"schema": {"type": "string"}}
         if operation.event is not None:
             content[operation.event_type] = {"schema": self._references[operation.event]}
         return {"description": "The answer.", "content": content}

@@ -18,7 +18,7 @@ _OURS: tuple[ServiceDescriptor, ...] = (
 # gRPC's own services, which every router has.
 _STANDARD = (
     ("grpc.health.v1.Health", "Tells whether the server, or one of its services by name, can take calls."),
-    ("grpc.reflection.v1alpha.ServerReflection", "Describes these services to tools such as grpcurl."),
+    ("grpc.reflection.v1.ServerReflection", "Describes these services to tools such as grpcurl."),
 )
 
 

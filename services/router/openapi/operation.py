@@ -72,6 +72,8 @@ class Operation:
     error: type[BaseModel] = ErrorReply
     # Of an answer that does not stream.
     content_type: str = "application/json"
+    # Of the same answer in binary form, where the request may ask for that; empty: it may not.
+    binary_type: str = ""
     # Of each path parameter.
     parameters: Mapping[str, str] = field(default_factory=dict)
     examples: tuple[Example, ...] = ()

@@ -1,5 +1,5 @@
-"""The bodies of /v1/responses and /v1/responses/input_tokens. Unknown fields are ignored and counted; known ones that are
-not built are refused."""
+"""The bodies of /v1/responses and /v1/responses/input_tokens. Unknown fields are ignored and counted. Known
+fields that are not built are refused."""
 
 from __future__ import annotations
 

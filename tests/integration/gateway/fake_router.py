@@ -178,6 +178,9 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
         self._name = name
         # Of the call that came last.
         self.metadata: dict[str, str | bytes] = {}
+        self.seconds_left: float | None = None
+        # How many calls of Generate fail before one does not.
+        self.num_failures = 0
         # A message of Generate that is sent before the call goes on, and what it goes on to wait for.
         self.release: asyncio.Event | None = None
 
@@ -187,6 +190,10 @@ class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
     async def Generate(self, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
         """The prompt, piece by piece. A prompt `break` breaks off after the first piece."""
         self.metadata = dict(context.invocation_metadata() or ())
+        self.seconds_left = context.time_remaining()
+        if self.num_failures > 0:
+            self.num_failures -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not yet", (("grpc-retry-pushback-ms", "1"),))
         if request.model != self._name:
             await self._fail(request, context)
         yield inference_pb2.GenerateResponse(delta=inference_pb2.Delta(text=request.text[:1], token_ids=[7]))

@@ -81,11 +81,12 @@ async def test_an_action_that_there_is_not_is_404(gateway: Gateway, router: Fake
         ("POST", "/v1/responses/resp_1/cancel"),
         ("GET", "/v1/responses/resp_1/input_items"),
         ("POST", "/v1/models/m"),
-        ("POST", "/v2/models/m/infer"),
     ):
         reply = await call(gateway.address, method, path, b"{}" if method == "POST" else None)
         assert (reply.status, reply.error["code"]) == (404, "unknown_url")
         assert f"{method} {path} here" in reply.error["message"]
+    reply = await call(gateway.address, "POST", "/v2/models/m/load", b"{}")
+    assert (reply.status, json.loads(reply.body)) == (404, {"error": "There is no POST /v2/models/m/load here."})
     for path in ("/v1/responses/resp_1", "/v1/models/org/m"):
         reply = await call(gateway.address, "DELETE", path)
         assert (reply.status, reply.headers["allow"]) == (405, "GET")

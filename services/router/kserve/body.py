@@ -1,0 +1,158 @@
+"""The bodies of /v2/models/NAME/generate and generate_stream, Triton's generate extension, and what they ask for."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from pydantic import Field, Tag
+
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.openai.body import Body, string_or_array
+from services.router.openai.union import union
+from services.router.options import GenerationOptions
+from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
+
+_UINT64 = 2**64 - 1
+_Texts = Annotated[
+    Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
+    union(string_or_array, "a string or an array of strings"),
+]
+
+
+class KserveGenerateParameters(Body):
+    """How a text is continued, by the names that Triton's backends for TensorRT-LLM and vLLM have for it."""
+
+    max_tokens: int | None = Field(
+        None, ge=1, le=2**31 - 1, description="The longest answer, in tokens; left out: what the context leaves."
+    )
+    min_tokens: int | None = Field(
+        None, ge=0, le=2**31 - 1, description="Neither an end token nor a stop string ends the answer before."
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+    )
+    top_k: int | None = Field(
+        None, ge=-1, le=2**31 - 1, description="Draws from so many of the likeliest tokens; 0 and -1 keep all."
+    )
+    top_p: float | None = Field(
+        None, ge=0, le=1, description="Draws from the fewest likeliest tokens whose probabilities sum to this."
+    )
+    min_p: float | None = Field(
+        None, ge=0, le=1, description="Draws from tokens at least this many times as likely as the likeliest."
+    )
+    seed: int | None = Field(None, ge=-(2**63), le=_UINT64, description="Equal seeds give equal tokens.")
+    random_seed: int | None = Field(None, ge=-(2**63), le=_UINT64, description="As `seed`, by TensorRT-LLM's name.")
+    repetition_penalty: float | None = Field(
+        None, gt=0, le=100, description="Makes every token of the prompt and the answer less likely; 1 changes nothing."
+    )
+    presence_penalty: float | None = Field(
+        None, ge=-2, le=2, description="Subtracted from the logit of every token that the answer has already."
+    )
+    frequency_penalty: float | None = Field(
+        None, ge=-2, le=2, description="Subtracted from the logit of every token of the answer, once for each time."
+    )
+    stop: _Texts | None = Field(None, description="Strings, any of which ends the answer.")
+    stop_words: _Texts | None = Field(None, description="As `stop`, by TensorRT-LLM's name; empty strings are none.")
+    bad_words: _Texts | None = Field(
+        None, description="Strings that the answer must not contain; empty strings are none."
+    )
+    ignore_eos: bool | None = Field(None, description="Whether the model's own end tokens do not end the answer.")
+    end_id: int | None = Field(None, ge=0, le=2**31 - 1, description="A token that ends the answer, too.")
+    pad_id: int | None = Field(None, description="Without effect: nothing is padded.")
+    exclude_input_in_output: bool | None = Field(
+        None, description="False: `text_output` begins with `text_input`. It does not, unless told so."
+    )
+    stream: bool | None = Field(
+        None, description="For `generate_stream` alone: false makes one event of the whole answer."
+    )
+    sampling_parameters: str | None = Field(
+        None, description="A JSON object with any of these fields, as vLLM's backend takes it."
+    )
+
+    def check_known(self) -> None:
+        """Raises ApiError where a field is no known one: it might change what is asked for."""
+        for name in self.model_extra or ():
+            raise ApiError(ErrorKind.UNSUPPORTED, f"'{name[:64]}' is not supported by this server.", name)
+
+    def merged(self) -> KserveGenerateParameters:
+        """The same, with the fields of `sampling_parameters` where they are not set."""
+        self.check_known()
+        if not self.sampling_parameters:
+            return self
+        given = _json_object(self.sampling_parameters)
+        # Triton's examples write numbers as strings.
+        values = {name: _value(name, value) for name, value in given.items()}
+        try:
+            inner = KserveGenerateParameters.model_validate(values)
+        except ValueError as error:
+            message = f"Invalid 'sampling_parameters': {str(error)[:256]}."
+            raise invalid(message, "sampling_parameters", "invalid_value") from None
+        inner.check_known()
+        return self.over(inner)
+
+    def over(self, others: KserveGenerateParameters) -> KserveGenerateParameters:
+        """The other's fields, replaced by those that are set here."""
+        own = {name: getattr(self, name) for name in KserveGenerateParameters.model_fields}
+        return others.model_copy(update={name: value for name, value in own.items() if value is not None})
+
+    def options(self) -> GenerationOptions:
+        """Raises ApiError."""
+        seed = self.random_seed if self.seed is None else self.seed
+        sampling = SamplingParams(
+            temperature=self.temperature,
+            top_k=None if self.top_k is None else max(0, self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=None if seed is None else seed & _UINT64,
+        )
+        stops = _texts(self.stop) + _texts(self.stop_words)
+        check_stop_strings(stops, "stop")
+        end_ids = () if self.end_id is None else (self.end_id,)
+        return GenerationOptions(
+            sampling=check_ranges(sampling),
+            stop=StopConditions(self.max_tokens, end_ids, bool(self.ignore_eos), self.min_tokens or 0),
+            stop_strings=stops,
+            bad_words=_texts(self.bad_words),
+        )
+
+
+class KserveGenerateBody(KserveGenerateParameters):
+    id: str | None = Field(None, description="Comes back with the answer.")
+    text_input: str = Field(min_length=1, description="The text to continue, as it is: no chat template is applied.")
+    parameters: KserveGenerateParameters | None = Field(
+        None, description="The other fields may stand in here, too; those beside it go before."
+    )
+
+    def settings(self) -> KserveGenerateParameters:
+        """Raises ApiError."""
+        if self.parameters is None:
+            return self.merged()
+        return self.merged().over(self.parameters.merged())
+
+
+def _texts(given: str | list[str] | None) -> tuple[str, ...]:
+    texts = [given] if isinstance(given, str) else given or []
+    return tuple(text for text in texts if text)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise invalid("Invalid 'sampling_parameters': it must be an object, as JSON.", "sampling_parameters")
+    return value
+
+
+def _value(name: str, value: Any) -> Any:
+    if not isinstance(value, str) or name in ("stop", "stop_words", "bad_words"):
+        return value
+    try:
+        return json.loads(value.lower())
+    except (ValueError, RecursionError):
+        return value

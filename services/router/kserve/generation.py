@@ -1,0 +1,108 @@
+"""Generation by the Open Inference Protocol, the same for both of its forms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from services.router.answers import EVENT_STREAM, Answers
+from services.router.calls import caller_of
+from services.router.errors import ApiError
+from services.router.generation import ChoiceDelta, GenerationRequest, Usage
+from services.router.kserve.body import KserveGenerateBody
+from services.router.kserve.state import ServerState
+from services.router.model import check_generates, output_budget
+from services.router.openai.json import dump
+from services.router.openai.validation import PARSED_BYTES_PER_CHAR
+from services.router.prompts import encode_text
+from services.router.tokenizer import TextThreads
+from services.router.tracing import RequestSpan, Tracing
+
+
+class GenerateWriter:
+    """An AnswerWriter of Triton's generate extension."""
+
+    stream_type = EVENT_STREAM
+
+    def __init__(self, model: str, body: KserveGenerateBody) -> None:
+        settings = body.settings()
+        self._head: dict[str, Any] = {"model_name": model, "model_version": ""}
+        if body.id is not None:
+            self._head["id"] = body.id
+        self._is_one_event = settings.stream is False
+        self._has_begun = False
+        # Not sent yet.
+        self._pieces = [body.text_input] if settings.exclude_input_in_output is False else []
+
+    def events(self, delta: ChoiceDelta) -> bytes:
+        self.add(delta)
+        if self._is_one_event or not any(self._pieces):
+            return b""
+        return self._event()
+
+    def end(self, usage: Usage) -> bytes:
+        # A client gets one event at least.
+        return self._event() if any(self._pieces) or not self._has_begun else b""
+
+    def error(self, error: ApiError) -> bytes:
+        return b"data: " + dump(kserve_error(error)) + b"\n\n"
+
+    def add(self, delta: ChoiceDelta) -> None:
+        self._pieces.append(delta.text)
+
+    def whole(self, usage: Usage) -> bytes:
+        return dump({**self._head, "text_output": self.text})
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def _event(self) -> bytes:
+        event = dump({**self._head, "text_output": self.text})
+        self._pieces.clear()
+        self._has_begun = True
+        return b"data: " + event + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class TextGeneration:
+    state: ServerState
+    answers: Answers
+    tracing: Tracing
+    threads: TextThreads
+
+    async def read(self, num_bytes: int, read: Callable[[], KserveGenerateBody]) -> KserveGenerateBody:
+        """What `read` makes of so many bytes, beside the event loop where they are many. Raises what it raises."""
+        return await self.threads.run(num_bytes // PARSED_BYTES_PER_CHAR, read)
+
+    async def send(self, body: KserveGenerateBody, name: str, version: str, context: Any, *, stream: bool) -> None:
+        """Answers over HTTP. Raises ApiError as long as nothing is written."""
+        writer = GenerateWriter(name, body)
+        with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
+            request = await self._request(body, name, version, context, span)
+            await self.answers.send(request, span, context, writer, stream=stream)
+
+    async def text(self, body: KserveGenerateBody, name: str, version: str, context: Any) -> str:
+        """The whole answer. Raises ApiError."""
+        writer = GenerateWriter(name, body)
+        with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
+            request = await self._request(body, name, version, context, span)
+            await self.answers.gather(request, span, writer.add)
+        return writer.text
+
+    async def _request(
+        self, body: KserveGenerateBody, name: str, version: str, context: Any, span: RequestSpan
+    ) -> GenerationRequest:
+        model = await self.state.model(name, version)
+        check_generates(model.info)
+        options = body.settings().options()
+        prompt = await encode_text(model, body.text_input, "text_input")
+        params = ("text_input", "max_tokens")
+        max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
+        return await options.request(model, caller_of(context), span.traceparent, (prompt,), (max_tokens,))
+
+
+def kserve_error(error: ApiError) -> dict[str, str]:
+    """The protocol's error object. The message names the field, for which the shape has no place."""
+    return {"error": error.message}

@@ -1,0 +1,102 @@
+"""The body of /v2/models/NAME/infer: tensors as JSON, or as bytes after it (the extension for binary tensor data)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import Field
+
+from services.router.errors import invalid
+from services.router.kserve.body import KserveGenerateBody
+from services.router.kserve.tensors import MAX_TENSORS, body_of, check_output, check_shape, packed_value
+from services.router.openai.body import Body
+
+# The header that says how long the JSON is that stands before tensors in binary form.
+HEADER_LENGTH = "inference-header-content-length"
+_BINARY_SIZE = "binary_data_size"
+
+
+@dataclass(frozen=True, slots=True)
+class BodyParts:
+    json: bytes
+    binary: bytes
+
+
+def parts_of(data: bytes, json_length: str) -> BodyParts:
+    """`json_length`: the header that says where the JSON ends; empty: with the body. Raises ApiError."""
+    if not json_length:
+        return BodyParts(data, b"")
+    if not json_length.isascii() or not json_length.isdecimal() or int(json_length[:10]) > len(data):
+        raise invalid(f"Invalid header '{HEADER_LENGTH}': {json_length[:32]!r} of {len(data)} bytes.")
+    return BodyParts(data[: int(json_length)], data[int(json_length) :])
+
+
+class InputTensor(Body):
+    name: str = Field(min_length=1, description="What it sets: `text_input`, or a field of KserveGenerateParameters.")
+    datatype: str = Field(description="BOOL, INT8 to INT64, UINT8 to UINT64, FP32, FP64 or BYTES.")
+    shape: list[int] = Field(max_length=8, description="Dimensions whose product is 1.")
+    parameters: dict[str, Any] | None = Field(
+        None, description="`binary_data_size`: how many bytes after the JSON are the element."
+    )
+    data: Any = Field(None, description="The element, in as many arrays as the shape has dimensions, or in one.")
+
+
+class RequestedOutput(Body):
+    name: str = Field(description="`text_output`.")
+    parameters: dict[str, Any] | None = Field(
+        None, description="`binary_data`: whether it comes as bytes after the JSON."
+    )
+
+
+class InferBody(Body):
+    id: str | None = Field(None, description="Comes back with the answer.")
+    inputs: list[InputTensor] = Field(
+        min_length=1, max_length=MAX_TENSORS, description="The tensor `text_input`, and others that say how to go on."
+    )
+    outputs: list[RequestedOutput] | None = Field(
+        None, max_length=MAX_TENSORS, description="The outputs that the answer must have; left out: `text_output`."
+    )
+    parameters: dict[str, Any] | None = Field(
+        None,
+        max_length=MAX_TENSORS,
+        description="In place of tensors of these names; `binary_data_output`: whether outputs come after the JSON.",
+    )
+
+    @property
+    def wants_bytes(self) -> bool:
+        """Whether the answer's text comes after the JSON."""
+        wanted = (self.parameters or {}).get("binary_data_output")
+        for output in self.outputs or ():
+            wanted = (output.parameters or {}).get("binary_data", wanted)
+        return wanted is True
+
+    def asked(self, binary: bytes) -> KserveGenerateBody:
+        """`binary`: what came after the JSON. Raises ApiError."""
+        for index, output in enumerate(self.outputs or ()):
+            check_output(output.name, f"outputs[{index}].name")
+        values = {name: value for name, value in (self.parameters or {}).items() if name != "binary_data_output"}
+        start = 0
+        for index, tensor in enumerate(self.inputs):
+            path = f"inputs[{index}]"
+            check_shape(tensor.name, tensor.shape, f"{path}.shape")
+            size = (tensor.parameters or {}).get(_BINARY_SIZE)
+            if size is None:
+                values[tensor.name] = _element(tensor.data, f"{path}.data")
+                continue
+            param = f"{path}.parameters.{_BINARY_SIZE}"
+            if not isinstance(size, int) or not 0 <= size <= len(binary) - start:
+                raise invalid(f"Invalid '{param}': there are no such bytes after the JSON.", param, "invalid_value")
+            values[tensor.name] = packed_value(tensor.name, tensor.datatype, binary[start : start + size], path)
+            start += size
+        return body_of(values, self.id or "")
+
+
+def _element(data: Any, path: str) -> Any:
+    for _ in range(8):
+        if not isinstance(data, list) or len(data) != 1:
+            break
+        data = data[0]
+    if data is None or isinstance(data, list | dict):
+        raise invalid(f"Invalid '{path}': expected one element.", path, "invalid_value")
+    return data

@@ -1,0 +1,263 @@
+"""Text by the Open Inference Protocol: generate and generate_stream as Triton has them, infer over HTTP and gRPC."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import grpc
+import pytest
+from google.api.httpbody_pb2 import HttpBody
+
+from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
+from tests.integration.router.conftest import (
+    HTTP_STATUS,
+    MODEL,
+    Api,
+    Reply,
+    StartRouter,
+    answer_text,
+    checked,
+    fake_scheduler,
+)
+from tests.integration.router.small_tokenizers import byte_level
+from tests.integration.router.test_status_details import details_of
+
+ANSWER = "one, two, three"
+SERVICE = "kserve.v1.KserveService"
+
+
+async def post(api: Api, method: str, body: Any, *, model: str = MODEL, header: str = "") -> Reply:
+    """`body`: bytes as they are, anything else as JSON. `header`: where the JSON ends. Holds the answer against our
+    document."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    request_type = kserve_pb2.InferRequest if method == "Infer" else kserve_pb2.GenerateRequest
+    metadata = [("inference-header-content-length", header)] if header else []
+    call: Any = getattr(kserve_pb2_grpc.KserveServiceStub(api.channel), method)
+    replying = call(request_type(model=model, body=HttpBody(data=data)), metadata=metadata)
+    replies = [await replying] if method == "Infer" else [reply async for reply in replying]
+    reply = Reply(replies[0].content_type, [reply.data for reply in replies])
+    return checked(reply, method, service=SERVICE)
+
+
+async def refused(api: Api, method: str, body: Any, **options: Any) -> tuple[grpc.StatusCode, str]:
+    """The status and text of the error that this must be answered with."""
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await post(api, method, body, **options)
+    told = dict(caught.value.trailing_metadata() or ())["quire-error"]
+    checked(Reply("application/json", [str(told).encode()]), method, HTTP_STATUS[caught.value.code()], SERVICE)
+    error = json.loads(told)
+    assert list(error) == ["error"]
+    return caught.value.code(), error["error"]
+
+
+def events(reply: Reply) -> list[Any]:
+    assert reply.content_type == "text/event-stream"
+    lines = b"".join(reply.messages).decode().removesuffix("\n\n").split("\n\n")
+    return [json.loads(line.removeprefix("data: ")) for line in lines]
+
+
+@pytest.fixture
+async def api(start_router: StartRouter) -> Api:
+    api: Api = await start_router(fake_scheduler(answer_text(ANSWER)))
+    return api
+
+
+async def test_a_text_is_continued(api: Api) -> None:
+    head = {"model_name": MODEL, "model_version": ""}
+    reply = await post(api, "Generate", {"text_input": "Once", "max_tokens": 50})
+    assert reply.json == {**head, "text_output": ANSWER}
+    body = {"id": "7", "text_input": "Once", "parameters": {"exclude_input_in_output": False, "stop": ", th"}}
+    assert (await post(api, "Generate", body)).json == {**head, "id": "7", "text_output": "Onceone, two"}
+    streamed = events(await post(api, "GenerateStream", body))
+    assert all(event.items() >= {**head, "id": "7"}.items() for event in streamed)
+    assert "".join(event["text_output"] for event in streamed) == "Onceone, two"
+    assert len(streamed) > 1
+    (whole,) = events(await post(api, "GenerateStream", {**body, "stream": False}))
+    assert whole["text_output"] == "Onceone, two"
+
+
+async def test_a_stream_without_text_has_an_event(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(answer_text("")))
+    assert [event["text_output"] for event in events(await post(api, "GenerateStream", {"text_input": "x"}))] == [""]
+
+
+async def test_settings_reach_the_scheduler(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(answer_text(ANSWER))
+    api = await start_router(scheduler)
+    # The example of TensorRT-LLM's documents.
+    await post(
+        api,
+        "Generate",
+        {"text_input": "x", "max_tokens": 20, "bad_words": "", "stop_words": "", "pad_id": 2, "end_id": 3},
+    )
+    assert (scheduler.submits[0].stop.max_tokens, list(scheduler.submits[0].stop.stop_token_ids)) == (20, [3])
+    own = {"temperature": 0.5, "parameters": {"temperature": 1, "top_k": 3, "random_seed": 5}}
+    # The one of vLLM's client for Triton.
+    own["sampling_parameters"] = json.dumps({"temperature": "0.1", "top_p": "0.95", "max_tokens": 7})
+    await post(api, "Generate", {"text_input": "x", **own})
+    submit = scheduler.submits[1]
+    sampling = submit.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.seed, submit.stop.max_tokens) == (0.5, 3, 5, 7)
+    assert sampling.top_p == pytest.approx(0.95)
+
+
+@pytest.mark.parametrize("method", ["Generate", "GenerateStream"])
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ({}, "Missing required parameter: 'text_input'."),
+        ({"text_input": "x", "max_tokens": 0}, "Invalid 'max_tokens'"),
+        ({"text_input": "x", "max_tokens": 10**6}, "'max_tokens' is too large"),
+        ({"text_input": "x", "num_beams": 2}, "'num_beams' is not supported by this server."),
+        ({"text_input": "x", "parameters": {"nothing": 1}}, "'nothing' is not supported by this server."),
+        ({"text_input": "x", "sampling_parameters": "["}, "Invalid 'sampling_parameters'"),
+        ({"text_input": "x", "sampling_parameters": '{"top_p": 7}'}, "Invalid 'sampling_parameters'"),
+        ({"text_input": "x", "temperature": 9}, "Invalid 'temperature'"),
+        (b"{", "We could not parse the JSON body"),
+    ],
+)
+async def test_what_is_wrong_is_told_in_the_protocol_s_shape(api: Api, method: str, body: Any, text: str) -> None:
+    status, error = await refused(api, method, body)
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.startswith(text)
+
+
+async def test_models_and_versions_that_there_are_not(api: Api) -> None:
+    body = {"text_input": "x"}
+    assert (await refused(api, "Generate", body, model="none"))[0] is grpc.StatusCode.NOT_FOUND
+    version = await refused(api, "Generate", body, model=f"{MODEL}/versions/1")
+    assert version == (grpc.StatusCode.INVALID_ARGUMENT, "Models have no versions here.")
+    assert (await refused(api, "Generate", {**body, "stream": True}))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+def tensor(name: str, datatype: str, data: Any, shape: tuple[int, ...] = (1,)) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": list(shape), "data": data}
+
+
+async def test_tensors_of_json_and_of_bytes_mean_the_same(api: Api) -> None:
+    output = {"name": "text_output", "datatype": "BYTES", "shape": [1], "data": ["one, two"]}
+    expected = {"model_name": MODEL, "model_version": "", "id": "i", "outputs": [output]}
+    inputs = [tensor("text_input", "BYTES", [["Once"]], (1, 1)), tensor("stop", "BYTES", [", th"])]
+    body = {
+        "id": "i",
+        "inputs": inputs,
+        "outputs": [{"name": "text_output"}],
+    }
+    assert (await post(api, "Infer", body)).json == expected
+    pieces = [struct.pack("<I", 4) + b"Once", struct.pack("<I", 4) + b", th"]
+    for given, piece in zip(inputs, pieces, strict=True):
+        del given["data"]
+        given["parameters"] = {"binary_data_size": len(piece)}
+    head = json.dumps(body).encode()
+    assert (await post(api, "Infer", head + b"".join(pieces), header=str(len(head)))).json == expected
+    status, error = await refused(api, "Infer", head + pieces[0], header=str(len(head)))
+    assert (status, "inputs[1].parameters.binary_data_size" in error) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    assert (await refused(api, "Infer", head, header="10000"))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_an_answer_comes_as_bytes_where_that_is_asked_for(api: Api) -> None:
+    """tritonclient asks for them by default, and its users decode what they get."""
+    inputs = [tensor("text_input", "BYTES", ["Once"])]
+    for asked in (
+        {"parameters": {"binary_data_output": True}},
+        {"outputs": [{"name": "text_output", "parameters": {"binary_data": True}}]},
+    ):
+        stub: Any = kserve_pb2_grpc.KserveServiceStub(api.channel)
+        data = json.dumps({"inputs": inputs, **asked}).encode()
+        call = stub.Infer(kserve_pb2.InferRequest(model=MODEL, body=HttpBody(data=data)))
+        reply = await call
+        head = int(dict(await call.initial_metadata())["inference-header-content-length"])
+        (output,) = json.loads(reply.data[:head])["outputs"]
+        assert reply.data[head:] == struct.pack("<I", len(ANSWER)) + ANSWER.encode()
+        assert output["parameters"] == {"binary_data_size": len(reply.data) - head}
+        assert ("data" in output, reply.content_type) == (False, "application/octet-stream")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text"),
+    [
+        ([], "Invalid 'inputs'"),
+        ([tensor("max_tokens", "INT32", [1])], "Missing required parameter: 'text_input'."),
+        ([tensor("text_input", "BYTES", ["a", "b"], (2,))], "Invalid 'inputs[0].shape'"),
+        ([tensor("text_input", "BYTES", ["a", "b"])], "Invalid 'inputs[0].data'"),
+    ],
+)
+async def test_tensors_that_do_not_fit_are_refused(api: Api, inputs: Any, text: str) -> None:
+    status, error = await refused(api, "Infer", {"inputs": inputs})
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.startswith(text)
+
+
+Request = open_inference_pb2.ModelInferRequest
+Input = Request.InferInputTensor
+Contents = open_inference_pb2.InferTensorContents
+
+
+async def infer(api: Api, **fields: Any) -> Any:
+    stub: Any = open_inference_pb2_grpc.GRPCInferenceServiceStub(api.channel)
+    return await stub.ModelInfer(Request(model_name=MODEL, **fields))
+
+
+async def test_tensors_over_grpc(start_router: StartRouter) -> None:
+    scheduler = fake_scheduler(answer_text(ANSWER))
+    api = await start_router(scheduler)
+    text = Input(name="text_input", datatype="BYTES", shape=[1, 1], contents=Contents(bytes_contents=[b"Once"]))
+    budget = Input(name="max_tokens", datatype="INT32", shape=[1], contents=Contents(int_contents=[50]))
+    parameter = open_inference_pb2.InferParameter(double_param=0.5)
+    answer = await infer(api, id="i", inputs=[text, budget], parameters={"temperature": parameter})
+    (output,) = answer.outputs
+    assert (answer.model_name, answer.id, output.name, output.datatype) == (MODEL, "i", "text_output", "BYTES")
+    assert (list(output.shape), list(output.contents.bytes_contents)) == ([1], [ANSWER.encode()])
+    raw = [struct.pack("<I", 4) + b"Once", struct.pack("<i", 50)]
+    for given in (text, budget):
+        given.ClearField("contents")
+    answer = await infer(api, inputs=[text, budget], raw_input_contents=raw)
+    assert list(answer.raw_output_contents) == [struct.pack("<I", len(ANSWER)) + ANSWER.encode()]
+    assert [submit.stop.max_tokens for submit in scheduler.submits] == [50, 50]
+    assert scheduler.submits[0].sampling.temperature == 0.5
+    assert scheduler.submits[0].prompt_token_ids == scheduler.submits[1].prompt_token_ids
+    assert len(scheduler.submits[0].prompt_token_ids) == 4 * len(byte_level().encode("Once").ids)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({}, "inputs"),
+        ({"inputs": [Input(name="text_input", datatype="BYTES", shape=[2])]}, "inputs[0].shape"),
+        ({"inputs": [Input(name="text_input", datatype="BYTES", shape=[1])]}, "inputs[0].contents"),
+        (
+            {"inputs": [Input(name="text_input", shape=[1], contents=Contents(bytes_contents=[b"\xff"]))]},
+            "inputs[0].contents.bytes_contents[0]",
+        ),
+        (
+            {"inputs": [Input(name="text_input", datatype="BYTES", shape=[1])], "raw_input_contents": [b"x"]},
+            "inputs[0]",
+        ),
+        ({"inputs": [Input(name="text_input", shape=[1])], "raw_input_contents": [b"x", b"y"]}, "raw_input_contents"),
+        ({"outputs": [Request.InferRequestedOutputTensor(name="logits")]}, "outputs[0].name"),
+        (
+            {
+                "inputs": [Input(name="text_input", shape=[1], contents=Contents(bytes_contents=[b"x"]))],
+                "parameters": {"max_tokens": open_inference_pb2.InferParameter(int64_param=0)},
+            },
+            "parameters[max_tokens]",
+        ),
+        (
+            {
+                "inputs": [
+                    Input(name="text_input", shape=[1], contents=Contents(bytes_contents=[b"x"])),
+                    Input(name="temperature", shape=[1], contents=Contents(fp32_contents=[9])),
+                ],
+            },
+            "inputs[1]",
+        ),
+    ],
+)
+async def test_errors_over_grpc_name_the_tensor(api: Api, fields: Any, field: str) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await infer(api, **fields)
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    (violation,) = details_of(caught.value)["BadRequest"].field_violations
+    assert violation.field == field

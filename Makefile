@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-long test-steady clients wheel wheel-fresh aarch64 schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu gpu-dry-run clean
+.PHONY: help setup demo test test-long test-patient test-steady clients wheel wheel-fresh aarch64 schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse bench-gpu gpu-dry-run clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,15 +28,23 @@ demo: .venv/local ## start the whole stack on this host, ask it one question, st
 	$(BIN)/quire demo
 
 PYTEST_OPTIONS := --numprocesses=auto --maxprocesses=4 --dist=worksteal
+# Tests that wait for minutes and compute next to nothing.
+PATIENT := tests/e2e/test_silence.py tests/integration/shared/test_pings.py
 
-# Most of what sets up and checks has a use for one core, and so has a test.
+# Most of what sets up and checks has a use for one core, and so has a test. The patient tests need none: they run beside
+# the checks, as one job more.
 test: ## everything CI runs
-	$(MAKE) --no-print-directory --jobs=$(shell nproc) check kernels-check clients
-	$(BIN)/pytest $(PYTEST_OPTIONS)
+	$(MAKE) --no-print-directory --jobs=$(shell expr $$(nproc) + 1) check kernels-check clients test-patient
+	$(BIN)/pytest $(PYTEST_OPTIONS) $(PATIENT:%=--deselect=%)
 
-.venv-clients/made: tests/e2e/clients/requirements.txt
+test-patient: .venv/dev ## the tests that mostly wait, such as that of 90 s of silence
+	$(BIN)/pytest $(PATIENT)
+
+.venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/pip install $(PIP_OPTIONS) -r $<
+	cp tests/e2e/clients/node/package.json .venv-clients/
+	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix .venv-clients; fi
 	touch $@
 
 # Node comes from PyPI, so that only npm's registry is needed besides.
@@ -115,6 +123,9 @@ proto-check: ## fail if the stubs are not what protos/ generates, or protos/ bre
 
 bench: .venv/dev ## measure what docs/performance.md reports
 	$(BIN)/python -m benchmarks.run
+
+abuse: .venv/dev ## measure what hostile and very large requests do to another client's stream, row by row
+	$(BIN)/python -m benchmarks.abuse
 
 # A GPU machine brings its own Python with torch: nothing is installed there.
 bench-gpu: ## measure a GPU, from a bare source tree; GPU_ARGS='--quantization fp8' and the like go to every part

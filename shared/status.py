@@ -7,7 +7,10 @@ Readiness for load balancers is the gRPC health service's job, not this.
 from __future__ import annotations
 
 import json
+import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
@@ -52,6 +55,37 @@ class StatusReporter:
             os.write(self._fd, (json.dumps(asdict(status)) + "\n").encode())
         except OSError:
             self._fd = None
+
+
+class WarningNotes(logging.Handler):
+    """Tells whoever started a part of the warnings that it logs during its start: it may be waiting for something that
+    will never come, and its log may not be shown. Each warning is told once, and MAX_NOTES of them at most."""
+
+    MAX_NOTES = 20
+
+    def __init__(self, status: StatusReporter) -> None:
+        super().__init__(logging.WARNING)
+        self._status = status
+        self._told: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        if record.exc_info is not None and record.exc_info[1] is not None:
+            text += f": {record.exc_info[1]!r}"
+        if text not in self._told and len(self._told) < self.MAX_NOTES:
+            self._told.add(text)
+            self._status.note(text)
+
+
+@contextmanager
+def warnings_as_notes(status: StatusReporter) -> Iterator[None]:
+    """For as long as a part starts."""
+    notes = WarningNotes(status)
+    logging.getLogger().addHandler(notes)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(notes)
 
 
 def parse_status(line: str | bytes) -> Status:

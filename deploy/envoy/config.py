@@ -69,6 +69,18 @@ class GatewayConfig:
     root_path: str = option(
         "", "Prefix of every path behind a proxy that passes it on, such as /llm. Paths are served without it, too."
     )
+    router_wait: float = option(
+        5.0,
+        "Seconds that a request waits, on average, where no router takes connections, such as while one restarts.",
+        minimum=0,
+        maximum=60,
+    )
+    drain_delay: float = option(
+        0.0,
+        "Seconds after SIGTERM in which health says no and everything is still served, so that load balancers see it.",
+        minimum=0,
+        maximum=3600,
+    )
     drain_timeout: float = option(
         10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0, maximum=3600
     )

@@ -51,6 +51,10 @@ end
 
 function envoy_on_response(handle)
   local headers = handle:headers()
+  -- The health filter says on every answer that the gateway drains.
+  local drains = headers:get('x-envoy-immediate-health-check-fail') ~= nil
+  headers:remove('x-envoy-immediate-health-check-fail')
+  headers:remove('x-envoy-upstream-healthchecked-cluster')
   local content_type = headers:get('content-type') or ''
   finish_refusal(headers)
   -- To a gRPC client, not transcoded.
@@ -58,6 +62,11 @@ function envoy_on_response(handle)
     -- What a page may read depends on whose it is (CORS).
     if content_type:sub(17, 20) == '-web' then headers:add('vary', 'origin') end
     shape_grpc_error(headers, message_of)
+    if drains and handle:metadata():get('grpc') == 'health check' and headers:get('grpc-status') == nil then
+      -- A HealthCheckResponse that says NOT_SERVING.
+      local body = handle:body(true)
+      if body:length() > 0 then body:setBytes('\0\0\0\0\2\8\2') end
+    end
     return
   end
   -- Proxies would gather a stream before they pass it on.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,8 @@ DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 @dataclass(frozen=True, slots=True)
 class LocalReply:
-    """The body of an answer that Envoy gives by itself, for one status code or (`GE`) from one on, and where `headers`
-    are given only if all of these matchers fit the request. `sent`: the status that takes the code's place."""
+    """The body of an answer that Envoy gives by itself, for one status code or (`GE`) from one on. Where `headers` or
+    `flag` are given, all of these matchers must fit the request. `sent`: the status that takes the code's place."""
 
     op: str
     status: int
@@ -31,17 +32,17 @@ class LocalReply:
     code: str | None
     headers: Sequence[Mapping[str, Any]] = ()
     sent: int | None = None
+    # One of Envoy's response flags.
+    flag: str = ""
 
     @property
     def filter(self) -> dict[str, Any]:
         """Envoy's, of the requests that get it."""
         value = {"default_value": self.status, "runtime_key": f"quire.local_reply.{self.status}"}
         status = {"status_code_filter": {"comparison": {"op": self.op, "value": value}}}
-        if not self.headers:
-            return status
-        return {
-            "and_filter": {"filters": [status, *({"header_filter": {"header": header}} for header in self.headers)]}
-        }
+        others = [{"header_filter": {"header": header}} for header in self.headers]
+        flags = [{"response_flag_filter": {"flags": [self.flag]}}] if self.flag else []
+        return {"and_filter": {"filters": [status, *others, *flags]}} if others or flags else status
 
 
 def _present(header: str) -> Mapping[str, Any]:
@@ -108,11 +109,21 @@ LOCAL_REPLIES = (
         "unsupported_transfer_encoding",
         sent=400,
     ),
+    LocalReply(
+        "EQ", 503, "The gateway is stopping; another one takes requests.", "server_error", "unavailable", flag="LH"
+    ),
     LocalReply("EQ", 503, "No router can take it now; try again.", "server_error", "unavailable"),
     LocalReply("EQ", 504, "The router did not answer in time.", "server_error", "timeout"),
     LocalReply("GE", 500, "The gateway failed.", "server_error", None),
     LocalReply("GE", 400, "The request is not valid: %RESPONSE_CODE_DETAILS%.", "invalid_request_error", None),
 )
+
+
+# Envoy waits at random up to the longest pause of the retry policy, 0.25 s.
+_MEAN_RETRY_PAUSE_S = 0.125
+# Paths that tell whether requests can be taken.
+_PROBES = ("/health", "/ping", "/v2/health/ready")
+_HEALTH_PATHS = rf"({'|'.join(_PROBES)})(\?.*)?"
 
 
 def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
@@ -126,9 +137,10 @@ def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
     )
 
 
-def render(config: GatewayConfig, admin: str) -> str:
-    """Envoy's YAML. `admin` is the admin interface's address: `unix:/path`, or `host:port` on loopback. Without
-    `config.listen`, `config.host` must be an IP address and `config.port` not 0."""
+def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
+    """Envoy's YAML. `admin` is the admin interface's address: `unix:/path`, or `host:port` on loopback. `drain_file`: 0
+    in it, and 1 from when the gateway drains; it is replaced as a whole. Without `config.listen`, `config.host` must be
+    an IP address and `config.port` not 0."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         undefined=jinja2.StrictUndefined,
@@ -140,6 +152,10 @@ def render(config: GatewayConfig, admin: str) -> str:
     return environment.get_template("envoy.yaml.j2").render(
         config=config,
         admin=_address(admin),
+        drain_file=drain_file,
+        num_retries=2 + math.ceil(config.router_wait / _MEAN_RETRY_PAUSE_S),
+        health_paths=_HEALTH_PATHS,
+        probe_paths=(*_PROBES, "/v2/health/live", "/metrics"),
         listen=_address(config.listen or f"{config.host}:{config.port}"),
         metrics_listen=_address(f"{config.metrics_host}:{config.metrics_port or 0}"),
         endpoints=[_address(address) for address in config.router],

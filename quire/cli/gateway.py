@@ -33,6 +33,24 @@ ENVOY_LOG_FORMATS = {
 ACTIVE_REQUESTS = "http.gateway.downstream_rq_active"
 
 
+ACTIVE_CONNECTIONS = "http.gateway.downstream_cx_active"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DrainFile:
+    """Tells Envoy whether to close connections as soon as they are idle; it watches for the file to be replaced."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        self.path.write_text("0")
+
+    def drain(self) -> None:
+        new = self.path.with_suffix(".new")
+        new.write_text("1")
+        new.rename(self.path)
+
+
 class GatewayError(Exception):
     """Why the gateway cannot run, in a sentence for the person who started it."""
 
@@ -48,8 +66,9 @@ def main(argv: Sequence[str]) -> int:
         with tempfile.TemporaryDirectory(prefix="quire-gateway-") as directory:
             configuration = Path(directory, "envoy.yaml")
             admin = f"127.0.0.1:{config.admin_port}" if config.admin_port else f"unix:{directory}/admin.sock"
-            configuration.write_text(render(config, admin))
-            return asyncio.run(_run(config, configuration, admin, reporter))
+            drain = DrainFile(Path(directory, "drain"))
+            configuration.write_text(render(config, admin, str(drain.path)))
+            return asyncio.run(_run(config, configuration, admin, drain, reporter))
     except GatewayError as error:
         reporter.failed(str(error))
         print(f"quire gateway: {error}", file=sys.stderr)
@@ -99,7 +118,9 @@ def envoy_command(config: GatewayConfig, configuration: Path) -> list[str]:
     ]
 
 
-async def _run(config: GatewayConfig, configuration: Path, admin: str, reporter: StatusReporter) -> int:
+async def _run(
+    config: GatewayConfig, configuration: Path, admin: str, drain: DrainFile, reporter: StatusReporter
+) -> int:
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -112,7 +133,7 @@ async def _run(config: GatewayConfig, configuration: Path, admin: str, reporter:
         *envoy_command(config, configuration), start_new_session=True, preexec_fn=die_with_parent()
     )
     try:
-        return await _watch(envoy, config, admin, reporter, stop, hurry)
+        return await _watch(envoy, config, admin, drain, reporter, stop, hurry)
     finally:
         await _end(envoy)
 
@@ -121,6 +142,7 @@ async def _watch(
     envoy: asyncio.subprocess.Process,
     config: GatewayConfig,
     admin: str,
+    drain: DrainFile,
     reporter: StatusReporter,
     stop: asyncio.Event,
     hurry: asyncio.Event,
@@ -137,7 +159,7 @@ async def _watch(
     stopped.cancel()
     if exited.done():
         raise GatewayError(f"Envoy ended by itself, with status {exited.result()}")
-    draining = asyncio.create_task(_drained(admin, config.drain_timeout))
+    draining = asyncio.create_task(_drained(admin, drain, config))
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait((exited, draining, hurried), return_when=asyncio.FIRST_COMPLETED)
     draining.cancel()
@@ -153,17 +175,23 @@ async def _until_live(admin: str) -> None:
         await asyncio.sleep(0.02)
 
 
-async def _drained(admin: str, timeout: float) -> None:  # noqa: ASYNC109
-    """Returns once no request is under way, or after `timeout` seconds. Clients on kept connections are told to go."""
+async def _drained(admin: str, drain: DrainFile, config: GatewayConfig) -> None:
+    """Returns once no request is under way and no connection is left, or after `config.drain_timeout` seconds. Health
+    says no from the start; `config.drain_delay` seconds later clients are told to go, by GOAWAY or `connection: close`.
+    """
     with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(timeout):
+        await ask(admin, "/healthcheck/fail", method="POST")
+        await asyncio.sleep(config.drain_delay)
+        async with asyncio.timeout(config.drain_timeout):
             await ask(admin, "/drain_listeners?graceful&skip_exit", method="POST")
-            while await _active_requests(admin) > 0:  # noqa: ASYNC110 - Envoy tells only who asks
+            drain.drain()
+            while await _num_active(admin) > 0:  # noqa: ASYNC110 - Envoy tells only who asks
                 await asyncio.sleep(0.05)
 
 
-async def _active_requests(admin: str) -> int:
-    answer = await ask(admin, f"/stats?format=json&filter=^{ACTIVE_REQUESTS}$")
+async def _num_active(admin: str) -> int:
+    """Requests and connections."""
+    answer = await ask(admin, f"/stats?format=json&filter=^({ACTIVE_REQUESTS}|{ACTIVE_CONNECTIONS})$")
     return sum(int(stat["value"]) for stat in json.loads(answer.body)["stats"])
 
 

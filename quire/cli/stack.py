@@ -126,10 +126,15 @@ def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple
         PartSpec(
             name,
             python_command("quire", name, *to_argv(config), *wiring[name]),
-            stop_timeout=max(10.0, getattr(config, "drain_timeout", 0.0) + STOP_MARGIN_S),
+            stop_timeout=max(10.0, _drain_seconds(config) + STOP_MARGIN_S),
         )
         for name, config in stack.configs.items()
     )
+
+
+def _drain_seconds(config: Any) -> float:
+    """How long the part may take to stop."""
+    return float(getattr(config, "drain_delay", 0.0) + getattr(config, "drain_timeout", 0.0))
 
 
 def socket_address(directory: Path, name: str) -> str:

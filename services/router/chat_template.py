@@ -6,11 +6,14 @@ The sandbox is transformers' own (`render_jinja_template`), so that a template f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.template_content import content_form
 from services.router.template_messages import forms, join_parts, prints_parts
+
+if TYPE_CHECKING:
+    from jinja2.exceptions import TemplateSyntaxError
 
 # What a request's chat_template_kwargs must not replace.
 _RESERVED = frozenset(
@@ -19,6 +22,8 @@ _RESERVED = frozenset(
 )
 # What a template raises that cannot do with its input, beside Jinja's own errors.
 _STUMBLES = (TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
+# The code of the error where a template is none.
+UNPARSABLE = "invalid_chat_template"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -40,8 +45,8 @@ class ChatTemplate:
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt's text. `messages`, `tools`: as in OpenAI's JSON. `documents`: most templates want `title`
-        and `text`. Raises ApiError where the template refuses the messages."""
-        from jinja2.exceptions import TemplateError, UndefinedError
+        and `text`. Raises ApiError where the template refuses the messages, or cannot be parsed."""
+        from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
         from transformers.utils.chat_template_utils import render_jinja_template
 
         kwargs = self._special_tokens | dict(template_kwargs or {})
@@ -66,6 +71,8 @@ class ChatTemplate:
                 # It trips over what it was given; another form may suit it.
                 failure = failure or error
                 continue
+            except TemplateSyntaxError as error:
+                raise _unparsable(error) from None
             except TemplateError as error:
                 raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
             text = str(rendered[0][0])
@@ -78,12 +85,14 @@ class ChatTemplate:
         # Its text is the model's, its input the client's.
         raise invalid(f"The model's chat template fails on these messages: {failure}", "messages") from None
 
-    def warm(self) -> None:
-        """Compiles the template, so that the first request does not wait for it."""
+    def warm(self) -> str | None:
+        """Compiles the template, so that the first request does not wait for it. Returns why it cannot be parsed, or
+        None."""
         try:
             self.render([{"role": "user", "content": "Hello"}])
-        except ApiError:
-            return
+        except ApiError as error:
+            return error.message if error.code == UNPARSABLE else None
+        return None
 
     def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         prepared = dict(message)
@@ -91,6 +100,13 @@ class ChatTemplate:
         if prepared["role"] == "developer" and not self._knows_developer:
             prepared["role"] = "system"
         return prepared
+
+
+def _unparsable(error: TemplateSyntaxError) -> ApiError:
+    """It names the model: whatever the messages were, no request could use the template."""
+    why = (error.message or "").rstrip(".")
+    message = f"The model's chat template cannot be parsed: line {error.lineno}: {why}."
+    return invalid(message, "model", UNPARSABLE)
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -108,7 +124,7 @@ def from_tokenizer_config(config: Mapping[str, Any]) -> ChatTemplate | None:
     """The (default) template in a tokenizer_config.json, or None where it has none."""
     source = config.get("chat_template")
     if isinstance(source, list):
-        named = {entry["name"]: entry["template"] for entry in source}
+        named = {entry["name"]: entry["template"] for entry in source if {"name", "template"} <= entry.keys()}
         source = named.get("default")
     return ChatTemplate(source, special_tokens(config)) if isinstance(source, str) else None
 

@@ -10,6 +10,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from quire.inference.v1 import inference_pb2_grpc
@@ -19,7 +20,7 @@ from services.router.chat.forms import FormChoice
 from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.embedding.embedder import Embedder
-from services.router.errors import ApiError, ErrorKind
+from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
@@ -37,7 +38,7 @@ from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
 from shared.malformed import MalformedRequestError
 from shared.message_size import ENVELOPE_BYTES
-from shared.status import StatusReporter
+from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ HTTP_SERVICES = (
     "quire.documents.v1.DocumentService",
     "quire.kserve.v1.KserveService",
 )
+# For the errors of answers that outlast the drain timeout to reach their clients.
+_LAST_WORDS_S = 0.5
 # What those need beside grpcio and protobuf, and the typed ones do not.
 _HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
 
@@ -196,9 +199,15 @@ class Router:
         return addresses
 
     async def stop(self) -> None:
-        """Refuses new requests, lets those in progress finish within the drain timeout, and closes everything."""
+        """Refuses new requests, lets those in progress finish within the drain timeout, and closes everything. Answers
+        that take longer end with an error, in their API's own shape."""
         self._is_draining = True
-        await self._server.stop(self._config.drain_timeout)
+        timeout = self._config.drain_timeout
+        stopping = asyncio.create_task(self._server.stop(timeout + _LAST_WORDS_S))
+        await asyncio.wait([stopping], timeout=timeout)
+        if not stopping.done():
+            self.placement.fail_all(unavailable("The router is stopping, and the answer took too long. Try again."))
+        await stopping
         for task in self._tasks:
             task.cancel()
         await self.placement.stop()
@@ -225,17 +234,20 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
         loop.add_signal_handler(number, stopping.set)
     if not config.scheduler:
         return _fail(status, "give at least one --scheduler address")
-    try:
-        addresses = await router.start()
-        if config.metrics_port is not None:
-            start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
-    except OSError as error:
-        return _fail(status, str(error))
-    logger.info("listening on %s", ", ".join(addresses))
-    status.starting("waiting for a scheduler")
-    ready = asyncio.create_task(router.ready.wait())
-    stop = asyncio.create_task(stopping.wait())
-    await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
+    with ExitStack() as start:
+        start.enter_context(warnings_as_notes(status))
+        try:
+            addresses = await router.start()
+            if config.metrics_port is not None:
+                start_metrics_server(config.metrics_host, config.metrics_port, registry_of([router.collector]))
+        except OSError as error:
+            start.close()  # It is told once, as what has failed.
+            return _fail(status, str(error))
+        logger.info("listening on %s", ", ".join(addresses))
+        status.starting("waiting for a scheduler")
+        ready = asyncio.create_task(router.ready.wait())
+        stop = asyncio.create_task(stopping.wait())
+        await asyncio.wait([ready, stop], return_when=asyncio.FIRST_COMPLETED)
     if router.ready.is_set():
         settle_garbage()
         status.ready(listen=",".join(addresses))

@@ -64,6 +64,8 @@ class Placement:
         self._parked: list[_Parked] = []
         self._last_sequence_id = 0
         self._tasks: list[asyncio.Task[None]] = []
+        # Of every submission, once the router gives up on all of them.
+        self._last_error: ApiError | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -124,7 +126,18 @@ class Placement:
 
     def submit(self, submission: Submission) -> None:
         """Starts it; what becomes of it arrives in its mailbox."""
-        self._place(submission, submission.sequences)
+        if self._last_error is not None:
+            self._fail(submission, self._last_error)
+        else:
+            self._place(submission, submission.sequences)
+
+    def fail_all(self, error: ApiError) -> None:
+        """Ends every submission with this error, those that come later, too."""
+        self._last_error = error
+        running = [sequence for connection in self.connections for sequence in connection.sequences]
+        waiting = [sequence for parked in self._parked for sequence in parked.sequences]
+        for group in _by_submission([*running, *waiting]):
+            self._fail(group[0].submission, error)
 
     def close(self, submission: Submission) -> None:
         """Ends what still runs of it, because its client is gone, was answered, or will not be."""
@@ -233,8 +246,9 @@ class Placement:
     def _load(self, bundle: bytes) -> Tokenizer:
         message = model_pb2.TokenizerBundle.FromString(bundle)
         tokenizer = Tokenizer(message.tokenizer_json, message.tokenizer_config_json, self._threads)
-        if tokenizer.chat_template is not None:
-            tokenizer.chat_template.warm()
+        problem = None if tokenizer.chat_template is None else tokenizer.chat_template.warm()
+        if problem is not None:
+            logger.warning("%s Chat requests will fail; completions work. --chat-template gives another one.", problem)
         return tokenizer
 
     def _resubmit(self, submission: Submission, sequences: list[Sequence]) -> None:

@@ -31,13 +31,13 @@ LOST = {"lost": True}
 
 def render(task: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a task."""
-    from services.router.chat_template import ChatTemplate
+    from services.router.chat_template import UNPARSABLE, ChatTemplate
 
     try:
         text = ChatTemplate(task["source"], task["special_tokens"]).render(**task["arguments"])
     except ApiError as error:
         message = error.message.replace("The model's chat template", "The request's chat template")
-        is_template_s = error.param == "messages"
+        is_template_s = error.param == "messages" or error.code == UNPARSABLE
         return {"error": message, "param": "chat_template" if is_template_s else error.param}
     if (size := text_size.num_bytes(text)) > text_size.MAX_TEXT_BYTES:
         too_long = text_size.text_too_long(size, "messages")

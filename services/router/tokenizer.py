@@ -90,20 +90,19 @@ class Tokenizer:
 
     def __init__(self, tokenizer_json: bytes, tokenizer_config_json: bytes, threads: TextThreads) -> None:
         """`threads`: where long texts are worked on. Raises ValueError where the bundle is none."""
+        self.threads = threads
         try:
             self._library = Library.from_str(tokenizer_json.decode())
-            config: dict[str, Any] = json.loads(tokenizer_config_json or b"{}")
+            # A tokenizer_config.json, as the worker read it.
+            self.config: dict[str, Any] = json.loads(tokenizer_config_json or b"{}")
+            # A tokenizer.json may ask for truncation or padding of training batches; a prompt is neither.
+            self._library.no_truncation()
+            self._library.no_padding()
+            self.chat_template: ChatTemplate | None = from_tokenizer_config(self.config)
+            self.special_tokens = special_tokens(self.config)
+            self.vocabulary = Vocabulary(self._library)
         except Exception as error:  # the library raises plain Exception
             raise ValueError(f"the tokenizer bundle cannot be read: {error}") from error
-        # A tokenizer.json may ask for truncation or padding of training batches; a prompt is neither.
-        self._library.no_truncation()
-        self._library.no_padding()
-        self.threads = threads
-        self.chat_template: ChatTemplate | None = from_tokenizer_config(config)
-        self.special_tokens = special_tokens(config)
-        # A tokenizer_config.json, as the worker read it.
-        self.config = config
-        self.vocabulary = Vocabulary(self._library)
         # No token of the vocabulary has more characters, so a text has at least len(text) / this many tokens.
         self.max_token_chars = max((len(token) for token in self._library.get_vocab()), default=1)
 

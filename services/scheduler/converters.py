@@ -154,7 +154,12 @@ def _failure(error: worker_pb2.SequenceError) -> Failure:
 
 
 def logprobs_from_proto(logprobs: sampling_pb2.TokenLogprobs) -> dict[int, TokenLogprob]:
-    """By index of the token in its message."""
+    """By index of the token in its message. Raises ValueError where the columns disagree."""
+    counts = u32(logprobs.top_counts)
+    num_tokens, num_top = len(u32(logprobs.token_indices)), sum(counts)
+    lengths = (len(counts), len(logprobs.logprobs) / 4, len(logprobs.top_token_ids) / 4, len(logprobs.top_logprobs) / 4)
+    if lengths != (num_tokens, num_tokens, num_top, num_top):
+        raise ValueError("the columns of the log probabilities have different lengths")
     return dict(_split_logprobs(logprobs))
 
 

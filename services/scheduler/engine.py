@@ -279,8 +279,10 @@ class Engine:
     def _apply(self, message: worker_pb2.StepResult) -> None:
         assert self.core is not None
         try:
-            outcome = self.core.apply(result_from_proto(message))
+            result = result_from_proto(message)
+            # Before anything of the result is applied: tokens that no router hears of would be lost.
             logprobs = logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else {}
+            outcome = self.core.apply(result)
         except (ValueError, IndexError) as error:
             raise WorkerLostError(f"worker {self.address} broke the contract: {error}") from error
         self._last_progress = time.monotonic()

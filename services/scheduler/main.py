@@ -14,7 +14,7 @@ from shared.config import resolve, stop
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
-from shared.status import StatusReporter
+from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
 from .config import SchedulerConfig
@@ -108,13 +108,16 @@ async def _report_health(
     """
     serving = False
     reported = False
-    while True:
-        ready = any(engine.is_healthy for engine in engines)
-        if ready != serving:
-            serving = ready
-            await server.set_serving(ready)
-        if ready and not reported:
-            reported = True
-            settle_garbage()
-            status.ready(address=", ".join(addresses))
-        await asyncio.sleep(POLL_INTERVAL_S)
+    with contextlib.ExitStack() as start:
+        start.enter_context(warnings_as_notes(status))
+        while True:
+            ready = any(engine.is_healthy for engine in engines)
+            if ready != serving:
+                serving = ready
+                await server.set_serving(ready)
+            if ready and not reported:
+                reported = True
+                start.close()
+                settle_garbage()
+                status.ready(address=", ".join(addresses))
+            await asyncio.sleep(POLL_INTERVAL_S)

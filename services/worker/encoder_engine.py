@@ -5,6 +5,7 @@ To the scheduler every slot is a block that holds the longest sequence, so that 
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import torch
@@ -12,11 +13,12 @@ import torch
 from services.worker.batch_state import Limits
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
+from services.worker.host_memory import require_memory
 from services.worker.memory import out_of_memory_explained
 from services.worker.model_runner import ModelRunner
 from services.worker.models.encoder import Encoder
 from services.worker.models.encoder_config import EncoderConfig
-from services.worker.models.encoder_weights import open_encoder_weights
+from services.worker.models.encoder_weights import encoder_parameters, open_encoder_weights
 from services.worker.ops.interface import Ops
 from services.worker.pooling.config import PoolingConfig
 from services.worker.progress import Progress
@@ -29,8 +31,12 @@ def load_encoder(
     """Raises ModelError."""
     if config.quantization is not None:
         raise ModelError(f"--quantization is {config.quantization}, but encoders are computed in floats only")
+    source = open_encoder_weights(directory, model, ops, config.load_format, progress)
+    if ops.device.type == "cpu":
+        num_values = sum(map(math.prod, encoder_parameters(model).values()))
+        require_memory(num_values * ops.dtype.itemsize, f"the weights of {directory}")
     with torch.inference_mode(), out_of_memory_explained("the weights", ops.device):
-        encoder = Encoder(model, ops, open_encoder_weights(directory, model, ops, config.load_format, progress))
+        encoder = Encoder(model, ops, source)
     max_model_len = resolve_max_model_len(config, model)
     limits = Limits(
         num_blocks=config.max_num_seqs,

@@ -18,10 +18,11 @@ from services.worker.encoder_engine import load_encoder
 from services.worker.errors import ModelError, PinningError
 from services.worker.gpu import find_gpu, select_gpu
 from services.worker.graphs import GraphRecorder
-from services.worker.host_memory import SwapSpace, resolve_swap_space
+from services.worker.host_memory import SwapSpace, require_memory, resolve_swap_space
 from services.worker.kv_cache import (
     LESS_MEMORY,
     allocate_pages,
+    block_bytes,
     count_blocks,
     count_host_blocks,
     resolve_kv_cache_dtype,
@@ -33,6 +34,7 @@ from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import Decoder
 from services.worker.models.encoder_config import EncoderConfig
 from services.worker.models.kv_scales import KVScales, read_kv_scales
+from services.worker.models.size import weight_bytes
 from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.interface import AttentionShape, Ops
@@ -133,10 +135,14 @@ def _load_decoder(
     at_load = resolve_quantization(config.quantization, model.quantization)
     kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
     scales = read_kv_scales(path, model, config.load_format) if kv_dtype is torch.float8_e4m3fn else None
+    longest = _longest(config, model, kv_dtype, device)
     source = open_weights(path, model, ops, config.load_format, at_load, progress)
+    if device.type == "cpu":
+        # After the checkpoint's own tensors were compared with config.json, which says more about a wrong number.
+        require_memory(weight_bytes(model, dtype.itemsize, at_load), f"the weights of {path}")
     with torch.inference_mode(), out_of_memory_explained("the weights", device, "quantize them with --quantization"):
-        decoder = Decoder(model, ops, source, _longest(config, model))
-    step_tokens = resolve_step_tokens(config, _longest(config, model))
+        decoder = Decoder(model, ops, source, longest)
+    step_tokens = resolve_step_tokens(config, longest)
     shape = AttentionShape(model.num_heads, model.num_kv_heads, model.head_dim, config.block_size, dtype, kv_dtype)
     with out_of_memory_explained("attention", device):
         try:
@@ -146,9 +152,9 @@ def _load_decoder(
     builder = _RunnerBuilder(config, step_tokens, model, decoder, ops, kv_dtype, scales, grammars, pooling)
     measured = None
     if device.type == "cuda":
-        measured = _measure_memory(builder, device, report)
+        measured = _measure_memory(builder, longest, device, report)
     num_blocks = count_blocks(config, model, kv_dtype, measured)
-    max_model_len = resolve_max_model_len(config, model, num_blocks * config.block_size)
+    max_model_len = min(longest, resolve_max_model_len(config, model, num_blocks * config.block_size))
     with out_of_memory_explained("the KV cache", device, "lower --gpu-memory-utilization or what sets its size"):
         swap.require_available()  # now that the weights are there, which lie in the same memory on a CPU
         runner, copies = _build_with_swap(builder, num_blocks, max_model_len, swap)
@@ -253,14 +259,13 @@ class _RunnerBuilder:
             return runner, copies
 
 
-def _measure_memory(builder: _RunnerBuilder, device: torch.device, report: Report) -> int:
+def _measure_memory(builder: _RunnerBuilder, longest: int, device: torch.device, report: Report) -> int:
     """Bytes that a GPU has left for the KV cache. Raises ModelError if it has not even enough for a step."""
     report("measuring the memory of a step", None)
     config = builder.config
     recorder = GraphRecorder(device) if _graphs(config, builder.ops) else None
     memory = CudaMemory(device)
     with out_of_memory_explained("a step", device):
-        longest = _longest(config, builder.model)
         needs = measure_needs(lambda: builder.build(1, longest, 0)[0], memory, recorder)
     left = needs.left_of(memory.total(), config.gpu_memory_utilization)
     sentence = f"of {device}'s {memory.total() / GIB:.1f} GiB, {needs}; {max(0, left) / GIB:.2f} GiB left for KV blocks"
@@ -293,6 +298,13 @@ def _graphs(config: WorkerConfig, ops: Ops) -> bool:
     return ops.name == "triton" and not config.enforce_eager
 
 
-def _longest(config: WorkerConfig, model: ModelConfig) -> int:
-    """Tokens of the longest sequence, unless the KV cache holds fewer."""
-    return min(config.max_model_len or model.max_model_len, model.max_model_len)
+def _longest(config: WorkerConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device) -> int:
+    """Tokens of the longest sequence: as the model takes and as configured, and no more than the KV cache can hold. A
+    GPU's cache is measured later; all of its memory is the bound until then. Raises ModelError where the configured
+    length does not fit."""
+    longest = min(config.max_model_len or model.max_model_len, model.max_model_len)
+    if device.type == "cpu":
+        capacity = count_blocks(config, model, kv_dtype, None) * config.block_size
+        return min(longest, resolve_max_model_len(config, model, capacity))
+    most = CudaMemory(device).total() // block_bytes(model, config.block_size, kv_dtype) * config.block_size
+    return min(longest, max(most, config.block_size))

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+_MAX_CHARS = 1000
+
 
 class ModelError(RuntimeError):
-    """The model cannot be loaded or served as configured; the message is a sentence for the person who started it."""
+    """The model cannot be loaded or served as configured; the message is a sentence for the person who started it, in
+    one line, whatever it quotes."""
+
+    def __init__(self, message: str) -> None:
+        line = " ".join(message.split())
+        super().__init__(line if len(line) <= _MAX_CHARS else f"{line[:_MAX_CHARS]}…")
 
 
 class PinningError(ModelError):

@@ -81,6 +81,37 @@ def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
     return swap
 
 
+def require_memory(num_bytes: int, purpose: str) -> None:
+    """Raises ModelError if the host or the container can never give that much: before it is taken, as the kernel ends a
+    process that takes too much without a word."""
+    total = _total_memory()
+    if total is not None and num_bytes > total.num_bytes:
+        raise ModelError(
+            f"{purpose} take {num_bytes / GIB:,.1f} GiB, but this {total.where} has {total.num_bytes / GIB:,.1f} GiB "
+            "of memory; take a smaller model, or quantize it with --quantization"
+        )
+
+
+def _total_memory() -> Available | None:
+    """Memory with the operating system's own swap space, within the container's limit; None where it is not known."""
+    bounds = []
+    try:
+        lines = _MEMINFO.read_text().splitlines()
+        kibibytes = {words[0]: int(words[1]) for line in lines if len(words := line.split()) > 1}
+    except (OSError, ValueError):
+        kibibytes = {}
+    if "MemTotal:" in kibibytes:
+        bounds.append(Available((kibibytes["MemTotal:"] + kibibytes.get("SwapTotal:", 0)) * 1024, "host"))
+    for version in _VERSIONS:
+        try:
+            limit = (_CGROUP / version.limit).read_text().strip()
+        except OSError:
+            continue
+        if limit.isdigit():  # "max" is no limit
+            bounds.append(Available(int(limit), "container"))
+    return min(bounds, key=lambda bound: bound.num_bytes, default=None)
+
+
 def available_memory() -> Available | None:
     """Memory that a process can take without swapping, within its container's limit; None where it is not known."""
     bounds = [bound for bound in (_of_host(), *map(_of_container, _VERSIONS)) if bound is not None]

@@ -107,5 +107,9 @@ def out_of_memory_explained(doing: str, device: torch.device, change: str = LESS
     """Raises ModelError instead of running out of memory: a sentence that says what to change."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (torch.OutOfMemoryError, MemoryError) as error:
+        raise ModelError(f"{device} has too little memory for {doing}: {change}") from error
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):  # torch's only sign of it on a CPU
+            raise
         raise ModelError(f"{device} has too little memory for {doing}: {change}") from error

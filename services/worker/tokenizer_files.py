@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.inference.v1 import model_pb2
 from services.worker.errors import ModelError
-from services.worker.models.config import read_json
+from services.worker.models.json_files import read_file, read_json, read_text, refuse_pointer
 
 CHUNK_BYTES = 512 * 1024
 
@@ -35,39 +35,67 @@ def read_tokenizer(path: Path, chat_template: str | None = None) -> TokenizerFil
     """Of a model directory or a GGUF file. `chat_template` replaces the model's own. Raises ModelError if it holds no
     tokenizer that can be read or converted."""
     tokenizer, config = _from_gguf(path) if path.suffix == ".gguf" else _from_directory(path)
+    _check(path if path.suffix == ".gguf" else path / "tokenizer.json", tokenizer)
     if chat_template is not None:
         config["chat_template"] = chat_template
-    bundle = model_pb2.TokenizerBundle(
-        tokenizer_json=tokenizer,
-        tokenizer_config_json=json.dumps(config, ensure_ascii=False, sort_keys=True).encode(),
-    )
+    try:
+        config_json = json.dumps(config, ensure_ascii=False, sort_keys=True).encode()
+    except ValueError as error:  # half of a surrogate pair, which JSON may escape
+        raise ModelError(f"the tokenizer's configuration in {path} is no text: {error}") from error
+    bundle = model_pb2.TokenizerBundle(tokenizer_json=tokenizer, tokenizer_config_json=config_json)
     data = bundle.SerializeToString(deterministic=True)
     return TokenizerFiles(data, hashlib.sha256(data).hexdigest())
 
 
+def _check(path: Path, tokenizer_json: bytes) -> None:
+    """Raises ModelError if the library cannot read it. The routers that read it later could only wait for another."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_str(tokenizer_json.decode())
+    except Exception as error:  # the library raises plain Exception
+        raise ModelError(f"{path} is no tokenizer: {error}") from error
+    if not tokenizer.get_vocab_size():
+        raise ModelError(f"{path} is a tokenizer without tokens")
+
+
 def _config(directory: Path) -> dict[str, Any]:
-    """tokenizer_config.json with what newer and older checkpoints keep in files beside it."""
-    config = read_json(directory / "tokenizer_config.json") or {}
+    """tokenizer_config.json with what newer and older checkpoints keep in files beside it. Raises ModelError."""
+    path = directory / "tokenizer_config.json"
+    config = read_json(path) or {}
     for name, token in (read_json(directory / "special_tokens_map.json") or {}).items():
         config.setdefault(name, token)
-    template = directory / "chat_template.jinja"
-    if template.exists():
-        config["chat_template"] = template.read_text(encoding="utf-8")
+    template = read_text(directory / "chat_template.jinja")
+    if template is not None:
+        config["chat_template"] = template
     further = sorted((directory / "additional_chat_templates").glob("*.jinja"))
     if further:
-        templates = [{"name": path.stem, "template": path.read_text(encoding="utf-8")} for path in further]
+        templates = [{"name": path.stem, "template": read_text(path) or ""} for path in further]
         default = config.get("chat_template")
         config["chat_template"] = ([{"name": "default", "template": default}] if default else []) + templates
+    _check_template(path, config.get("chat_template"))
     return config
+
+
+def _check_template(path: Path, template: object) -> None:
+    """Raises ModelError if it is neither a text nor a list of named ones. Whether it parses is for the routers to
+    say: without it, the model still completes texts."""
+    named = template if isinstance(template, list) else []
+    is_list = isinstance(template, list) and all(
+        isinstance(entry, dict) and isinstance(entry.get("name"), str) and isinstance(entry.get("template"), str)
+        for entry in named
+    )
+    if not (template is None or isinstance(template, str) or is_list):
+        raise ModelError(f"{path}: chat_template is neither a template nor a list of named ones")
 
 
 def _from_directory(directory: Path) -> tuple[bytes, dict[str, Any]]:
     """tokenizer.json, made from another format such as sentencepiece's if need be, and the configuration."""
     config = _config(directory)
-    try:
-        return (directory / "tokenizer.json").read_bytes(), config
-    except FileNotFoundError:
-        pass
+    if (tokenizer := read_file(directory / "tokenizer.json")) is not None:
+        return tokenizer, config
+    for path in sorted((*directory.glob("*.model"), *directory.glob("*.tiktoken"), *directory.glob("*.txt"))):
+        refuse_pointer(path)
     try:
         from transformers import AutoTokenizer
 

@@ -31,6 +31,8 @@ class Server:
     pid: int
     # For its worker.
     script: WorkerScript
+    # Without the tap, which takes HTTP alone.
+    direct_port: int = 0
 
     @property
     def url(self) -> str:
@@ -65,7 +67,7 @@ def serving(*arguments: str, model: str) -> Iterator[Server]:
             wait_healthy(process, port, log.fileno())
             with Tap(port) as tap:
                 _TAPS.append(tap)
-                yield Server(tap.port, model, process.pid, script)
+                yield Server(tap.port, model, process.pid, script, port)
                 _TAPS.remove(tap)
             assert tap.take_problems() == []
         except BaseException:

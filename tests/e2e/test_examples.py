@@ -57,7 +57,7 @@ def test_the_javascript_one_runs(server: Server) -> None:
     if not NODE.exists():
         pytest.skip("node is not here: make clients")
     program = ROOT / "examples" / "javascript" / "chat.js"
-    result = subprocess.run([NODE, program, "--url", server.url], capture_output=True, text=True, timeout=100)
+    result = subprocess.run([NODE, program, "--url", server.url], capture_output=True, text=True, timeout=HANG_S)
 
     assert result.returncode == 0, result.stderr
     told = r"models: quire-chat\n.*12.*\n\d+ tokens\nNOT_FOUND: The model `gpt-none` does not exist\.\n"

@@ -57,12 +57,13 @@ def test_commands(server: Server) -> None:
     assert scored[0]["scores"][1] < 1
     assert health == [{"status": "SERVING"}]
     assert ready == [{"ready": True}]
-    assert metadata == [{"name": "quire-chat", "platform": "quire"}]
+    assert (metadata[0]["name"], metadata[0]["platform"]) == ("quire-chat", "quire")
+    assert "text_input" in [tensor["name"] for tensor in metadata[0]["inputs"]]
 
 
 def test_curl(server: Server) -> None:
     (command,) = CURLS
-    result = subprocess.run(["bash", "-c", here(command, server)], capture_output=True, text=True, timeout=60)
+    result = subprocess.run(["bash", "-c", here(command, server)], capture_output=True, text=True, timeout=HANG_S)
     *deltas, last = json.loads(result.stdout)
     assert "5" in "".join(event["delta"].get("text", "") for event in deltas)
     assert last["final"]["usage"]["promptTokens"] > 0

@@ -46,10 +46,8 @@ def test_the_page_is_served(server: Server) -> None:
     ("operation", "example"), EXAMPLES, ids=[f"{one.name}: {example.summary}" for one, example in EXAMPLES]
 )
 def test_every_example_is_answered(server: Server, operation: Operation, example: Example) -> None:
-    if operation.body is None:
-        status, _, body = ask(server, operation.verb, operation.path.format(**example.value))
-    else:
-        status, _, body = ask(server, operation.verb, operation.path, example.value)
+    sent = None if operation.body is None else operation.body_of(example)
+    status, _, body = ask(server, operation.verb, operation.path_of(example), sent)
     assert status == 200, body
 
 

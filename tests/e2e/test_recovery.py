@@ -17,7 +17,7 @@ import pytest
 from tests.e2e.conftest import Server, serving
 from tests.e2e.parts import metric, num_sequences, pid_of
 from tests.e2e.under_way import LONG_PROMPTS, NUM_SEQUENCES, SCHEMA, answers
-from tests.e2e.worker_script import go_on, standing_still, stop_at, wait_stopped
+from tests.e2e.worker_script import go_on, lose_device_after, standing_still, stop_at, wait_stopped
 from tests.fakes.waiting import HANG_S, wait_until
 
 PROMPT = "Count from 1 to 60."
@@ -30,36 +30,18 @@ def fragile() -> Iterator[Server]:
         yield running
 
 
-def answer(server: Server, max_tokens: int = 250) -> str:
+def answer(server: Server) -> str:
     """A greedy answer, streamed."""
     client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
     stream = client.chat.completions.create(
         model=server.model,
         messages=[{"role": "user", "content": PROMPT}],
         temperature=0,
-        max_tokens=max_tokens,
+        max_tokens=250,
         stream=True,
         extra_body={"ignore_eos": True},
     )
     return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
-
-
-def answer_without(server: Server, victim: str) -> str:
-    """The same answer, whose `victim` is killed when the answer has ten tokens."""
-    worker = pid_of("worker", server)
-    server.script.give(worker, stop_at(num_sequences=1, num_tokens=10))
-    with ThreadPoolExecutor(1) as thread:
-        asked = thread.submit(answer, server)
-        wait_stopped(worker, [asked])
-        os.kill(pid_of(victim, server), signal.SIGKILL)
-        go_on(worker)
-        return asked.result()
-
-
-@pytest.mark.parametrize("victim", ["worker", "scheduler"])
-def test_an_answer_goes_on_when_a_part_dies(fragile: Server, victim: str) -> None:
-    undisturbed = answer(fragile)
-    assert answer_without(fragile, victim) == undisturbed
 
 
 @pytest.fixture(scope="module")
@@ -121,10 +103,25 @@ def test_who_waits_for_a_grammar_when_a_part_dies_is_answered(fragile: Server, v
     assert choice.finish_reason == "stop"
 
 
+def test_an_answer_goes_on_when_the_device_is_lost(fragile: Server) -> None:
+    """The worker ends by itself, and `quire serve` starts another: the sequence fails no more than it does when a
+    worker is killed."""
+    undisturbed, worker = answer(fragile), pid_of("worker", fragile)
+    fragile.script.give(worker, lose_device_after(20))
+    assert answer(fragile) == undisturbed
+    assert pid_of("worker", fragile) != worker
+
+
 def test_a_dead_router_costs_the_answers_it_was_giving_and_no_others(fragile: Server) -> None:
-    undisturbed = answer(fragile)
-    with pytest.raises(openai.APIError):
-        answer_without(fragile, "router")
+    undisturbed, worker = answer(fragile), pid_of("worker", fragile)
+    fragile.script.give(worker, stop_at(num_sequences=1, num_tokens=10))
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(answer, fragile)
+        wait_stopped(worker, [asked])
+        os.kill(pid_of("router", fragile), signal.SIGKILL)
+        go_on(worker)
+        with pytest.raises(openai.APIError):
+            asked.result()
     client = openai.OpenAI(base_url=f"{fragile.url}/v1", api_key="none", max_retries=8)
     client.models.list()
     assert answer(fragile) == undisturbed

@@ -54,6 +54,12 @@ EASY: dict[str, dict[str, Any]] = {
         "context": None, "suffix": None, "images": None,
     },
     "/tokenize": {"messages": CONVERSATION, "prompt": None},
+    "/v2/models/{model}/generate": {"text_input": TEXT, "parameters": {"max_tokens": 8}},
+    "/v2/models/{model}/generate_stream": {"text_input": TEXT, "parameters": {"max_tokens": 8}},
+    "/v2/models/{model}/infer": {
+        "inputs": [{"name": "text_input", "datatype": "BYTES", "shape": [1], "data": [TEXT]}],
+        "outputs": [], "parameters": {"max_tokens": 8},
+    },
 }  # fmt: skip
 # Tools in each API's words.
 TOOLS: dict[str, dict[str, Any]] = {
@@ -122,7 +128,7 @@ def test_made_up_requests_are_answered_as_documented(document: Any, operation: O
     def right(case: Any, is_tamed: bool) -> None:
         if is_tamed and operation.body is not None:
             case.body = answerable(case.body, operation)
-        elif is_tamed:
+        if is_tamed:
             case.path_parameters = dict.fromkeys(operation.parameters, "quire-chat")
         answered.append(send(case))
 

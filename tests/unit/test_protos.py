@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.waiting import HANG_S
+
 ROOT = Path(__file__).parents[2]
 PROTOS = sorted((ROOT / "protos" / "quire").glob("*/v1/*.proto"))
 
@@ -42,7 +44,7 @@ def test_the_check_names_what_lacks_a_comment_and_what_breaks_clients(tmp_path: 
         text = text.replace(old, new)
     changed.write_text(text)
 
-    result = subprocess.run(["protos/check.sh", protos], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(["protos/check.sh", protos], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
 
     assert result.returncode == 1
     assert 'Field "aliases" should have a non-empty comment for documentation.' in result.stdout

@@ -48,11 +48,10 @@ class ChatStyle:
 
     def finish_reason(self, reason: EndReason) -> str:
         """As OpenAI has it, who names the function knows that it is called: the message has just ended."""
-        if reason is not EndReason.TOOL_CALLS:
-            return reason.value
-        if self.names_function:
-            return EndReason.STOP.value
-        return "function_call" if self.with_function_call else reason.value
+        is_call = reason is EndReason.TOOL_CALLS
+        if is_call and self.with_function_call and not self.names_function:
+            return "function_call"
+        return (EndReason.STOP if is_call and self.names_function else reason).value
 
 
 class ChatCompletionWriter:

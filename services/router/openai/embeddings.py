@@ -15,12 +15,16 @@ from services.router.calls import Calls, caller_of
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, check_token_inputs, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
+from services.router.errors import invalid
 from services.router.model import ServedModel
+from services.router.openai.chat_completions import ChatMessage, check_messages, template_messages
 from services.router.openai.json import array, dumps, in_pieces
 from services.router.openai.pooling_body import PoolingBody, Text, usage_of
+from services.router.openai.prompt_fields import TemplateFields
 from services.router.openai.union import union
 from services.router.placement import Placement
 from services.router.pooling import PoolingParams
+from services.router.prompts import MAX_MESSAGES, encode_chat
 from services.router.tracing import Tracing
 
 
@@ -36,20 +40,29 @@ def _input_kind(value: object) -> str | None:
 _Tokens = Annotated[list[int], Field(min_length=1)]
 
 
-class EmbeddingBody(PoolingBody):
+class EmbeddingBody(PoolingBody, TemplateFields):
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {
         **PoolingBody.not_built,
         "embed_dtype": ("float32",),
         "endianness": ("native", "little"),
     }
 
-    input: Annotated[
-        Annotated[Text, Tag("#string")]
-        | Annotated[list[Text], Field(max_length=MAX_INPUTS), Tag("#strings")]
-        | Annotated[_Tokens, Tag("#tokens")]
-        | Annotated[list[_Tokens], Field(max_length=MAX_INPUTS), Tag("#token_lists")],
-        union(_input_kind, "a string, an array of strings, token ids or arrays of token ids"),
-    ] = Field(description="What is embedded: a string, strings, token ids or lists of token ids.")
+    input: (
+        Annotated[
+            Annotated[Text, Tag("#string")]
+            | Annotated[list[Text], Field(max_length=MAX_INPUTS), Tag("#strings")]
+            | Annotated[_Tokens, Tag("#tokens")]
+            | Annotated[list[_Tokens], Field(max_length=MAX_INPUTS), Tag("#token_lists")],
+            union(_input_kind, "a string, an array of strings, token ids or arrays of token ids"),
+        ]
+        | None
+    ) = Field(None, description="What is embedded: a string, strings, token ids or lists of token ids.")
+    messages: list[ChatMessage] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_MESSAGES,
+        description="vLLM's, in place of `input`: a conversation, embedded as the chat template writes it.",
+    )
     encoding_format: Literal["float", "base64"] | None = Field(
         None, description="How vectors are written: `float`, unless told otherwise, or `base64`."
     )
@@ -60,8 +73,21 @@ class EmbeddingBody(PoolingBody):
         None, description="Whether vectors are scaled to length 1. Left out: as the model has it."
     )
 
+    def check(self) -> None:
+        """What the schema cannot say. Raises ApiError."""
+        if self.input is None and self.messages is None:
+            raise invalid("Missing required parameter: 'input'.", "input", "missing_required_parameter")
+        if self.messages is None:
+            return
+        if self.input is not None:
+            raise invalid("Give 'input' or 'messages', and not both.", "messages")
+        check_messages(self.messages)
+        self.check_prompt()
+
     async def encode(self, model: ServedModel) -> list[list[int]]:
         """The inputs' token ids. Raises ApiError."""
+        if self.messages is not None:
+            return check_token_inputs(model, [await self._conversation(model)], ["messages"], self.input_options)
         given: Any = self.input
         if isinstance(given, str) or isinstance(given[0], int):
             given, params = [given], ["input"]
@@ -70,6 +96,19 @@ class EmbeddingBody(PoolingBody):
         if isinstance(given[0], str):
             return await encode_texts(model, given, params, self.input_options)
         return check_token_inputs(model, given, params, self.input_options)
+
+    async def _conversation(self, model: ServedModel) -> list[int]:
+        return await encode_chat(
+            model,
+            template_messages(self.messages or (), "messages"),
+            add_special_tokens=bool(self.add_special_tokens),
+            add_generation_prompt=bool(self.add_generation_prompt),
+            continue_final_message=bool(self.continue_final_message),
+            chat_template=self.chat_template,
+            template_kwargs=self.chat_template_kwargs,
+            # A conversation that is cut may be longer.
+            checks_length=self.truncate_prompt_tokens is None,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,12 @@ _TEXTS = ["It rains in Bonn.", "The sum is twelve."]
 OPERATIONS = (
     Operation(
         "POST", "/v1/embeddings", "createEmbedding", _EMBEDDINGS, "Embeds texts",
-        "As OpenAI's, with vLLM's parameters beside. Unknown fields are ignored.",
+        "As OpenAI's, with vLLM's parameters beside. Give `input`, or `messages` as vLLM has them. Unknown fields are "
+        "ignored.",
         body=EmbeddingBody, reply=EmbeddingList,
         examples=(
             Example("Two texts", {"model": _MODEL, "input": _TEXTS}),
+            Example("A conversation", {"model": _MODEL, "messages": [{"role": "user", "content": "Is it wet?"}]}),
             Example("Token ids, in base64", {"model": _MODEL, "input": [5, 6, 7], "encoding_format": "base64"}),
         ),
         names_model=True, may_overload=True,

@@ -14,12 +14,10 @@ from services.router.openai.tools import ToolChoiceField, ToolDefinition
 from services.router.prompts import MAX_DOCUMENTS
 
 
-class PromptFields(BaseModel):
-    """Mixed into the body."""
+class TemplateFields(BaseModel):
+    """Mixed into the body, of any use of a conversation."""
 
-    add_generation_prompt: bool | None = Field(
-        None, description="Whether the prompt ends with what begins an answer; true unless told otherwise."
-    )
+    add_generation_prompt: bool | None = Field(None, description="Whether the prompt ends with what begins an answer.")
     continue_final_message: bool | None = Field(None, description="Whether the answer goes on with the last message.")
     chat_template: str | None = Field(
         None,
@@ -30,6 +28,20 @@ class PromptFields(BaseModel):
     )
     chat_template_kwargs: dict[str, Any] | None = Field(
         None, description="What the template is told besides; it may not replace its own arguments."
+    )
+
+    def check_prompt(self) -> None:
+        """Raises ApiError."""
+        if self.continue_final_message and self.add_generation_prompt:
+            message = "'continue_final_message' and 'add_generation_prompt' exclude each other."
+            raise invalid(message, "continue_final_message")
+
+
+class PromptFields(TemplateFields):
+    """Mixed into the body, of a conversation that wants an answer."""
+
+    add_generation_prompt: bool | None = Field(
+        None, description="Whether the prompt ends with what begins an answer; true unless told otherwise."
     )
     documents: list[dict[str, Any]] | None = Field(
         None, max_length=MAX_DOCUMENTS, description="Objects for the template, at most 1,024."
@@ -44,12 +56,6 @@ class PromptFields(BaseModel):
     reasoning_effort: ReasoningEffort | None = Field(
         None, description="Told to the template; `none` turns thinking off where it can."
     )
-
-    def check_prompt(self) -> None:
-        """Raises ApiError."""
-        if self.continue_final_message and self.add_generation_prompt:
-            message = "'continue_final_message' and 'add_generation_prompt' exclude each other."
-            raise invalid(message, "continue_final_message")
 
     @property
     def adds_generation_prompt(self) -> bool:

@@ -148,6 +148,7 @@ class OpenAIServicer:
     async def CreateEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         body = await self._parse(request.data, EmbeddingBody)
+        body.check()
         self.metrics.ignored_fields["embeddings"] += body.num_ignored_fields
         await self.embeddings.answer(body, context)
 

@@ -112,7 +112,7 @@ class _Describer:
         return {
             f"example{number}": {
                 "summary": example.summary,
-                "value": example.value if parameter is None else example.value[parameter],
+                "value": operation.body_of(example) if parameter is None else example.value[parameter],
             }
             for number, example in enumerate(operation.examples, start=1)
         }

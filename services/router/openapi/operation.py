@@ -37,7 +37,7 @@ class ErrorReply(Reply):
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """`value`: a body, or what is put in the path's parameters, by their names."""
+    """`value`: a body, and what is put in the path's parameters, by their names."""
 
     summary: str
     value: Mapping[str, Any]
@@ -85,3 +85,11 @@ class Operation:
     is_always_missing: bool = False
     # Whether it may be turned away because there is too much to do.
     may_overload: bool = False
+
+    def path_of(self, example: Example) -> str:
+        """The path with the example's values for its parameters."""
+        return self.path.format(**{name: example.value[name] for name in self.parameters})
+
+    def body_of(self, example: Example) -> dict[str, Any]:
+        """The example without the path's parameters."""
+        return {name: value for name, value in example.value.items() if name not in self.parameters}

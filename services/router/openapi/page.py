@@ -80,4 +80,6 @@ def type_of(schema: dict[str, Any]) -> Markup:
 def curl(operation: dict[str, Any], example: dict[str, Any]) -> str:
     """A command line that sends the example; `$HOST` stands for the server's address."""
     body = json.dumps(example["value"], ensure_ascii=False).replace("'", "'\\''")
-    return f"curl -N \"$HOST{operation['path']}\" -H 'content-type: application/json' \\\n  -d '{body}'"
+    parameters = operation.get("parameters", ())
+    path = operation["path"].format(**{one["name"]: one["examples"]["example1"]["value"] for one in parameters})
+    return f"curl -N \"$HOST{path}\" -H 'content-type: application/json' \\\n  -d '{body}'"

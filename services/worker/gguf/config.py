@@ -12,6 +12,7 @@ from services.worker.errors import ModelError
 from services.worker.gguf.file import GGUFFile, GGUFTensor, tensor_name
 from services.worker.gguf.formats import FORMATS
 from services.worker.models.config import ModelConfig, parse_model_config
+from services.worker.models.fields import MAX_HEADS, MAX_SIZE, Fields, reading
 from services.worker.models.parameters import parameters
 from services.worker.models.rope import RopeConfig
 from services.worker.quantization.compressed_tensors import Targets
@@ -33,7 +34,8 @@ def read_gguf_config(path: Path) -> ModelConfig:
         )
     if file.setting("expert_count", 0):
         raise ModelError(f"{path} is a mixture of experts, which is not supported")
-    config = parse_model_config(path, _transformers_config(file), {})
+    with reading(f"the metadata of {path}"):
+        config = parse_model_config(path, Fields(_transformers_config(file), str(path)), {})
     config = replace(
         config,
         qkv_bias=tensor_name("model.layers.0.self_attn.q_proj.bias") in file.tensors,
@@ -50,12 +52,16 @@ def _transformers_config(file: GGUFFile) -> dict[str, Any]:
     num_kv_heads = file.setting("attention.head_count_kv", num_heads)
     if not isinstance(num_heads, int) or not isinstance(num_kv_heads, int):
         raise ModelError(f"{file.path} has layers with different numbers of heads, which is not supported")
-    head_dim = file.setting("attention.key_length", hidden_size // num_heads)
+    sizes = Fields({"embedding_length": hidden_size, "attention.head_count": num_heads}, str(file.path))
+    head_dim = file.setting(
+        "attention.key_length",
+        max(1, sizes.count("embedding_length", MAX_SIZE) // sizes.count("attention.head_count", MAX_HEADS)),
+    )
     if file.setting("rope.dimension_count", head_dim) != head_dim:
         raise ModelError(f"{file.path} has RoPE on a part of each head, which is not supported")
     return {
         "architectures": [ARCHITECTURES[file.architecture]],
-        "vocab_size": _tensor(file, "model.embed_tokens").shape[0],
+        "vocab_size": _matrix(file, "model.embed_tokens").shape[0],
         "hidden_size": hidden_size,
         "intermediate_size": file.required("feed_forward_length"),
         "num_hidden_layers": file.required("block_count"),
@@ -89,7 +95,11 @@ def _rope_scaling(file: GGUFFile) -> Mapping[str, Any] | None:
 
 def _with_factors(rope: RopeConfig, file: GGUFFile) -> RopeConfig:
     factors = file.tensors.get(ROPE_FACTORS)
-    return rope if factors is None else replace(rope, frequency_factors=tuple(factors.data.tolist()))
+    if factors is None:
+        return rope
+    if factors.shape != (rope.head_dim // 2,) or factors.kind.name != "F32" or not (factors.data > 0).all():
+        raise ModelError(f"{ROPE_FACTORS} in {file.path} are not {rope.head_dim // 2} positive numbers")
+    return replace(rope, frequency_factors=tuple(factors.data.tolist()))
 
 
 def _read_formats(file: GGUFFile, config: ModelConfig) -> CheckpointQuantization:
@@ -108,6 +118,13 @@ def _dtype(file: GGUFFile) -> str:
     """To compute in on a GPU: the type of floats that most of the file is in, bfloat16 where it is quantized."""
     kind = _tensor(file, "model.layers.0.mlp.up_proj").kind.name
     return {"F32": "float32", "F16": "float16"}.get(kind, "bfloat16")
+
+
+def _matrix(file: GGUFFile, parameter: str) -> GGUFTensor:
+    tensor = _tensor(file, parameter)
+    if len(tensor.shape) != 2:
+        raise ModelError(f"{tensor_name(parameter)} in {file.path} has {len(tensor.shape)} dimensions; expected 2")
+    return tensor
 
 
 def _tensor(file: GGUFFile, parameter: str) -> GGUFTensor:

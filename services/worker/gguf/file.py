@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from services.worker.errors import ModelError
 from services.worker.gguf.header import HeaderReader, TensorInfo
+from services.worker.models.json_files import refuse_pointer
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType
@@ -46,16 +47,17 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         """Raises ModelError if it cannot be read."""
+        refuse_pointer(path)
         try:
             mapped = np.memmap(path, mode="r", dtype=np.uint8)
             self._metadata, infos = HeaderReader(mapped).read()
             self.tensors = {info.name: _tensor(mapped, info) for info in infos}
         except ImportError as error:
             raise ModelError(f"{path} is a GGUF file, which takes the Python package gguf to read") from error
-        except (OSError, ValueError, struct.error) as error:
+        except (OSError, ValueError, struct.error, OverflowError, LookupError) as error:
             raise ModelError(f"{path} cannot be read as a GGUF file: {error}") from error
         self.path = path
-        self.architecture: str = self.value("general.architecture", "nothing")
+        self.architecture = str(self.value("general.architecture", "nothing"))
 
     def value(self, key: str, default: Any = None) -> Any:
         """Of the metadata; there are no arrays of strings."""

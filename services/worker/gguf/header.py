@@ -16,6 +16,11 @@ from numpy.typing import NDArray
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
+MAX_ALIGNMENT = 1 << 20
+MAX_DIMENSIONS = 4  # ggml's own
+# Far above those of any file, so that one that lies about its counts is refused within a second.
+MAX_KEYS, MAX_TENSORS = 1 << 16, 1 << 18
+MAX_ELEMENTS = 1 << 24
 # By the types' numbers: integers and floats of 1 to 8 bytes, and bool.
 _NUMBERS = {
     0: "<u1",
@@ -57,18 +62,26 @@ class HeaderReader:
         version, num_tensors, num_keys = self._unpack("<IQQ")
         if version not in VERSIONS:
             raise ValueError(f"its version is {version}; only {VERSIONS[0]} and {VERSIONS[1]} are supported")
+        if num_keys > MAX_KEYS or num_tensors > MAX_TENSORS:
+            raise ValueError(f"it says that it has {num_keys} keys and {num_tensors} tensors")
         metadata = {}
         for _ in range(num_keys):
             key = self._string()
             metadata[key] = self._value(self._unpack("<I")[0])
         infos = [self._tensor() for _ in range(num_tensors)]
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        # A power of two, as llama.cpp demands.
+        if not isinstance(alignment, int) or not 1 <= alignment <= MAX_ALIGNMENT or alignment & (alignment - 1):
+            raise ValueError(f"its alignment is {alignment!r}; expected a power of two up to {MAX_ALIGNMENT}")
         start = -(-self._position // alignment) * alignment
         return metadata, [TensorInfo(info.name, info.shape, info.kind, start + info.offset) for info in infos]
 
     def _tensor(self) -> TensorInfo:
         name = self._string()
-        sizes = self._unpack(f"<{self._unpack('<I')[0]}Q")
+        (num_dimensions,) = self._unpack("<I")
+        if not 1 <= num_dimensions <= MAX_DIMENSIONS:
+            raise ValueError(f"{name} has {num_dimensions} dimensions")
+        sizes = self._unpack(f"<{num_dimensions}Q")
         kind, offset = self._unpack("<IQ")
         return TensorInfo(name, tuple(reversed(sizes)), kind, offset)
 
@@ -77,6 +90,8 @@ class HeaderReader:
             return self._string()
         if kind == _ARRAY:
             element_kind, count = self._unpack("<IQ")
+            if count > MAX_ELEMENTS:
+                raise ValueError(f"its metadata has an array of {count} elements")
             if element_kind == _STRING:
                 for _ in range(count):
                     (length,) = self._unpack("<Q")

@@ -13,6 +13,7 @@ from services.worker.errors import ModelError
 from services.worker.gguf.config import ROPE_FACTORS
 from services.worker.gguf.decode import decode, decode_floats
 from services.worker.gguf.file import GGUFFile, tensor_name
+from services.worker.gguf.formats import FORMATS
 from services.worker.models.config import ModelConfig
 from services.worker.models.parameters import parameters
 from services.worker.models.read_ahead import ReadAhead
@@ -69,9 +70,11 @@ class GGUFSource:
             name = tensor_name(parameter)
             if name not in file.tensors:
                 raise ModelError(f"{file.path} lacks {name}, which {self._config.architecture} needs")
-            stored = file.tensors[name].shape
-            if stored != shape:
-                raise ModelError(f"{name} in {file.path} is {stored}; its metadata says {shape}")
+            stored = file.tensors[name]
+            if stored.shape != shape:
+                raise ModelError(f"{name} in {file.path} is {stored.shape}; its metadata says {shape}")
+            if stored.kind.name not in FORMATS:
+                raise ModelError(f"{name} in {file.path} is {stored.kind.name}; only {', '.join(FORMATS)} load")
         unexpected = sorted(file.tensors.keys() - {tensor_name(name) for name in shapes} - {ROPE_FACTORS})
         if unexpected:
             raise ModelError(f"{file.path} holds {unexpected[0]}, which {self._config.architecture} has no use for")

@@ -5,7 +5,6 @@ Read by hand: importing transformers takes seconds. Keys and defaults are those 
 
 from __future__ import annotations
 
-import json
 import logging
 import struct
 from collections.abc import Mapping
@@ -15,6 +14,19 @@ from typing import Any
 
 from services.worker.errors import ModelError
 from services.worker.models.families import ENCODERS, FAMILIES, Family, layer_windows, layers_with_rope, read_bias
+from services.worker.models.fields import (
+    MAX_HEAD_DIM,
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_POSITIONS,
+    MAX_SIZE,
+    MAX_VOCAB_SIZE,
+    Fields,
+    is_finite,
+    reading,
+    show,
+)
+from services.worker.models.json_files import read_json
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.quantization.checkpoint import read_quantization
 from services.worker.quantization.scheme import CheckpointQuantization
@@ -67,52 +79,53 @@ class ModelConfig:
 
 def read_model_config(directory: Path) -> ModelConfig:
     """Raises ModelError, with a sentence, for a model that cannot be run."""
-    config = read_json(directory / "config.json")
+    path = directory / "config.json"
+    config = read_json(path)
     if config is None:
         raise ModelError(f"{directory} has no config.json, so it is no model directory")
-    try:
-        return parse_model_config(directory, config, read_json(directory / "generation_config.json") or {})
-    except KeyError as error:
-        raise ModelError(f"{directory / 'config.json'} lacks {error}") from error
+    with reading(path):
+        return parse_model_config(
+            directory, Fields(config, str(path)), read_json(directory / "generation_config.json") or {}
+        )
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """None if there is no such file. Raises ModelError if it is no JSON object."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{path} holds no JSON object")
-    return content
-
-
-def parse_model_config(directory: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> ModelConfig:
-    architecture = next((name for name in config.get("architectures") or [] if name in FAMILIES), None)
+def parse_model_config(path: Path, config: Fields, generation: Mapping[str, Any]) -> ModelConfig:
+    """`path`: a checkpoint's directory, or a GGUF file. Raises ModelError for a model that cannot be run, and for a
+    value that no model has."""
+    architectures = config.texts("architectures")
+    architecture = next((name for name in architectures if name in FAMILIES), None)
     if architecture is None:
-        given = ", ".join(config.get("architectures") or []) or "no architecture"
+        given = ", ".join(architectures) or "no architecture"
         raise ModelError(
-            f"{directory} is {given}, which is not supported; supported are {', '.join(sorted((*FAMILIES, *ENCODERS)))}"
+            f"{path} is {given}, which is not supported; supported are {', '.join(sorted((*FAMILIES, *ENCODERS)))}"
         )
     family = FAMILIES[architecture]
-    _refuse_unsupported(directory, config, family)
-    num_heads = config["num_attention_heads"]
-    head_dim = config.get("head_dim", family.head_dim) or config["hidden_size"] // num_heads
-    use_rope = layers_with_rope(family, config, config["num_hidden_layers"])
+    _refuse_unsupported(path, config, family)
+    num_heads = config.count("num_attention_heads", MAX_HEADS)
+    num_kv_heads = config.count("num_key_value_heads", MAX_HEADS, num_heads)
+    if num_heads % num_kv_heads:
+        raise config.wrong("num_key_value_heads", f"a divisor of num_attention_heads, {num_heads}")
+    hidden_size, vocab_size = config.count("hidden_size", MAX_SIZE), config.count("vocab_size", MAX_VOCAB_SIZE)
+    head_dim = config.count("head_dim", MAX_HEAD_DIM, family.head_dim or max(1, hidden_size // num_heads))
+    if head_dim % 2:
+        raise ModelError(f"{config.where}: heads have {head_dim} dimensions; RoPE takes an even number")
+    use_rope = layers_with_rope(family, config, config.count("num_hidden_layers", MAX_LAYERS))
     windows = layer_windows(family, config, use_rope)
     rope = read_rope(config, head_dim, family)
+    max_model_len = rope.max_model_len(config.count("max_position_embeddings", MAX_POSITIONS))
+    if not 1 <= max_model_len <= MAX_POSITIONS:
+        raise ModelError(f"{config.where}: RoPE is stretched to {max_model_len:,} positions, over {MAX_POSITIONS:,}")
+    eos = generation.get("eos_token_id", config.values.get("eos_token_id"))
     return ModelConfig(
         architecture=architecture,
-        vocab_size=config["vocab_size"],
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=config.count("intermediate_size", MAX_SIZE),
         num_heads=num_heads,
-        num_kv_heads=config.get("num_key_value_heads") or num_heads,
+        num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        rms_norm_eps=config.get("rms_norm_eps", family.rms_norm_eps),
-        tie_word_embeddings=config.get("tie_word_embeddings", family.tie_word_embeddings),
+        rms_norm_eps=config.number("rms_norm_eps", family.rms_norm_eps, above=0, high=1),
+        tie_word_embeddings=config.flag("tie_word_embeddings", family.tie_word_embeddings),
         qkv_bias=read_bias(family.qkv_bias, config),
         output_bias=read_bias(family.output_bias, config),
         mlp_bias=read_bias(family.mlp_bias, config),
@@ -120,30 +133,48 @@ def parse_model_config(directory: Path, config: Mapping[str, Any], generation: M
         fused_projections=family.fused_projections,
         rope=rope,
         layers=tuple(LayerConfig(window, has_rope) for window, has_rope in zip(windows, use_rope, strict=True)),
-        max_model_len=rope.max_model_len(config["max_position_embeddings"]),
-        eos_token_ids=_token_ids(generation.get("eos_token_id", config.get("eos_token_id"))),
-        default_sampling=_defaults(directory, generation),
-        dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
-        quantization=read_quantization(str(directory), config),
+        max_model_len=max_model_len,
+        eos_token_ids=read_token_ids(path, "eos_token_id", eos, vocab_size),
+        default_sampling=_defaults(path, generation),
+        dtype=read_dtype(config),
+        quantization=read_quantization(str(path), config.values),
     )
 
 
-def _refuse_unsupported(directory: Path, config: Mapping[str, Any], family: Family) -> None:
-    activation = config.get("hidden_act", "silu")
+def read_dtype(config: Fields) -> str:
+    """The checkpoint's own type of floats."""
+    return config.text("dtype", config.text("torch_dtype", "float32"))
+
+
+def _refuse_unsupported(path: Path, config: Fields, family: Family) -> None:
+    activation = config.text("hidden_act", "silu")
     if activation not in ("silu", "swish"):
-        raise ModelError(f"{directory} has {activation} activations; only silu is supported")
+        raise ModelError(f"{path} has {activation} activations; only silu is supported")
     for key in family.unsupported_keys:
-        if config.get(key):
-            raise ModelError(f"{directory} sets {key}, which is not supported")
+        if config.values.get(key):
+            raise ModelError(f"{path} sets {key}, which is not supported")
 
 
-def _token_ids(value: int | list[int] | None) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list) else (value,)
+def read_token_ids(path: Path, name: str, value: object, vocab_size: int) -> tuple[int, ...]:
+    """Of one token or a list of them; those that the model does not have are left out. Raises ModelError for what is
+    no token id."""
+    ids: list[Any] = value if isinstance(value, list) else [] if value is None else [value]
+    for token_id in ids:
+        if not isinstance(token_id, int) or isinstance(token_id, bool):
+            raise ModelError(f"{path}: {name} is {show(token_id)}; expected a token id or a list of them")
+    unknown = [token_id for token_id in ids if not 0 <= token_id < vocab_size]
+    if unknown:
+        logger.warning(
+            "%s: %s names token %s, but the model has %d tokens; it is ignored",
+            path,
+            name,
+            show(unknown[0]),
+            vocab_size,
+        )
+    return tuple(token_id for token_id in ids if 0 <= token_id < vocab_size)
 
 
-def _defaults(directory: Path, generation: Mapping[str, Any]) -> GenerationDefaults:
+def _defaults(path: Path, generation: Mapping[str, Any]) -> GenerationDefaults:
     """A default that no request may ask for would fail every request that leaves the field to it, so it is left out."""
     usable = {}
     for name in GenerationDefaults.__dataclass_fields__:
@@ -154,14 +185,14 @@ def _defaults(directory: Path, generation: Mapping[str, Any]) -> GenerationDefau
             usable[name] = value
         else:
             logger.warning(
-                "%s: %s is %r, which is not a number %s; it is ignored",
-                directory / "generation_config.json", name, value, RANGES[name],
+                "%s: %s is %s, which is not a number %s; it is ignored",
+                path / "generation_config.json", name, show(value), RANGES[name],
             )  # fmt: skip
     return GenerationDefaults(**usable)
 
 
 def _in_range(name: str, value: Any) -> bool:
-    if isinstance(value, bool) or (name == "top_k" and not isinstance(value, int)):
+    if not is_finite(value) or (name == "top_k" and not isinstance(value, int)):
         return False
     try:
         # As the wire rounds it: a top_p of 1e-50 arrives as 0.

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.models.config import GenerationDefaults, read_json
+from services.worker.models.config import GenerationDefaults, read_dtype
 from services.worker.models.families import ENCODERS
+from services.worker.models.fields import (
+    MAX_HEADS,
+    MAX_LAYERS,
+    MAX_POSITIONS,
+    MAX_SIZE,
+    MAX_VOCAB_SIZE,
+    Fields,
+    reading,
+)
+from services.worker.models.json_files import read_json
 from services.worker.pooling.max_tokens import read_max_tokens
 
 # Whether GELU is computed in its tanh form.
@@ -42,40 +50,45 @@ class EncoderConfig:
 
 def read_encoder_config(directory: Path) -> EncoderConfig | None:
     """None for what is no encoder's directory. Raises ModelError, with a sentence, for one that cannot be run."""
-    config = read_json(directory / "config.json") or {}
-    architecture = next((name for name in config.get("architectures") or [] if name in ENCODERS), None)
+    path = directory / "config.json"
+    config = Fields(read_json(path) or {}, str(path))
+    architecture = next((name for name in config.texts("architectures") if name in ENCODERS), None)
     if architecture is None:
         return None
-    try:
+    with reading(path):
         return _parse(directory, architecture, config)
-    except KeyError as error:
-        raise ModelError(f"{directory / 'config.json'} lacks {error}") from error
 
 
-def _parse(directory: Path, architecture: str, config: Mapping[str, Any]) -> EncoderConfig:
+def _parse(directory: Path, architecture: str, config: Fields) -> EncoderConfig:
     family = ENCODERS[architecture]
-    activation = config.get("hidden_act", "gelu")
+    activation = config.text("hidden_act", "gelu")
     if activation not in _ACTIVATIONS:
         raise ModelError(f"{directory} has {activation} activations; supported are {', '.join(_ACTIVATIONS)}")
-    if config.get("position_embedding_type", "absolute") != "absolute":
+    if config.text("position_embedding_type", "absolute") != "absolute":
         raise ModelError(f"{directory} has positions of another kind than absolute ones, which is not supported")
-    if config.get("is_decoder") or config.get("add_cross_attention"):
+    if config.flag("is_decoder") or config.flag("add_cross_attention"):
         raise ModelError(f"{directory} is set up as a decoder, which is not supported for {architecture}")
-    offset = config.get("pad_token_id", 1) + 1 if family.positions_after_padding else 0
-    max_positions = config["max_position_embeddings"] - offset
+    num_positions = config.count("max_position_embeddings", MAX_POSITIONS)
+    offset = config.count("pad_token_id", MAX_VOCAB_SIZE, 1, low=0) + 1 if family.positions_after_padding else 0
+    if offset >= num_positions:
+        raise config.wrong("max_position_embeddings", f"more than the {offset:,} positions up to that of padding")
+    hidden_size, num_heads = config.count("hidden_size", MAX_SIZE), config.count("num_attention_heads", MAX_HEADS)
+    if hidden_size % num_heads:
+        raise config.wrong("num_attention_heads", f"a divisor of hidden_size, {hidden_size}")
+    max_positions = num_positions - offset
     return EncoderConfig(
         architecture=architecture,
         prefix=family.prefix,
-        vocab_size=config["vocab_size"],
-        hidden_size=config["hidden_size"],
-        intermediate_size=config["intermediate_size"],
-        num_heads=config["num_attention_heads"],
-        num_layers=config["num_hidden_layers"],
-        num_positions=config["max_position_embeddings"],
+        vocab_size=config.count("vocab_size", MAX_VOCAB_SIZE),
+        hidden_size=hidden_size,
+        intermediate_size=config.count("intermediate_size", MAX_SIZE),
+        num_heads=num_heads,
+        num_layers=config.count("num_hidden_layers", MAX_LAYERS),
+        num_positions=num_positions,
         position_offset=offset,
-        num_token_types=config.get("type_vocab_size", 2),
-        layer_norm_eps=config.get("layer_norm_eps", 1e-12),
+        num_token_types=config.count("type_vocab_size", MAX_VOCAB_SIZE, 2),
+        layer_norm_eps=config.number("layer_norm_eps", 1e-12, above=0, high=1),
         tanh_gelu=_ACTIVATIONS[activation],
         max_model_len=min(max_positions, read_max_tokens(directory) or max_positions),
-        dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
+        dtype=read_dtype(config),
     )

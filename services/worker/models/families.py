@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
+from services.worker.models.fields import MAX_LAYERS, MAX_POSITIONS, Fields
+
 
 class Windowed(Enum):
     """Which layers have a sliding window."""
@@ -129,41 +131,44 @@ ENCODERS: Mapping[str, EncoderFamily] = {
 }
 
 
-def read_bias(bias: Bias, config: Mapping[str, Any]) -> bool:
+def read_bias(bias: Bias, config: Fields) -> bool:
     if isinstance(bias, bool):
         return bias
     key, default = bias if isinstance(bias, tuple) else (bias, False)
-    return bool(config.get(key, default))
+    return config.flag(key, default)
 
 
-def layers_with_rope(family: Family, config: Mapping[str, Any], num_layers: int) -> list[bool]:
+def layers_with_rope(family: Family, config: Fields, num_layers: int) -> list[bool]:
     if family.no_rope_interval is None:
         return [True] * num_layers
-    flags = config.get("no_rope_layers")
+    flags = config.items("no_rope_layers", num_layers)
     if flags is None:
-        interval = config.get("no_rope_layer_interval", family.no_rope_interval)
+        interval = config.count("no_rope_layer_interval", MAX_LAYERS, family.no_rope_interval)
         return [(layer + 1) % interval != 0 for layer in range(num_layers)]
     return [bool(flag) for flag in flags]
 
 
-def layer_windows(family: Family, config: Mapping[str, Any], rope: list[bool]) -> list[int | None]:
+def layer_windows(family: Family, config: Fields, rope: list[bool]) -> list[int | None]:
     """Each layer's sliding window in tokens."""
     kind = family.windowed_layers
-    window = config.get("sliding_window", family.default_window)
+    # A configuration class takes its default for what is left out, and null for no window.
+    is_given = "sliding_window" in config.values
+    window = config.optional_count("sliding_window", MAX_POSITIONS, low=0) if is_given else family.default_window
     optional = kind in (Windowed.TYPED_ELSE_LAST, Windowed.TYPED_ELSE_WITHOUT_ROPE)
-    if kind is Windowed.NONE or not window or (optional and not config.get("use_sliding_window", False)):
+    if kind is Windowed.NONE or not window or (optional and not config.flag("use_sliding_window")):
         return [None] * len(rope)
-    types = config.get("layer_types")
+    types = None if kind is Windowed.ALL else config.items("layer_types", len(rope))
     if kind is Windowed.ALL:
         windowed = [True] * len(rope)
     elif types is not None:
         windowed = [layer_type == "sliding_attention" for layer_type in types]
     elif kind is Windowed.TYPED_ELSE_LAST:
-        windowed = [layer >= config.get("max_window_layers", 28) for layer in range(len(rope))]
+        first = config.count("max_window_layers", MAX_LAYERS, 28, low=0)
+        windowed = [layer >= first for layer in range(len(rope))]
     elif kind is Windowed.TYPED_ELSE_WITHOUT_ROPE:
         windowed = [not has_rope for has_rope in rope]
     elif kind is Windowed.TYPED_ELSE_THREE_OF_FOUR:
         windowed = [layer % 4 != 0 for layer in range(len(rope))]
     else:
         windowed = [True] * len(rope)
-    return [int(window) if has_window else None for has_window in windowed]
+    return [window if has_window else None for has_window in windowed]

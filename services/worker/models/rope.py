@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from services.worker.errors import ModelError
 from services.worker.models.families import Family
+from services.worker.models.fields import MAX_POSITIONS, Fields
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MAX_THETA = 1e18
+MAX_FACTOR = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,55 +101,64 @@ class RopeConfig:
         return interpolated * (1 - keep) + extrapolated * keep
 
 
-def read_rope(config: Mapping[str, Any], head_dim: int, family: Family) -> RopeConfig:
+def read_rope(config: Fields, head_dim: int, family: Family) -> RopeConfig:
     """From config.json as transformers 5 writes it (`rope_parameters`) and as 4 did (`rope_theta`, `rope_scaling`).
 
-    Raises ModelError for a kind that is not supported.
+    Raises ModelError for a kind that is not supported, and for numbers that no rotation can be computed with.
     """
-    parameters = dict(config.get("rope_scaling") or config.get("rope_parameters") or family.rope_parameters or {})
-    kind = parameters.get("rope_type") or parameters.get("type") or "default"
-    if "long_factor" in parameters:
+    given = config.nested("rope_scaling") or config.nested("rope_parameters")
+    parameters = given or Fields(family.rope_parameters or {}, config.where)
+    kind = parameters.text("rope_type", parameters.text("type", "default"))
+    if "long_factor" in parameters.values:
         kind = "longrope"  # which early Phi-3 checkpoints call su or yarn
-    theta = float(parameters.get("rope_theta") or config.get("rope_theta") or family.rope_theta)
+    theta = parameters.number("rope_theta", _theta(config, family), above=1, high=MAX_THETA)
     if kind not in ("default", "dynamic", "linear", "llama3", "yarn"):
         raise ModelError(
             f"RoPE scaling of type {kind} is not supported; supported are default, dynamic, linear, llama3 and yarn"
         )
-    if (parameters.get("partial_rotary_factor") or config.get("partial_rotary_factor") or 1.0) != 1.0:
+    if any(fields.number("partial_rotary_factor", 1.0, above=0, high=1) != 1.0 for fields in (parameters, config)):
         raise ModelError("RoPE on a part of each head (partial_rotary_factor) is not supported")
     # Dynamic scaling begins beyond max_position_embeddings, where no sequence gets.
     if kind in ("default", "dynamic"):
         return RopeConfig(head_dim, theta)
-    original = (
-        config.get("original_max_position_embeddings")
-        or parameters.get("original_max_position_embeddings")
-        or config["max_position_embeddings"]
-    )
-    factor = parameters.get("factor") or config["max_position_embeddings"] / original
+    positions, name = config.count("max_position_embeddings", MAX_POSITIONS), "original_max_position_embeddings"
+    original = config.count(name, MAX_POSITIONS, parameters.count(name, MAX_POSITIONS, positions))
+    factor = parameters.number("factor", positions / original, above=0, high=MAX_FACTOR)
+    low_freq_factor = parameters.number("low_freq_factor", 1.0, above=0, high=MAX_FACTOR)
+    high_freq_factor = parameters.number("high_freq_factor", 4.0, above=0, high=MAX_FACTOR)
+    if kind == "llama3" and low_freq_factor >= high_freq_factor:
+        raise parameters.wrong("high_freq_factor", f"a number over low_freq_factor, {low_freq_factor:g}")
     return RopeConfig(
         head_dim,
         theta,
         kind,
-        factor=float(factor),
-        original_max_positions=int(original),
-        low_freq_factor=float(parameters.get("low_freq_factor") or 1.0),
-        high_freq_factor=float(parameters.get("high_freq_factor") or 4.0),
+        factor=factor,
+        original_max_positions=original,
+        low_freq_factor=low_freq_factor,
+        high_freq_factor=high_freq_factor,
         attention_factor=_attention_factor(parameters, factor) if kind == "yarn" else 1.0,
-        beta_fast=float(parameters.get("beta_fast") or 32.0),
-        beta_slow=float(parameters.get("beta_slow") or 1.0),
-        truncate=bool(parameters.get("truncate", True)),
+        beta_fast=parameters.number("beta_fast", 32.0, above=0, high=MAX_FACTOR),
+        beta_slow=parameters.number("beta_slow", 1.0, above=0, high=MAX_FACTOR),
+        truncate=parameters.flag("truncate", True),
     )
 
 
-def _attention_factor(parameters: Mapping[str, Any], factor: float) -> float:
+def _theta(config: Fields, family: Family) -> float:
+    return config.number("rope_theta", family.rope_theta, above=1, high=MAX_THETA)
+
+
+def _attention_factor(parameters: Fields, factor: float) -> float:
     """YaRN's temperature, equation 22, and DeepSeek's two-parameter form of it."""
-    if parameters.get("attention_factor") is not None:
-        return float(parameters["attention_factor"])
+    given = parameters.values
+    if given.get("attention_factor") is not None:
+        return parameters.number("attention_factor", 1.0, above=0, high=MAX_FACTOR)
 
     def scale(multiplier: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * multiplier * math.log(factor) + 1.0
 
-    mscale, mscale_all_dim = parameters.get("mscale"), parameters.get("mscale_all_dim")
-    if mscale and mscale_all_dim:
-        return scale(mscale) / scale(mscale_all_dim)
+    if given.get("mscale") and given.get("mscale_all_dim"):
+        mscale, all_dim = (
+            parameters.number(name, 1.0, above=0, high=MAX_FACTOR) for name in ("mscale", "mscale_all_dim")
+        )
+        return scale(mscale) / scale(all_dim)
     return scale(1.0)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from services.worker.errors import ModelError
-from services.worker.models.config import ModelConfig, read_json
+from services.worker.models.config import ModelConfig
+from services.worker.models.json_files import is_inside, read_json, refuse_pointer
 from services.worker.models.parameters import parameters
 from services.worker.models.read_ahead import ReadAhead
 from services.worker.progress import Progress
@@ -132,13 +133,23 @@ class CheckpointFiles:
         self._handles: dict[str, Any] = {}
         index = read_json(directory / INDEX)
         if index is not None:
-            self._file_of = {name: self._open(file) for name, file in index["weight_map"].items()}
+            self._file_of = {name: self._open(file) for name, file in self._weight_map(index).items()}
         elif (directory / SINGLE_FILE).exists():
             handle = self._open(SINGLE_FILE)
             self._file_of = dict.fromkeys(handle.keys(), handle)
         else:
             raise ModelError(f"{directory} has no {SINGLE_FILE} and no {INDEX}")
         self.names = self._file_of.keys()
+
+    def _weight_map(self, index: Mapping[str, Any]) -> dict[str, str]:
+        """The file of each tensor. Raises ModelError for files outside the directory."""
+        files = index.get("weight_map")
+        if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+            raise ModelError(f"{self.directory / INDEX}: weight_map is no object that names a file for each tensor")
+        outside = next((file for file in files.values() if not is_inside(file)), None)
+        if outside is not None:
+            raise ModelError(f"{self.directory / INDEX} names {outside!r}, which is outside the model's directory")
+        return files
 
     def read(self, name: str) -> Tensor:
         tensor: Tensor = self._file_of[name].get_tensor(name)
@@ -162,9 +173,10 @@ class CheckpointFiles:
         from safetensors import SafetensorError, safe_open
 
         if file not in self._handles:
+            refuse_pointer(self.directory / file)
             try:
                 self._handles[file] = safe_open(self.directory / file, framework="pt", device=self._device)
-            except (OSError, SafetensorError) as error:
+            except (OSError, SafetensorError, ValueError) as error:
                 raise ModelError(f"{self.directory / file} cannot be read: {error}") from error
         return self._handles[file]
 

@@ -6,14 +6,14 @@ perhaps normalizing (Reimers and Gurevych, Sentence-BERT, 2019, section 3).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.models.config import read_json
+from services.worker.models.fields import MAX_SIZE, Fields, reading
+from services.worker.models.json_files import is_inside, read_any_json, read_json
 from services.worker.pooling.choices import PoolingKind
 
 _MODES = {
@@ -47,19 +47,20 @@ def read_pooling(path: Path, option: str, default: PoolingKind) -> PoolingConfig
         kind, normalize = _follow(path, modules, default)
     if option != "auto":
         kind = PoolingKind(option)
-    config = {} if path.is_file() else read_json(path / "config.json") or {}
-    dimensions = tuple(config.get("matryoshka_dimensions") or ())
-    return PoolingConfig(kind, normalize, bool(dimensions or config.get("is_matryoshka")), dimensions)
+    config = Fields({} if path.is_file() else read_json(path / "config.json") or {}, str(path / "config.json"))
+    dimensions = config.values.get("matryoshka_dimensions") or []
+    if not isinstance(dimensions, list) or not all(
+        isinstance(size, int) and 0 < size <= MAX_SIZE for size in dimensions
+    ):
+        raise config.wrong("matryoshka_dimensions", "a list of sizes")
+    return PoolingConfig(kind, normalize, bool(dimensions or config.flag("is_matryoshka")), tuple(dimensions))
 
 
 def _read_modules(directory: Path) -> list[dict[str, Any]] | None:
     path = directory / "modules.json"
-    try:
-        modules = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    modules = read_any_json(path)
+    if modules is None:
         return None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path} cannot be read: {error}") from error
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise ModelError(f"{path} holds no list of modules")
     return modules
@@ -70,12 +71,21 @@ def _follow(directory: Path, modules: list[dict[str, Any]], default: PoolingKind
     for module in modules:
         name = str(module.get("type", "")).rpartition(".")[2]
         if name == "Pooling":
-            kind = _read_kind(directory, read_json(directory / str(module.get("path", "")) / "config.json") or {})
+            path = directory / _inside(directory, str(module.get("path", ""))) / "config.json"
+            with reading(path):
+                kind = _read_kind(directory, read_json(path) or {})
         elif name == "Normalize":
             normalize = True
         elif name != "Transformer":
             raise ModelError(f"{directory / 'modules.json'} has a step of type {name}, which is not supported")
     return kind, normalize
+
+
+def _inside(directory: Path, folder: str) -> str:
+    """Raises ModelError for a folder outside the directory."""
+    if not is_inside(folder):
+        raise ModelError(f"{directory / 'modules.json'} names {folder!r}, which is outside the model's directory")
+    return folder
 
 
 def _read_kind(directory: Path, config: Mapping[str, Any]) -> PoolingKind:

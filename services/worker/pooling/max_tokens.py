@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from services.worker.errors import ModelError
-from services.worker.models.config import read_json
+from services.worker.models.fields import MAX_POSITIONS, Fields
+from services.worker.models.json_files import read_json
 
 
 def read_max_tokens(directory: Path) -> int | None:
     """None where they do not say. Raises ModelError for texts that would have to be changed first."""
-    config = read_json(directory / "sentence_bert_config.json") or {}
-    if config.get("do_lower_case"):
+    path = directory / "sentence_bert_config.json"
+    config = Fields(read_json(path) or {}, str(path))
+    if config.values.get("do_lower_case"):
         raise ModelError(f"{directory} lowers the case of texts before they are tokenized, which is not supported")
-    return config.get("max_seq_length")
+    return config.optional_count("max_seq_length", MAX_POSITIONS)

@@ -8,7 +8,7 @@ from typing import Any
 from services.worker.errors import ModelError
 from services.worker.quantization.awq import AWQFormat
 from services.worker.quantization.compressed_tensors import read_compressed_tensors
-from services.worker.quantization.formats import Fp8Format
+from services.worker.quantization.formats import Fp8Format, checked_group_size
 from services.worker.quantization.gptq import GPTQFormat
 from services.worker.quantization.kv_cache import read_kv_cache_scheme
 from services.worker.quantization.scheme import BlocksBut, CheckpointQuantization
@@ -22,6 +22,14 @@ def read_quantization(where: str, config: Mapping[str, Any]) -> CheckpointQuanti
     settings = config.get("quantization_config") or config.get("compression_config")
     if not settings:
         return None
+    try:
+        return _read(where, settings)
+    except (TypeError, ValueError, AttributeError, LookupError) as error:
+        # Its parts are too many to check each.
+        raise ModelError(f"quantization_config of {where} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def _read(where: str, settings: Mapping[str, Any]) -> CheckpointQuantization:
     method = str(settings.get("quant_method") or "an unnamed method")
     if method == "compressed-tensors" or (method == "an unnamed method" and "config_groups" in settings):
         return read_compressed_tensors(where, settings)
@@ -80,8 +88,8 @@ def _check_bits(where: str, method: str, settings: Mapping[str, Any]) -> None:
 
 def _group_size(settings: Mapping[str, Any]) -> int | None:
     """-1 stands for all inputs of an output."""
-    size = int(settings.get("group_size", settings.get("q_group_size", 128)))
-    return None if size == -1 else size
+    size = settings.get("group_size", settings.get("q_group_size", 128))
+    return None if size == -1 else checked_group_size(size)
 
 
 def _as_list(names: str | list[str]) -> list[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat
+from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, checked_group_size
 from services.worker.quantization.kv_cache import read_kv_cache_scheme
 from services.worker.quantization.pack_quantized import PackedInt4Format, PackedInt8Format
 from services.worker.quantization.scheme import CheckpointQuantization
@@ -30,6 +30,15 @@ class Targets:
 
     targets: tuple[str, ...]
     ignored: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for a regular expression that cannot be compiled."""
+        for target in (*self.targets, *self.ignored):
+            if target.startswith("re:"):
+                try:
+                    re.compile(target[3:])
+                except re.error as error:
+                    raise ValueError(f"{target!r} is no regular expression: {error}") from error
 
     def selects(self, layer: str) -> bool:
         return _matches(self.targets, layer) and not _matches(self.ignored, layer)
@@ -76,7 +85,7 @@ def _read_group(where: str, group: Mapping[str, Any], form: str) -> MatrixFormat
         raise refuse()
     if inputs is not None and not (_is_eight_bit(inputs, kind) and bits == 8 and strategy != "group"):
         raise refuse()
-    size = group_size if strategy == "group" else None
+    size = checked_group_size(group_size) if strategy == "group" else None
     quantize_activations = inputs is not None
     if form in ("float-quantized", "naive-quantized") and kind == "float" and bits == 8 and size is None:
         return Fp8Format(quantize_activations)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # By safetensors' names.
 FLOATS = ("F32", "F16", "BF16")
+MAX_GROUP_SIZE = 1 << 20
 ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "I8": 1, "U8": 1, "I32": 4}
 
 
@@ -114,6 +115,13 @@ class Int8Format:
         from services.worker.quantization.int8 import Int8Weight
 
         return Int8Weight.quantize(weight, self.quantize_activations, self.group_size)
+
+
+def checked_group_size(size: object) -> int:
+    """Raises ValueError for what is no number of inputs."""
+    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= MAX_GROUP_SIZE:
+        raise ValueError(f"a group size is {size!r}; expected 1 to {MAX_GROUP_SIZE:,}")
+    return size
 
 
 def count_groups(columns: int, group_size: int | None) -> int:

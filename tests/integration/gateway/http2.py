@@ -6,6 +6,8 @@ import asyncio
 import struct
 from collections.abc import Sequence
 
+from tests.fakes.waiting import HANG_S
+
 Fields = Sequence[tuple[bytes, bytes]]
 
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _GOAWAY, _CONTINUATION = 0, 1, 3, 4, 7, 9
@@ -28,7 +30,7 @@ async def request(
             writer.write(_frame(_DATA, 0 if trailers else _END_STREAM, _STREAM, body))
         if trailers:
             writer.write(_block(trailers, end_stream=True))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             return await _body(reader)
     finally:
         writer.close()

@@ -36,33 +36,28 @@ async def error_of(call: Any) -> tuple[grpc.aio.AioRpcError, dict[str, Any], dic
     return caught.value, error, trailers
 
 
-def ask(channel: grpc.aio.Channel, path: str) -> Any:
-    call: Any = channel.unary_unary(path)
-    return call(b"")
-
-
-async def test_a_path_that_there_is_not(channel: grpc.aio.Channel) -> None:
-    raised, error, _ = await error_of(ask(channel, '/no.such/"Method"%'))
+async def test_a_path_that_there_is_not(channel: Any) -> None:
+    raised, error, _ = await error_of(channel.unary_unary('/no.such/"Method"%')(b""))
     assert raised.code() is grpc.StatusCode.UNIMPLEMENTED
     assert raised.details() == "There is no POST /no.such/%22Method%22% here."
     assert (error["type"], error["code"]) == ("invalid_request_error", "unknown_url")
 
 
-async def test_a_method_that_a_router_does_not_have(channel: grpc.aio.Channel) -> None:
-    raised, error, _ = await error_of(ask(channel, "/quire.inference.v1.InferenceService/None"))
+async def test_a_method_that_a_router_does_not_have(channel: Any) -> None:
+    raised, error, _ = await error_of(channel.unary_unary("/quire.inference.v1.InferenceService/None")(b""))
     assert raised.code() is grpc.StatusCode.UNIMPLEMENTED
     assert error["code"] == "unknown_method"
 
 
-async def test_no_router(channel: grpc.aio.Channel, router: FakeRouter) -> None:
+async def test_no_router(channel: Any, router: FakeRouter) -> None:
     await router.stop()
-    raised, error, trailers = await error_of(ask(channel, TOKENIZE))
+    raised, error, trailers = await error_of(channel.unary_unary(TOKENIZE)(b""))
     assert raised.code() is grpc.StatusCode.UNAVAILABLE
     assert raised.details() == "No router can take it now; try again."
     assert (error["code"], trailers["retry-after"], trailers["grpc-retry-pushback-ms"]) == ("unavailable", "1", "1000")
 
 
-async def test_a_router_s_error_stays_as_it_is(channel: grpc.aio.Channel) -> None:
+async def test_a_router_s_error_stays_as_it_is(channel: Any) -> None:
     stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
     raised, error, trailers = await error_of(stub.Tokenize(inference_pb2.TokenizeRequest(model="gone")))
     assert (raised.code(), error["code"]) == (grpc.StatusCode.NOT_FOUND, "model_not_found")

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
+from tests.fakes.waiting import HANG_S
 from tests.integration.gateway import http2
 from tests.integration.gateway.client import Reply, call
 from tests.integration.gateway.conftest import Gateway, start_gateway
@@ -51,7 +52,7 @@ async def models(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str | byt
     """A typed call with a deadline, and compressed: it has every header that gRPC's clients send."""
     stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(channel)
     request = inference_pb2.ListModelsRequest()
-    reply = await stub.ListModels(request, timeout=60, metadata=metadata, compression=grpc.Compression.Gzip)
+    reply = await stub.ListModels(request, timeout=HANG_S, metadata=metadata, compression=grpc.Compression.Gzip)
     return [model.name for model in reply.models]
 
 
@@ -61,7 +62,7 @@ async def raw(gateway: Gateway, head: bytes) -> Reply:
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(head + b"\r\nconnection: close\r\n\r\n")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             lines = await reader.readuntil(b"\r\n\r\n")
             status, *fields = lines.decode().rstrip().split("\r\n")
             headers = {name.lower(): value for name, _, value in (field.partition(": ") for field in fields)}

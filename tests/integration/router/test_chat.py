@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import grpc
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
@@ -210,3 +211,17 @@ def _outcome(reply: Any, stream: bool) -> tuple[str, str, dict[str, int]]:
         return text_of(reply.events), reasons[-1], reply.events[-1]["usage"]
     (choice,) = reply.json["choices"]
     return choice["message"]["content"], choice["finish_reason"], reply.json["usage"]
+
+
+async def test_a_template_that_cannot_be_parsed_costs_chats_and_is_told_at_the_start(
+    start_router: StartRouter, caplog: pytest.LogCaptureFixture
+) -> None:
+    api = await start_router(fake_scheduler(chat_template="{% for message in messages %}\n{{ message"))
+    error = await api.refused("CreateChatCompletion", {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]})
+    assert error.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert (error.error["param"], error.error["code"]) == ("model", "invalid_chat_template")
+    why = "The model's chat template cannot be parsed: line 2: unexpected end of template"
+    assert error.error["message"].startswith(why)
+    told = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert any(line.startswith(why) and "completions work" in line for line in told), told
+    assert (await api.complete(max_tokens=200)).json["choices"][0]["text"] == GREETING

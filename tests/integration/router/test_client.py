@@ -11,6 +11,8 @@ import pytest
 
 from quire import AsyncClient, Client, QuireError, StreamCutError
 from quire.client import Delta, Result, Timings
+from quire.client.errors import error_from_status
+from quire.client.retries import Retries
 from quire.inference.v1 import inference_pb2, sampling_pb2
 from tests.fakes.waiting import HANG_S
 from tests.integration.router.conftest import GREETING, MODEL, StartRouter, answer_text, fake_scheduler
@@ -254,3 +256,15 @@ async def test_unknown_options_are_refused_before_anything_is_sent(start_router:
     async with AsyncClient(api.address) as client:
         with pytest.raises(TypeError, match="'max_token'"):
             await client.generate("x", max_token=3)  # type: ignore[call-arg]
+
+
+def test_a_reset_stream_is_a_server_that_is_away() -> None:
+    """Envoy can end a stream whose router was killed in no other way, and gRPC's libraries call that INTERNAL."""
+    reset = error_from_status(grpc.StatusCode.INTERNAL, "Stream removed (RST_STREAM with error code 2)", ())
+    assert (reset.status, reset.is_final) == (UNAVAILABLE, False)
+    other = error_from_status(grpc.StatusCode.INTERNAL, "fault", ())
+    assert other.status is grpc.StatusCode.INTERNAL
+    final = error_from_status(grpc.StatusCode.RESOURCE_EXHAUSTED, "large", (("grpc-retry-pushback-ms", "-1"),))
+    with pytest.raises(QuireError):
+        Retries(5, None).delay(final)
+    assert Retries(5, None).delay(error_from_status(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", ())) > 0

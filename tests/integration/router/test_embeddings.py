@@ -433,3 +433,25 @@ async def test_an_invocation_is_told_by_its_fields(
     given = (await api.post(method, {"model": MODEL} | body)).json
     asked = (await api.post("CreateInvocation", {"model": MODEL} | body)).json
     assert {**asked, "id": "", "created": 0} == {**given, "id": "", "created": 0}
+
+
+async def test_a_conversation_is_embedded_as_its_template_writes_it(start_router: StartRouter) -> None:
+    scheduler = embedding_scheduler()
+    api = await start_router(scheduler)
+    messages = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]
+    for options in ({}, {"add_generation_prompt": True}, {"continue_final_message": True}):
+        await api.post("CreateEmbedding", {"model": MODEL, "messages": messages} | options)
+        template = {"add_generation_prompt": False} | options
+        tokens = (await api.post("Tokenize", {"model": MODEL, "messages": messages} | template)).json["tokens"]
+        assert unpack(scheduler.submits[-1].prompt_token_ids) == tokens
+    (reply,) = (await api.post("CreateEmbedding", {"messages": messages})).json["data"]
+    assert reply["index"] == 0
+    await api.post("CreateEmbedding", {"messages": messages, "truncate_prompt_tokens": 3})
+    assert len(unpack(scheduler.submits[-1].prompt_token_ids)) == 3
+    for body, param in (
+        ({}, "input"),
+        ({"input": "x", "messages": messages}, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": "x" * 10_000}]}, "messages"),
+    ):
+        assert (await api.refused("CreateEmbedding", {"model": MODEL} | body)).error["param"] == param

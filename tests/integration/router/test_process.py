@@ -20,8 +20,8 @@ from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from shared.status import Status, parse_status
 from tests.fakes.ports import free_port
 from tests.fakes.waiting import HANG_S
-from tests.integration.router.conftest import fake_scheduler
-from tests.integration.router.fake_scheduler import Answer
+from tests.integration.router.conftest import answer_text, fake_scheduler, model_info
+from tests.integration.router.fake_scheduler import Answer, FakeScheduler, bundle_of
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
 
 ROOT = Path(__file__).parents[3]
@@ -91,6 +91,19 @@ async def test_it_can_be_stopped_while_it_waits(tmp_path: Path) -> None:
         await status_of(reader, "starting")
         process.send_signal(signal.SIGTERM)
         assert await process.wait() == 0
+
+
+async def test_why_it_waits_for_ever_is_a_note(tmp_path: Path) -> None:
+    """Which `quire serve` shows without `-v`."""
+    bundle, sha256 = bundle_of("{}", "{}")
+    scheduler = FakeScheduler(model_info(sha256, len(bundle), byte_level()), bundle, answer_text("x"))
+    argv = ("--listen", f"unix:{tmp_path}/router.sock", "--scheduler", await scheduler.start())
+    async with router_process(*argv) as (_, reader):
+        while not (status := parse_status(await reader.readline())).is_note:
+            assert status.state == "starting"
+        assert "the tokenizer bundle cannot be read" in status.detail
+        assert scheduler.address in status.detail
+    await scheduler.stop()
 
 
 async def test_what_keeps_it_from_starting_is_said(tmp_path: Path) -> None:

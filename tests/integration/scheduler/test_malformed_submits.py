@@ -33,8 +33,6 @@ from tests.fakes.fake_model import VOCAB_SIZE, ContractError, FakeModel, expecte
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.integration.scheduler.test_scheduler_service import Router, running
 
-pytestmark = pytest.mark.timeout(120)
-
 # `make test-long` tries many times as much.
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
 PROMPT = [3, 4, 5]

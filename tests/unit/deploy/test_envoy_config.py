@@ -59,12 +59,14 @@ def accepted(text: str, directory: Path) -> None:
     ],
 )
 def test_envoy_takes_what_is_rendered(config: GatewayConfig, tmp_path: Path) -> None:
-    accepted(render(config, f"unix:{tmp_path}/admin.sock"), tmp_path)
+    accepted(render(config, f"unix:{tmp_path}/admin.sock", f"{tmp_path}/drain"), tmp_path)
 
 
 def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
     """Neither its length nor its silence. Envoy's defaults are 15 s for a request and 5 minutes of silence."""
-    rendered = yaml.safe_load(render(GatewayConfig(allowed_origins=("https://chat.example",)), "unix:/run/admin.sock"))
+    rendered = yaml.safe_load(
+        render(GatewayConfig(allowed_origins=("https://chat.example",)), "unix:/run/admin.sock", "/run/drain")
+    )
     listener, cluster = rendered["static_resources"]["listeners"][0], rendered["static_resources"]["clusters"][0]
     manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
     assert manager["stream_idle_timeout"] == "0s"
@@ -73,7 +75,9 @@ def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
     (host,) = manager["route_config"]["virtual_hosts"]
     actions = [route["route"] for route in host["routes"] if "route" in route]
     assert len(actions) > 20
+    policies = [action.pop("retry_policy", {}) for action in actions]
     assert [action for action in actions if action != {"cluster": "routers", "timeout": "0s"}] == []
+    assert not [name for policy in (host["retry_policy"], *policies) for name in policy if "timeout" in name]
     assert {"per_try_timeout", "per_try_idle_timeout"}.isdisjoint(host["retry_policy"])
     (protocol,) = cluster["typed_extension_protocol_options"].values()
     assert "common_http_protocol_options" not in protocol
@@ -85,7 +89,7 @@ def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
 def test_a_value_cannot_become_yaml() -> None:
     nasty = '/tmp/x"\nadmin: {address: {socket_address: {address: 0.0.0.0, port_value: 9}}} # {{ config }} {% raw %}'
 
-    rendered = yaml.safe_load(render(GatewayConfig(access_log=nasty), "unix:/run/admin.sock"))
+    rendered = yaml.safe_load(render(GatewayConfig(access_log=nasty), "unix:/run/admin.sock", "/run/drain"))
 
     assert rendered["admin"] == {"address": {"pipe": {"path": "/run/admin.sock"}}}
     assert nasty in str(rendered) or repr(nasty)[1:-1] in str(rendered)
@@ -106,13 +110,15 @@ def test_every_path_of_the_proto_has_its_methods() -> None:
 
 
 def test_an_answer_may_take_as_long_as_it_takes() -> None:
-    (listener,) = yaml.safe_load(render(GatewayConfig(), "unix:/run/admin.sock"))["static_resources"]["listeners"]
+    (listener,) = yaml.safe_load(render(GatewayConfig(), "unix:/run/admin.sock", "/run/drain"))["static_resources"][
+        "listeners"
+    ]
     (connections,) = (entry["typed_config"] for entry in listener["filter_chains"][0]["filters"])
     (host,) = connections["route_config"]["virtual_hosts"]
 
     to_routers = [route["route"] for route in host["routes"] if "route" in route]
-    # Two more are for what the CORS filter answers; each prefix takes gRPC and gRPC-Web.
-    assert len(to_routers) == 2 + 2 * len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
+    # Two more are for what the CORS filter answers, and one is of gRPC's health; each prefix takes gRPC and gRPC-Web.
+    assert len(to_routers) == 3 + 2 * len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
     assert {route.get("timeout") for route in to_routers} == {"0s"}
     assert connections["stream_idle_timeout"] == "0s"
 

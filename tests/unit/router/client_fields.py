@@ -41,7 +41,7 @@ from services.router.responses.tools import ResponseTool
 class Fields:
     """Of one object. `inside`: makes the request that has it of the object's fields."""
 
-    type: type[Body]
+    object: type[Body]
     request: type[Body]
     inside: Callable[[dict[str, Any]], dict[str, Any]]
     served: str

@@ -40,6 +40,27 @@ def test_what_a_template_raises_is_the_client_s_error() -> None:
 
 
 @pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("{% for message in messages %}\n{{ message.content }", "line 2: unexpected '}'"),
+        ("{{ messages | frobnicate }}", "line 1: No filter named 'frobnicate'"),
+        ("a\nb{% endfor %}", "line 2: Encountered unknown tag 'endfor'"),
+    ],
+)
+def test_a_template_that_cannot_be_parsed_is_blamed_and_no_message(source: str, why: str) -> None:
+    template = ChatTemplate(source, {})
+    with pytest.raises(ApiError) as caught:
+        template.render([USER])
+    assert caught.value.message.startswith(f"The model's chat template cannot be parsed: {why}")
+    assert (caught.value.param, caught.value.code) == ("model", "invalid_chat_template")
+    assert template.warm() == caught.value.message
+
+
+def test_a_template_that_refuses_a_greeting_can_be_parsed() -> None:
+    assert ChatTemplate("{{ raise_exception('no greetings here') }}", {}).warm() is None
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "{{ ''.__class__.__mro__[1].__subclasses__() }}",

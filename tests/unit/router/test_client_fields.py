@@ -42,12 +42,12 @@ def check(request: type[Body], value: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", TABLE)
 def test_the_table_says_what_the_code_does(name: str) -> None:
     fields = TABLE[name]
-    declared = {info.alias or name for name, info in fields.type.model_fields.items()}
+    declared = {info.alias or name for name, info in fields.object.model_fields.items()}
     assert set(fields.served.split()) <= declared
     check(fields.request, fields.inside({}))
     for ignored, reason in fields.ignored.items():
         assert reason.endswith(".")
-        assert ignored in fields.type.known_extras, ignored
+        assert ignored in fields.object.known_extras, ignored
     for refused, value in fields.refused.items():
         assert _refused_param(fields, refused, value) == refused
 

@@ -25,7 +25,10 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files of a host with 64 GiB available, outside of any container."""
     monkeypatch.setattr(host_memory, "_MEMINFO", tmp_path / "meminfo")
     monkeypatch.setattr(host_memory, "_CGROUP", tmp_path)
-    (tmp_path / "meminfo").write_text(f"MemTotal: 99 kB\nMemFree: 1 kB\nMemAvailable: {64 * 2**20} kB\nCached: 2 kB\n")
+    total, available = 99 * 2**20, 64 * 2**20
+    (tmp_path / "meminfo").write_text(
+        f"MemTotal: {total} kB\nMemFree: 1 kB\nMemAvailable: {available} kB\nCached: 2 kB\n"
+    )
     return tmp_path
 
 
@@ -126,3 +129,17 @@ def test_the_swap_space_is_counted_in_blocks(tmp_path: Path) -> None:
     swaps = {size: count_host_blocks(SwapSpace(size), config, model, torch.float32) for size in (0, 4 * GIB)}
 
     assert swaps == {0: 0, 4 * GIB: 4 * GIB // block_bytes(model, 8, torch.float32)}
+
+
+def test_weights_that_no_host_or_container_could_hold_are_refused(host: Path) -> None:
+    (host / "meminfo").write_text("MemTotal: 8388608 kB\nMemAvailable: 1024 kB\nSwapTotal: 2097152 kB\n")
+    host_memory.require_memory(10 * GIB, "the weights of m")
+    with pytest.raises(ModelError, match=r"the weights of m take 10\.1 GiB, but this host has 10\.0 GiB of memory"):
+        host_memory.require_memory(int(10.1 * GIB), "the weights of m")
+    (host / "memory.max").write_text(f"{4 * GIB}\n")
+    with pytest.raises(ModelError, match=r"but this container has 4\.0 GiB of memory"):
+        host_memory.require_memory(5 * GIB, "the weights of m")
+    (host / "memory.max").write_text("max\n")
+    host_memory.require_memory(5 * GIB, "the weights of m")
+    (host / "meminfo").unlink()
+    host_memory.require_memory(1 << 60, "the weights of m")

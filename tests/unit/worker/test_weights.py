@@ -121,7 +121,7 @@ def test_a_directory_without_safetensors_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path) -> None:
     save_model(tmp_path, "Llama")
-    (tmp_path / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1")
+    (tmp_path / "model.safetensors").write_bytes(b"These are no weights.")
     with pytest.raises(ModelError, match=r"model\.safetensors cannot be read"):
         SafetensorsSource(tmp_path, read_model_config(tmp_path), lambda _: None, CPU)
 

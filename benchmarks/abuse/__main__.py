@@ -1,0 +1,46 @@
+"""`make abuse`, or `python -m benchmarks.abuse [WORD ...]`: measures all rows, or those with one of the words in their
+names. Prints the table, and keeps it in benchmarks/results/ if it is whole."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.abuse.attack import Row
+from benchmarks.abuse.report import head, line, store
+from benchmarks.abuse.rows import ROWS
+from benchmarks.abuse.run import measure
+from benchmarks.run import RESULTS
+
+
+async def run(rows: Sequence[Row], out: Path | None) -> None:
+    measurements = []
+    print(head())
+    async for measurement in measure(rows):
+        measurements.append(measurement)
+        print(line(measurement), flush=True)
+    if out is not None:
+        store(measurements, out)
+    failed = [measurement for measurement in measurements if measurement.faults]
+    print(f"\n{len(measurements) - len(failed)} of {len(measurements)} ok")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.abuse", description=__doc__)
+    parser.add_argument("words", nargs="*", help="measure rows with one of these words in their name; default: all")
+    parser.add_argument("--list", action="store_true", help="print the rows' names and stop")
+    parser.add_argument(
+        "--out", type=Path, help="folder for abuse.json and abuse.md; default: none where words are given"
+    )
+    arguments = parser.parse_args()
+    rows = [row for row in ROWS if not arguments.words or any(word in row.name for word in arguments.words)]
+    if arguments.list:
+        print("\n".join(row.name for row in rows))
+        return
+    asyncio.run(run(rows, arguments.out or (None if arguments.words else RESULTS)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""An attack: something that a client does to a stack, and the answer it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+MODEL = "quire-chat"
+# Bytes of an answer's body that are kept; the rest is read and dropped.
+_KEPT_BYTES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A running stack."""
+
+    host: str
+    port: int
+    # gRPC address of its scheduler.
+    scheduler: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """`status`: HTTP's, or 0 where the connection ended without one. `text`: the beginning of the body, or what
+    happened instead."""
+
+    status: int
+    text: str
+    num_bytes: int = 0
+
+    @property
+    def error(self) -> Mapping[str, Any]:
+        """The error object; empty where the answer has none."""
+        try:
+            error = json.loads(self.text).get("error", {})
+        except (ValueError, AttributeError):
+            return {}
+        return error if isinstance(error, dict) else {"message": error}
+
+
+Attack = Callable[[Target], Awaitable[Answer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. `make` builds the attack before anything is measured."""
+
+    name: str
+    make: Callable[[], Attack]
+    # The statuses that a mended server may answer.
+    statuses: Collection[int] = (400,)
+    # The field that an error of status 400 or 413 names, where one is to blame.
+    param: str | None = None
+    # Copies that run at the same time.
+    copies: tuple[int, ...] = field(default=(1, 8))
+
+    def fault(self, answer: Answer) -> str | None:
+        """What is wrong with an answer; None if nothing is."""
+        if answer.status not in self.statuses:
+            return f"status {answer.status}: {answer.text[:100]}"
+        if (
+            answer.status in (400, 413)
+            and self.param is not None
+            and answer.error.get("param", self.param) != self.param
+        ):
+            return f"names {answer.error['param']}"
+        return None
+
+
+def http_request(path: str, body: bytes | None = None, *headers: str, method: str = "") -> bytes:
+    """A whole HTTP/1.1 request, after whose answer the server closes the connection."""
+    lines = [f"{method or ('GET' if body is None else 'POST')} {path} HTTP/1.1", "host: localhost", "connection: close"]
+    if body is not None:
+        lines += ["content-type: application/json", f"content-length: {len(body)}"]
+    return "\r\n".join((*lines, *headers, "", "")).encode("latin-1") + (body or b"")
+
+
+def sending(request: bytes) -> Attack:
+    """Sends these bytes and reads the answer to its end."""
+
+    async def attack(target: Target) -> Answer:
+        reader, writer = await asyncio.open_connection(target.host, target.port)
+        try:
+            # The server may answer before it has read everything.
+            answering = asyncio.create_task(read_answer(reader))
+            writer.write(request)
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+            return await answering
+        finally:
+            writer.close()
+
+    return attack
+
+
+def posting(path: str, **fields: Any) -> Attack:
+    return sending(http_request(path, json.dumps({"model": MODEL, **fields}).encode()))
+
+
+async def read_answer(reader: asyncio.StreamReader) -> Answer:
+    """Reads until the server closes the connection. The body may be chunked or of a known length."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        return Answer(0, f"the connection ended without an answer ({type(error).__name__})")
+    lines = head.decode("latin-1").lower().split("\r\n")
+    length = next((int(line.partition(":")[2]) for line in lines if line.startswith("content-length:")), None)
+    kept, num_bytes = b"", 0
+    try:
+        while length is None or num_bytes < length:
+            piece = await reader.read(1 << 16)
+            if not piece:
+                break
+            num_bytes += len(piece)
+            kept += piece[: max(0, _KEPT_BYTES - len(kept))]
+    except ConnectionError:
+        pass
+    if any(line.replace(" ", "") == "transfer-encoding:chunked" for line in lines):
+        kept = _unchunked(kept)
+    return Answer(int(lines[0].split(" ")[1]), kept.decode(errors="replace"), num_bytes)
+
+
+def _unchunked(body: bytes) -> bytes:
+    pieces = []
+    while body:
+        size, _, rest = body.partition(b"\r\n")
+        length = int(size or b"0", 16)
+        pieces.append(rest[:length])
+        body = rest[length + 2 :]
+    return b"".join(pieces)

@@ -1,0 +1,41 @@
+"""Chat templates and grammars that would take for ever, or all memory."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from benchmarks.abuse.attack import Attack, Row, posting
+from benchmarks.abuse.large import HELLO
+
+TEMPLATES = {
+    "a loop of 10^10": "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
+    "a string of 10^9": "{{ 'a' * 1000000000 }}",
+    "doubling": "{% set n = namespace(s='a') %}{% for i in range(60) %}{% set n.s = n.s ~ n.s %}{% endfor %}{{ n.s }}",
+    "recursion": "{% macro m(x) %}{{ m(x) }}{{ m(x) }}{% endmacro %}{{ m(1) }}",
+}
+_DOUBLING_RULES = "\n".join(f"r{depth} ::= r{depth + 1} r{depth + 1}" for depth in range(40))
+GRAMMARS: dict[str, dict[str, Any]] = {
+    "regex, nested counts": {"regex": "((a{1,1000}){1,1000}){1,1000}"},
+    "regex, 2^20 states": {"regex": "(a|b)*a(a|b){20}"},
+    "grammar, doubling rules": {"grammar": f'root ::= r0\n{_DOUBLING_RULES}\nr40 ::= "a"'},
+    "schema, 100,000 values": {"json": {"enum": [f"value {number}" for number in range(100_000)]}},
+    "schema, references in a circle": {
+        "json": {"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}]}, "b": {"$ref": "#/$defs/a"}}}
+    },
+    "schema, 10^9 elements": {"json": {"type": "array", "items": {"type": "integer"}, "minItems": 10**9}},
+}
+
+
+def template(text: str) -> Attack:
+    return posting("/v1/chat/completions", messages=HELLO, max_tokens=5, chat_template=text)
+
+
+def grammar(structure: dict[str, Any]) -> Attack:
+    return posting("/v1/chat/completions", messages=HELLO, max_tokens=5, structured_outputs=structure)
+
+
+ROWS = (
+    *(Row(f"template bomb: {name}", partial(template, text), (400,)) for name, text in TEMPLATES.items()),
+    *(Row(f"grammar bomb: {name}", partial(grammar, value), (200, 400)) for name, value in GRAMMARS.items()),
+)

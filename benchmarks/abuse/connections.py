@@ -1,0 +1,122 @@
+"""Clients that read or write almost nothing, many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+
+from benchmarks.abuse.attack import MODEL, Answer, Attack, Target, http_request
+
+# For how long each of them keeps its connection.
+SECONDS = 12.0
+_RECEIVE_BUFFER_BYTES = 4096
+
+Client = Callable[[socket.socket], Awaitable[bytes]]
+
+
+def _endless_stream() -> bytes:
+    body = {"model": MODEL, "prompt": list(range(10, 42)), "max_tokens": 1900, "ignore_eos": True, "stream": True}
+    return http_request("/v1/completions", json.dumps(body).encode())
+
+
+def slow_readers(count: int, seconds: float = SECONDS) -> Attack:
+    """Each asks for a long stream and reads a byte per second of it."""
+    request = _endless_stream()
+
+    async def client(connection: socket.socket) -> bytes:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(connection, request)
+        answer, end = b"", loop.time() + seconds
+        while loop.time() < end:
+            piece = await _received(connection, 1)
+            if not piece:
+                break
+            answer += piece
+            await asyncio.sleep(1)
+        return answer
+
+    return _many(count, client)
+
+
+def silent_readers(count: int, seconds: float = SECONDS) -> Attack:
+    """Each asks for a long stream and reads nothing of it."""
+    request = _endless_stream()
+
+    async def client(connection: socket.socket) -> bytes:
+        await asyncio.get_running_loop().sock_sendall(connection, request)
+        await asyncio.sleep(seconds)
+        return await _received(connection, 400)
+
+    return _many(count, client)
+
+
+def trickling_bodies(count: int, seconds: float = SECONDS) -> Attack:
+    """Each sends a byte of its body per second."""
+    head, _, _ = http_request("/v1/completions", b" " * 1000).rpartition(b" " * 1000)
+    return _many(count, _trickling(head, seconds))
+
+
+def trickling_headers(count: int, seconds: float = SECONDS) -> Attack:
+    return _many(count, _trickling(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-a: ", seconds))
+
+
+def _trickling(beginning: bytes, seconds: float) -> Client:
+    async def client(connection: socket.socket) -> bytes:
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(connection, beginning)
+        answered = asyncio.create_task(_received(connection, 400))
+        end = loop.time() + seconds
+        try:
+            while loop.time() < end and not answered.done():
+                await loop.sock_sendall(connection, b" ")
+                await asyncio.wait((answered,), timeout=1)
+            return answered.result() if answered.done() else b""
+        except OSError:
+            return await answered
+        finally:
+            answered.cancel()
+
+    return client
+
+
+def _many(count: int, client: Client) -> Attack:
+    """All of them at once; the answer is the first one's that got any."""
+
+    async def attack(target: Target) -> Answer:
+        connections = [_connection() for _ in range(count)]
+        try:
+            answers = await asyncio.gather(*(_run(client, target, one) for one in connections))
+        finally:
+            for one in connections:
+                one.close()
+        statuses = [int(answer[9:12]) for answer in answers if answer[:5] == b"HTTP/" and answer[9:12].isdigit()]
+        served = sum(status == 200 for status in statuses)
+        others = sorted(set(statuses) - {200})
+        text = f"{served} of {count} began" + (f", others {others}" if others else "")
+        return Answer(others[0] if others else 200, text)
+
+    return attack
+
+
+async def _run(client: Client, target: Target, connection: socket.socket) -> bytes:
+    try:
+        await asyncio.get_running_loop().sock_connect(connection, (target.host, target.port))
+        return await client(connection)
+    except OSError:
+        return b""
+
+
+def _connection() -> socket.socket:
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
+    connection.setblocking(False)
+    return connection
+
+
+async def _received(connection: socket.socket, size: int) -> bytes:
+    try:
+        return await asyncio.get_running_loop().sock_recv(connection, size)
+    except OSError:
+        return b""

@@ -1,0 +1,66 @@
+"""Requests that are no HTTP, or whose headers, hosts and paths are wrong or very long."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.abuse.attack import Answer, Attack, Row, Target, http_request, sending
+
+_GET = "GET /v1/models HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n"
+_POST = (
+    "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n"
+)
+NOT_HTTP = {
+    "no method": "\x00\x01\x02\x03\r\n\r\n",
+    "no version": "GET / HTTP/x\r\nhost: localhost\r\n\r\n",
+    "no host": "GET /v1/models HTTP/1.1\r\nconnection: close\r\n\r\n",
+    "a header without a name": f"{_GET}: x\r\n\r\n",
+    "a space before the colon": f"{_GET}x : y\r\n\r\n",
+    "a zero byte": f"{_GET}x: \x00\r\n\r\n",
+    "two lengths": f"{_POST}content-length: 2\r\ncontent-length: 3\r\n\r\n{{}}",
+    "a negative length": f"{_POST}content-length: -1\r\n\r\n",
+    "a length and chunks": f"{_POST}content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n",
+    "a chunk of no size": f"{_POST}transfer-encoding: chunked\r\n\r\nz\r\n{{}}\r\n0\r\n\r\n",
+    "Transfer-Encoding: gzip": f"{_POST}transfer-encoding: gzip\r\n\r\n{{}}",
+    "bytes in the path": "GET /v1/models/\xff\xfe HTTP/1.1\r\nhost: localhost\r\n\r\n",
+}
+
+
+def one_after_another(requests: dict[str, str]) -> Attack:
+    """The answer is the first that is no 4xx, or else the last."""
+    attacks = [(name, sending(text.encode("latin-1"))) for name, text in requests.items()]
+
+    async def attack(target: Target) -> Answer:
+        answer = Answer(0, "nothing was sent")
+        for name, send in attacks:
+            answer = await send(target)
+            if not 400 <= answer.status < 500:
+                return Answer(answer.status, f"{name}: {answer.text}")
+        return answer
+
+    return attack
+
+
+def asking(*headers: str, path: str = "/v1/models") -> Attack:
+    return sending(http_request(path, None, *headers))
+
+
+def from_host(host: str) -> Attack:
+    return sending(f"GET /v1/models HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
+
+
+ROWS = (
+    Row(f"{len(NOT_HTTP)} kinds of malformed HTTP", partial(one_after_another, NOT_HTTP), range(400, 500)),
+    Row("headers of 12 KiB", partial(asking, f"x-a: {'a' * 12 * 1024}"), (200,)),
+    Row("headers of 31 KiB", partial(asking, f"x-a: {'a' * 31 * 1024}"), (200,)),
+    Row("headers of 33 KiB", partial(asking, f"x-a: {'a' * 33 * 1024}"), (431,)),
+    Row("headers of 1 MiB", partial(asking, f"x-a: {'a' * 1024 * 1024}"), (431,)),
+    Row("500 headers", partial(asking, *(f"x-{number}: 1" for number in range(500))), (431,)),
+    Row("a path of 31 KiB", partial(asking, path=f"/v1/models/{'a' * 31 * 1024}"), (404,)),
+    Row("a path of 33 KiB", partial(asking, path=f"/v1/models/{'a' * 33 * 1024}"), (414, 431)),
+    Row("GET /v1/models/%ff%fe", partial(asking, path="/v1/models/%ff%fe"), (400,)),
+    Row("a -bin header that is not base64", partial(asking, "x-data-bin: !!!"), (400,)),
+    Row("grpc-timeout: x", partial(asking, "grpc-timeout: x"), (200, 400)),
+    Row("Authorization: Bearer \\xff", partial(asking, "authorization: Bearer \xff"), (200, 401)),
+    Row("Host: rebound.example", partial(from_host, "rebound.example"), (403, 421)),
+)

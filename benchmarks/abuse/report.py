@@ -1,0 +1,69 @@
+"""The table, as Markdown and as JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.abuse.run import MAX_ADDED_S, MAX_ROUTER_MB, Measurement
+from benchmarks.run import RESULTS, machine
+
+PARTS = ("router", "gateway", "scheduler", "worker")
+_HEAD = ("row", "copies", "gap without, ms", "gap with, ms", *(f"{part}, MB" for part in PARTS), "answer", "verdict")
+
+
+def line(measurement: Measurement) -> str:
+    """A row of a Markdown table."""
+    cells = (
+        measurement.row,
+        str(measurement.copies),
+        f"{1e3 * measurement.gap_without:.0f}",
+        f"{1e3 * measurement.gap_with:.0f}",
+        *(f"{measurement.peak_mb[part]:.0f}" for part in PARTS),
+        f"{measurement.status} after {measurement.seconds:.1f} s: {measurement.answer}",
+        "; ".join(measurement.faults) or "ok",
+    )
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def head() -> str:
+    return f"| {' | '.join(_HEAD)} |\n|{'---|' * len(_HEAD)}"
+
+
+def commit() -> str:
+    """The tree's; with + where files differ from it."""
+    described = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
+        capture_output=True,
+        text=True,
+        cwd=RESULTS,
+        check=False,
+    )
+    return described.stdout.strip()
+
+
+def store(measurements: Sequence[Measurement], directory: Path = RESULTS) -> None:
+    """Writes abuse.json and abuse.md."""
+    record = {
+        "date": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "machine": machine(),
+        "limits": {"added_s": MAX_ADDED_S, "router_mb": MAX_ROUTER_MB},
+        "rows": [asdict(measurement) for measurement in measurements],
+    }
+    (directory / "abuse.json").write_text(json.dumps(record, indent=2) + "\n")
+    where = f"{record['date']}, commit {record['commit']}, {machine()['cores']} cores of {machine()['cpu']}"
+    table = "\n".join((head(), *map(line, measurements)))
+    (directory / "abuse.md").write_text(f"# What one client does to another\n\n{_EXPLANATION}\n\n{where}.\n\n{table}\n")
+
+
+_EXPLANATION = f"""\
+`make abuse` writes this file. A well-behaved client keeps streaming while each row is sent once, and eight times at
+once. Gap: the longest time between two pieces of its streams, or between a request and its first piece, without the row
+(before and after it) and with it. Memory: the most that a part and its children held, in resident MB. A verdict is `ok`
+where at most {1e3 * MAX_ADDED_S:.0f} ms are added, the router stays below {MAX_ROUTER_MB:.0f} MB, the answer is one
+that the row may have, and the client's streams are whole and right."""

@@ -1,0 +1,119 @@
+"""Runs rows beside a neighbour's stream, and measures what they do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from benchmarks.abuse.attack import Answer, Attack, Row, Target
+from benchmarks.abuse.memory import watched
+from benchmarks.abuse.neighbour import Neighbour
+from benchmarks.abuse.stack import RunningStack, running_stack
+
+# Seconds without an attack before each, and at most after it: as long as it took, so that both have the same chance of
+# a gap that something else made.
+BASELINE_S = 3.0
+MAX_BASELINE_S = 10.0
+# What an attack set off may come later than its answer.
+TAIL_S = 1.0
+# For the neighbour to end a stream after an attack.
+SETTLE_S = 60.0
+# An attack that takes longer is cancelled.
+LIMIT_S = 90.0
+# What one client may add to another's longest gap, and what a router may take.
+MAX_ADDED_S = 0.2
+MAX_ROUTER_MB = 500.0
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    row: str
+    copies: int
+    # The neighbour's longest gap in seconds.
+    gap_without: float
+    gap_with: float
+    # Until the last answer had come.
+    seconds: float
+    # MB by part, its children's included.
+    peak_mb: Mapping[str, float]
+    # The most frequent answer.
+    status: int
+    answer: str
+    # What is not as it should be.
+    faults: Sequence[str]
+
+    @property
+    def added(self) -> float:
+        return max(0.0, self.gap_with - self.gap_without)
+
+
+async def measure(rows: Sequence[Row]) -> AsyncIterator[Measurement]:
+    """Each row alone and in as many copies as it says."""
+    with running_stack() as stack:
+        neighbour = Neighbour(stack.target.host, stack.target.port)
+        try:
+            # Its first stream, with which later ones are compared, must be alone.
+            await _settled(neighbour, 2)
+            for row in rows:
+                attack = row.make()
+                for copies in row.copies:
+                    yield await _measured(stack, neighbour, row, attack, copies)
+        finally:
+            neighbour.stop()
+
+
+async def _settled(neighbour: Neighbour, num_streams: int = 1) -> None:
+    """Returns when it has ended so many more streams, or after a minute."""
+    start = time.monotonic()
+    for _ in range(int(SETTLE_S / 0.2)):
+        if (await neighbour.report(start, time.monotonic())).num_streams >= num_streams:
+            return
+        await asyncio.sleep(0.2)
+
+
+async def _baseline(neighbour: Neighbour, seconds: float) -> float:
+    await _settled(neighbour)
+    start = time.monotonic()
+    await asyncio.sleep(seconds)
+    return (await neighbour.report(start, time.monotonic())).longest_gap
+
+
+async def _measured(stack: RunningStack, neighbour: Neighbour, row: Row, attack: Attack, copies: int) -> Measurement:
+    without = await _baseline(neighbour, BASELINE_S)
+    begin = time.monotonic()
+    async with watched(stack.processes) as peaks:
+        answers = await asyncio.gather(*(_limited(attack, stack.target) for _ in range(copies)))
+        seconds = time.monotonic() - begin
+        await asyncio.sleep(TAIL_S)
+    during = await neighbour.report(begin, time.monotonic())
+    without = max(without, await _baseline(neighbour, min(seconds + TAIL_S, MAX_BASELINE_S)))
+    (answer, _), *_ = Counter(answers).most_common(1)
+    faults = [fault.partition(":")[0] for fault in map(row.fault, answers) if fault is not None]
+    faults += [f"the neighbour's stream: {fault}" for fault in during.faults]
+    if during.longest_gap - without > MAX_ADDED_S:
+        faults.append(f"more than {1e3 * MAX_ADDED_S:.0f} ms added")
+    if peaks["router"] > MAX_ROUTER_MB:
+        faults.append(f"router above {MAX_ROUTER_MB:.0f} MB")
+    return Measurement(
+        row.name, copies, without, during.longest_gap, seconds, dict(peaks), answer.status, _begun(answer),
+        tuple(dict.fromkeys(faults)),
+    )  # fmt: skip
+
+
+async def _limited(attack: Attack, target: Target) -> Answer:
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            return await attack(target)
+    except TimeoutError:
+        return Answer(0, f"no answer within {LIMIT_S:.0f} s")
+    except OSError as error:
+        return Answer(0, f"{type(error).__name__}: {error}")
+
+
+def _begun(answer: Answer) -> str:
+    """The text's beginning, or the message of an error."""
+    message = answer.error.get("message") or answer.text
+    return " ".join(str(message).split())[:100]

@@ -1,0 +1,123 @@
+"""Typed and bounded reads of config.json's values.
+
+These values decide how much memory is taken and which arithmetic runs, so each is checked before anything is made of
+it. The bounds are far above those of any published model.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from services.worker.errors import ModelError
+
+MAX_LAYERS = 4096
+MAX_SIZE = 1 << 22  # of hidden states and of an MLP
+MAX_HEADS = 1 << 14
+MAX_HEAD_DIM = 1 << 12
+MAX_VOCAB_SIZE = 1 << 24
+MAX_POSITIONS = 100_000_000
+_MAX_SHOWN_CHARS = 60
+
+
+class Fields:
+    """The values of one JSON object. Each method raises ModelError for a value of another type or out of bounds; null
+    counts as left out where there is a default."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        """`where`: what the sentences begin with, such as the file's path."""
+        self.values = values
+        self.where = where
+
+    def count(self, name: str, high: int, default: int | None = None, low: int = 1) -> int:
+        """An integer. Raises ModelError if there is none and no `default`."""
+        value = self._value(name, default)
+        if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+            raise self.wrong(name, f"an integer from {low:,} to {high:,}")
+        return value
+
+    def optional_count(self, name: str, high: int, low: int = 1) -> int | None:
+        return None if self.values.get(name) is None else self.count(name, high, low=low)
+
+    def number(self, name: str, default: float, above: float, high: float) -> float:
+        """A number over `above`, at most `high`."""
+        value = self._value(name, default)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not above < value <= high:
+            raise self.wrong(name, f"a number over {above:g}, at most {high:g}")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self._value(name, default)
+        if not isinstance(value, bool):
+            raise self.wrong(name, "true or false")
+        return value
+
+    def text(self, name: str, default: str) -> str:
+        value = self._value(name, default)
+        if not isinstance(value, str):
+            raise self.wrong(name, "a string")
+        return value
+
+    def texts(self, name: str) -> list[str]:
+        """A list of strings; empty where it is left out."""
+        value = self.values.get(name)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(name, "a list of strings")
+        return value
+
+    def items(self, name: str, length: int) -> list[Any] | None:
+        """A list of so many values of any type."""
+        value = self.values.get(name)
+        if value is not None and (not isinstance(value, list) or len(value) != length):
+            raise self.wrong(name, f"a list of {length:,} values")
+        return value
+
+    def nested(self, name: str) -> Fields | None:
+        """Another object; None where it is left out or empty."""
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, Mapping):
+            raise self.wrong(name, "an object")
+        return Fields(value, f"{self.where}: {name}") if value else None
+
+    def wrong(self, name: str, expected: str) -> ModelError:
+        return ModelError(f"{self.where}: {name} is {show(self.values.get(name))}; expected {expected}")
+
+    def _value(self, name: str, default: object) -> object:
+        value = self.values.get(name)
+        if value is None and default is not None:
+            return default
+        if name not in self.values:
+            raise ModelError(f"{self.where} lacks {name!r}")
+        return value
+
+
+def show(value: object) -> str:
+    """As JSON, cut short."""
+    if isinstance(value, int) and abs(value) >= 10**_MAX_SHOWN_CHARS:
+        return "a number of too many digits"
+    if isinstance(value, list | Mapping):
+        return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value):,} values"
+    text = json.dumps(value) if isinstance(value, str | int | float | None) else repr(value)
+    return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+
+
+@contextmanager
+def reading(what: object) -> Iterator[None]:
+    """Raises ModelError instead of the errors that code for well-formed input meets in other input."""
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise ModelError(f"{what} cannot be read: {type(error).__name__}: {error}") from error
+
+
+def is_finite(value: object) -> bool:
+    """Whether it is a number that a float can hold."""
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:
+        return False

@@ -1,0 +1,80 @@
+"""JSON files of a model directory, read with a bound on their size and a sentence for each way in which they fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path, PurePath
+from typing import Any
+
+from services.worker.errors import ModelError
+
+# The largest are tokenizer.json and the index of a checkpoint in many files: tens of megabytes.
+MAX_BYTES = 256 << 20
+_LFS = b"version https://git-lfs.github.com/spec/"
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """None if there is no such file. Raises ModelError if it is no JSON object."""
+    content = read_any_json(path)
+    if content is not None and not isinstance(content, dict):
+        raise ModelError(f"{path} holds no JSON object")
+    return content
+
+
+def read_any_json(path: Path) -> Any:
+    """None if there is no such file. Raises ModelError if it is no JSON."""
+    data = read_file(path)
+    if data is None:
+        return None
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ModelError(f"{path} cannot be read: it is nested too deep") from error
+    except ValueError as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+
+
+def read_text(path: Path) -> str | None:
+    """None if there is no such file. Raises ModelError if it is no UTF-8."""
+    data = read_file(path)
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+
+
+def read_file(path: Path) -> bytes | None:
+    """None if there is no such file. Raises ModelError if it cannot be read, is too large, or is a Git LFS pointer."""
+    try:
+        if (size := path.stat().st_size) > MAX_BYTES:
+            raise ModelError(f"{path} has {size:,} bytes; a file of its kind has at most {MAX_BYTES:,}")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if data.startswith(_LFS):
+        raise _pointer(path)
+    return data
+
+
+def is_inside(name: str) -> bool:
+    """Whether a path that a file of the model names stays in the model's directory, symbolic links not followed: the
+    hub's cache is made of them."""
+    path = PurePath(name)
+    return not path.is_absolute() and ".." not in path.parts and "\0" not in name
+
+
+def refuse_pointer(path: Path) -> None:
+    """Raises ModelError if the file is a Git LFS pointer."""
+    try:
+        with path.open("rb") as file:
+            is_pointer = file.read(len(_LFS)) == _LFS
+    except OSError:
+        return  # Whoever reads it next says why.
+    if is_pointer:
+        raise _pointer(path)
+
+
+def _pointer(path: Path) -> ModelError:
+    return ModelError(f"{path} is a Git LFS pointer, not the file itself; run `git lfs pull` in {path.parent}")

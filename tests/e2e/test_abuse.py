@@ -1,0 +1,57 @@
+"""A short form of `make abuse`: hostile requests get the answer that they should, and a neighbour's stream is none the
+worse. It measures no time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+
+from benchmarks.abuse import bombs, large, malformed
+from benchmarks.abuse.attack import Answer, Row, Target
+from benchmarks.abuse.connections import silent_readers, slow_readers, trickling_bodies, trickling_headers
+from benchmarks.abuse.neighbour import stream_once
+from tests.e2e.conftest import Server
+
+# Of the table's largest rows, what takes the same paths with less work.
+SMALLER = (
+    Row("echo", partial(large.echoed_log_probabilities, prompts=2, tokens=200), (200,)),
+    Row("choices", partial(large.many_choices, choices=8, tokens=20), (200,)),
+    Row("biases", partial(large.biases, 5000), large.REFUSED, "logit_bias"),
+    Row("text", partial(large.long_text, 50_000), (200, *large.REFUSED), "prompt"),
+    Row("nested", large.nested, large.REFUSED),
+    Row("number", large.long_number, large.REFUSED),
+)
+# Those that are refused at once: others take two seconds of a processor's time each.
+BOMBS = (
+    *(row for row in bombs.ROWS if "recursion" in row.name),
+    *(row for row in bombs.ROWS if row.name.startswith("grammar bomb: schema")),
+)
+CONNECTIONS = (
+    Row("slow readers", partial(slow_readers, 10, 2.0), (200,)),
+    Row("silent readers", partial(silent_readers, 10, 2.0), (200,)),
+    Row("bodies", partial(trickling_bodies, 10, 2.0), (200,)),
+    Row("headers", partial(trickling_headers, 10, 2.0), (200,)),
+)
+
+
+async def answers(target: Target, rows: Sequence[Row]) -> dict[str, Answer]:
+    """Of each row once, all at the same time; beside them a neighbour's streams, which must all be the same."""
+    expected = await stream_once(target.host, target.port, [])
+    assert not expected.startswith("<")
+    attacking = asyncio.gather(*(row.make()(target) for row in rows))
+    while True:
+        was_done = attacking.done()
+        assert await stream_once(target.host, target.port, []) == expected
+        if was_done:
+            return {row.name: answer for row, answer in zip(rows, await attacking, strict=True)}
+
+
+@pytest.mark.parametrize(
+    "rows", [malformed.ROWS, BOMBS, SMALLER, CONNECTIONS], ids=["malformed", "bombs", "large", "connections"]
+)
+async def test_hostile_requests_get_their_answer_and_harm_nobody(server: Server, rows: Sequence[Row]) -> None:
+    found = await answers(Target("127.0.0.1", server.direct_port), rows)
+    assert {row.name: fault for row in rows if (fault := row.fault(found[row.name])) is not None} == {}

@@ -1,0 +1,24 @@
+"""docs/apis.md names the versions of the clients that the tests install."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+def installed() -> set[tuple[str, str]]:
+    """By name and version, what development's environment and the clients' have."""
+    pins = (ROOT / "constraints.txt").read_text() + (ROOT / "tests/e2e/clients/requirements.txt").read_text()
+    modules = json.loads((ROOT / "tests/e2e/clients/node/package.json").read_text())["dependencies"]
+    return {*re.findall(r"^([\w-]+)==(\S+)$", pins, re.MULTILINE), *modules.items()}
+
+
+def test_the_table_names_what_is_installed() -> None:
+    section = (ROOT / "docs" / "apis.md").read_text().partition("## Clients that are tested")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([^`]+)` \| (\S+) \|[^|]*\| `(\S+?)`", section, re.MULTILINE)
+    assert {"openai", "anthropic", "@anthropic-ai/sdk", "ollama"} <= {name for name, _, _ in rows}
+    assert {(name, version) for name, version, _ in rows} <= installed()
+    assert all((ROOT / test).exists() for _, _, test in rows)

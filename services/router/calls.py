@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hmac
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -35,6 +36,7 @@ class Calls:
         self._metrics = metrics
         self._error_body = error_body
         self._stalls = StallWatch(CLIENT_STALL_SECONDS)
+        self._long_answer_turn = asyncio.Lock()
 
     def authenticate(self, context: Any) -> None:
         """Raises ApiError unless the call carries one of the keys, as a bearer token or as Anthropic's clients do."""
@@ -59,6 +61,17 @@ class Calls:
     def write(self, context: Any, message: Any) -> Awaitable[None]:
         """Sends one message of the answer. Raises ClientStalledError where the client does not take it in time."""
         return self._stalls.over(context.write(message))
+
+    async def write_each(self, context: Any, messages: Iterator[Any]) -> None:
+        """Sends a long answer. Each message is made when the client has taken the one before. Only one message of all
+        long answers is made in a turn of the event loop, so that the time they take does not add up."""
+        while True:
+            async with self._long_answer_turn:
+                message = next(messages, None)
+                await asyncio.sleep(0)
+            if message is None:
+                return
+            await self.write(context, message)
 
     def count(self, error: ApiError) -> None:
         self._metrics.errors[error.kind.status.name.lower()] += 1

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from services.router.constraints import TokenConstraints
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError
+from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.pooling import PoolingParams
 from services.router.refusals import Refusals
 from services.router.sampling import SamplingParams, StopConditions
@@ -29,26 +29,6 @@ if TYPE_CHECKING:
 class FinishReason(Enum):
     STOP = auto()
     LENGTH = auto()
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Of one token: its own log probability, and (token id, log probability) of the likeliest, likeliest first."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PromptLogprob:
-    """Of one prompt token: what the model thought of it, given those before."""
-
-    logprob: float
-    # How many tokens are likelier, plus 1.
-    rank: int
-    # (token id, log probability) of the likeliest, likeliest first.
-    top: tuple[tuple[int, float], ...]
 
 
 class Mailbox:
@@ -132,8 +112,8 @@ class Sequence:
         self.choice_index = choice_index
         # Everything received, by whoever sent it: what a resubmission goes on from.
         self.output_token_ids: list[int] = []
-        # Beside output_token_ids, index by index, where the request asked for them.
-        self.logprobs: list[TokenLogprob] = []
+        # Of the last of output_token_ids, where the request asked for them: those that its task has not taken.
+        self.logprobs = TokenLogprobs()
         self.finish_reason: FinishReason | None = None
         # float32, little-endian, of a submission with `pooling`, once it has finished.
         self.embedding = b""
@@ -250,7 +230,7 @@ class Submission:
         self.tenant = tenant
         self.affinity = affinity
         # Of the prompt's tokens from the second on, as they come with the first choice.
-        self.prompt_logprobs: list[PromptLogprob] = []
+        self.prompt_logprobs = PromptLogprobs()
         self.pooling = pooling
         self.sequences = [Sequence(self, index) for index in range(n)]
         self.refusals = Refusals()

@@ -9,11 +9,12 @@ from google.api.httpbody_pb2 import HttpBody
 from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.openai.v1 import openai_pb2
-from services.router.answers import JSON
+from services.router.answers import JSON, write_pieces
 from services.router.calls import Calls, rpc
 from services.router.chat.batch import answer_all
 from services.router.chat.service import ChatService
 from services.router.errors import model_not_found, unavailable
+from services.router.json_pieces import in_pieces
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.openai.chat_batch import ChatCompletionBatchRequest
@@ -77,8 +78,7 @@ class OpenAIServicer:
         chats = await self.threads.run(work, body.to_chats)
         messages, usage = await answer_all(self.chats, chats, model, context)
         writer = ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
-        for piece in writer.batch(messages, usage):
-            await self.calls.write(context, HttpBody(content_type=JSON, data=piece))
+        await write_pieces(self.calls, context, in_pieces(writer.batch(messages, usage)))
 
     async def CreateInvocation(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         match await self._invoked(request, context):

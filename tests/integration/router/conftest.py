@@ -84,8 +84,7 @@ class Reply:
     @property
     def json(self) -> Any:
         assert self.content_type == "application/json"
-        assert len(self.messages) == 1
-        return json.loads(self.messages[0])
+        return json.loads(b"".join(self.messages))
 
     @property
     def events(self) -> list[Any]:

@@ -17,7 +17,9 @@ from shared.malformed import GuardedServer
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+# Of a message on any hop: the most that a gRPC client takes that sets no limit. What is longer is sent in pieces
+# (shared/message_parts.py, services/router/json_pieces.py).
+MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 # A peer that takes nothing off its stream for so long is given up.
 STALLED_PEER_S = 2.0
 
@@ -48,10 +50,13 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
 class GrpcServer:
     """A grpc.aio server on some addresses (`host:port` or `unix:/path`), with health and reflection."""
 
-    def __init__(self, services: Iterable[str]) -> None:
-        """`services`: full names of those to be added through `add`; each gets a health status."""
+    def __init__(self, services: Iterable[str], max_request_bytes: int = MAX_MESSAGE_BYTES) -> None:
+        """`services`: full names of those to be added through `add`; each gets a health status. `max_request_bytes`: of
+        a message from a client."""
         self._services = list(services)
-        self.server = grpc.aio.server(options=SERVER_OPTIONS)
+        limit = ("grpc.max_receive_message_length", max_request_bytes)
+        options = [limit, *(option for option in SERVER_OPTIONS if option[0] != limit[0])]
+        self.server = grpc.aio.server(options=options)
         self._guarded = GuardedServer(self.server)
         self._health: Any = None
 

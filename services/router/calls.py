@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
-from services.router.errors import ApiError, ErrorBody, ErrorKind, internal
+from services.router.errors import ApiError, ErrorBody, ErrorKind, internal, invalid
 from services.router.metrics import RequestMetrics
 from services.router.stall_watch import ClientStalledError, StallWatch
+from shared.grpc_server import MAX_MESSAGE_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +90,11 @@ def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, 
     @functools.wraps(method)
     async def call(self: _HasCalls, request: Any, context: Any) -> R:
         try:
-            return await method(self, request, context)
+            answer = await method(self, request, context)
+            # grpc would end the call with RESOURCE_EXHAUSTED, which tells the client to try again.
+            if isinstance(answer, Message) and (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
+                raise invalid(f"The answer has {size} bytes; one may have {MAX_MESSAGE_BYTES}. Ask for less at once.")
+            return answer
         except ApiError as raised:
             error = raised
         except ClientStalledError:

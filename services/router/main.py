@@ -47,6 +47,8 @@ HTTP_SERVICES = (
     "quire.documents.v1.DocumentService",
     "quire.kserve.v1.KserveService",
 )
+# Of a request: the gateway hands a body over as one message.
+MAX_REQUEST_BYTES = 32 * 1024 * 1024
 # What those need beside grpcio and protobuf, and the typed ones do not.
 _HTTP_NEEDS = ("google.api", "prometheus_client", "pydantic", "pydantic_core")
 
@@ -79,7 +81,8 @@ class Router:
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
-        self._server = GrpcServer(GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES))
+        services = GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES)
+        self._server = GrpcServer(services, MAX_REQUEST_BYTES)
         if missing:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:

@@ -25,6 +25,7 @@ from services.router.load import LoadTracker
 from services.router.model import ModelInfo
 from services.router.submission import Sequence
 from shared.grpc_server import CHANNEL_OPTIONS
+from shared.message_parts import PartJoiner, in_parts
 from shared.placement import Node
 
 logger = logging.getLogger(__name__)
@@ -250,12 +251,16 @@ class SchedulerConnection:
         self, call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
     ) -> None:
         clock = asyncio.get_running_loop().time
+        joiner = PartJoiner[scheduler_pb2.ConnectResponse]()
         while True:
-            response = await call.read()
-            if not isinstance(response, scheduler_pb2.ConnectResponse):
+            received = await call.read()
+            if not isinstance(received, scheduler_pb2.ConnectResponse):
                 await self._raise_status(call)
                 return
             self._heard = True
+            response = joiner.add(received)
+            if response is None:
+                continue
             kind = response.WhichOneof("message")
             if kind == "frame":
                 self._apply(response.frame)
@@ -277,8 +282,9 @@ class SchedulerConnection:
                     else:
                         message = converters.abort_to_proto(self._aborts)
                         self._aborts = []
-                    async with asyncio.timeout(WRITE_STALL_SECONDS):
-                        await call.write(message)
+                    for part in in_parts(message):
+                        async with asyncio.timeout(WRITE_STALL_SECONDS):
+                            await call.write(part)
             except TimeoutError:
                 raise StreamLostError(f"it took no message for {WRITE_STALL_SECONDS} s") from None
 

@@ -56,9 +56,9 @@ class OpenAIServiceStub:
     """SageMaker's one path for everything: the body's fields tell what is asked for."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]
     GetModel: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]
-    Tokenize: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    Detokenize: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    GetTokenizerInfo: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]
+    Tokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    Detokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    GetTokenizerInfo: _grpc.UnaryStreamMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]
     """vLLM's: a model's tokenizer_config.json, with its chat template."""
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Nothing computed so far is found again by any scheduler. vLLM's call."""
@@ -97,9 +97,9 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     """SageMaker's one path for everything: the body's fields tell what is asked for."""
     ListModels: _aio.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     GetModel: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    Tokenize: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    Detokenize: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    GetTokenizerInfo: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    Tokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    Detokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    GetTokenizerInfo: _aio.UnaryStreamMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """vLLM's: a model's tokenizer_config.json, with its chat template."""
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Nothing computed so far is found again by any scheduler. vLLM's call."""
@@ -213,21 +213,21 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
 
     @_abc_1.abstractmethod
     def Detokenize(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
 
     @_abc_1.abstractmethod
     def GetTokenizerInfo(
         self,
         request: _openai_pb2.GetTokenizerInfoRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """vLLM's: a model's tokenizer_config.json, with its chat template."""
 
     @_abc_1.abstractmethod

@@ -14,7 +14,7 @@ from services.router.calls import Calls, rpc
 from services.router.chat.batch import answer_all
 from services.router.chat.service import ChatService
 from services.router.errors import model_not_found, unavailable
-from services.router.json_pieces import in_pieces
+from services.router.json_pieces import Items, in_pieces, texts_of
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.openai.chat_batch import ChatCompletionBatchRequest
@@ -169,7 +169,7 @@ class OpenAIServicer:
         return HttpBody(content_type=JSON, data=dump(_model_card(model, request.model)))
 
     @rpc
-    async def Tokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+    async def Tokenize(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         body = await self._parse(request, TokenizeRequest)
         body.check()
@@ -184,27 +184,25 @@ class OpenAIServicer:
             "count": len(tokens),
             "max_model_len": model.info.max_model_len,
             "tokens": tokens,
-            "token_strs": [vocabulary.token_name(token) for token in tokens] if body.return_token_strs else None,
+            "token_strs": Items(map(vocabulary.token_name, tokens)) if body.return_token_strs else None,
         }
-        return HttpBody(content_type=JSON, data=dump(answer))
+        await write_pieces(self.calls, context, in_pieces(texts_of(answer)))
 
     @rpc
-    async def Detokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+    async def Detokenize(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         body = await self._parse(request, DetokenizeRequest)
         self.metrics.ignored_fields["detokenize"] += body.num_ignored_fields
         model = await self.placement.model(body.model)
         check_token_range(model, body.tokens, "tokens")
         (prompt,) = await model.tokenizer.decode([body.tokens])
-        return HttpBody(content_type=JSON, data=dump({"prompt": prompt}))
+        await write_pieces(self.calls, context, in_pieces(texts_of({"prompt": prompt})))
 
     @rpc
-    async def GetTokenizerInfo(  # noqa: N802
-        self, request: openai_pb2.GetTokenizerInfoRequest, context: Any
-    ) -> HttpBody:
+    async def GetTokenizerInfo(self, request: openai_pb2.GetTokenizerInfoRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         model = await self.placement.model(request.model or None)
-        return HttpBody(content_type=JSON, data=dump(tokenizer_info(model)))
+        await write_pieces(self.calls, context, in_pieces(texts_of(tokenizer_info(model))))
 
     @rpc
     async def ResetPrefixCache(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802

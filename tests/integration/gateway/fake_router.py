@@ -117,8 +117,8 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
         async for message in self._router.run_script(request, context):
             yield message
 
-    async def GetTokenizerInfo(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
-        return body(json.dumps({"model": request.model}))
+    async def GetTokenizerInfo(self, request: Any, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        yield body(json.dumps({"model": request.model}))
 
     async def GetPing(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"router": self._router.name}))
@@ -129,11 +129,11 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
     async def GetModel(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"id": request.model}))
 
-    async def Tokenize(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
-        return body(request.data)
+    async def Tokenize(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        yield body(request.data)
 
-    async def Detokenize(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
-        return body(request.data)
+    async def Detokenize(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        yield body(request.data)
 
     async def ResetPrefixCache(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
         return body("{}")

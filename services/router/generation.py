@@ -174,6 +174,8 @@ class Generation:
         """What is new, whenever the caller asks and there is some; ends when every choice is over. Raises ApiError."""
         try:
             while self._num_open:
+                if not self._mailbox.has_news:
+                    self._go_on()
                 news = await self._mailbox.take()
                 if self._request.sampling.prompt_logprobs is not None:
                     news = self._with_prompts(news)
@@ -235,6 +237,12 @@ class Generation:
         for submission in submissions:
             self._placement.submit(submission)
         return submissions
+
+    def _go_on(self) -> None:
+        """The client has taken everything: what was stopped because it did not goes on."""
+        for submission in self._submissions:
+            if submission.paused:
+                self._placement.go_on(submission)
 
     def _rounds(self, news: list[Sequence]) -> Iterator[list[ChoiceDelta]]:
         """What is new of these, in rounds that take a few milliseconds each. Nearly always there is one round."""

@@ -53,6 +53,11 @@ class _Columns(Sequence[E]):
         for entry in entries:
             self.append(entry)
 
+    @property
+    def num_candidates(self) -> int:
+        """Of all entries."""
+        return len(self._top_ids)
+
     def append(self, entry: E) -> None:
         self._heads.append(self._head(entry))
         self.logprobs.append(entry.logprob)

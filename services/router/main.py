@@ -18,6 +18,7 @@ from services.router.chat.forms import FormChoice
 from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.embedding.embedder import Embedder
+from services.router.event_loop_lag import observe_lag
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
@@ -62,6 +63,7 @@ class Router:
         self._health = asyncio.Event()
         self._is_draining = False
         self._health_task: asyncio.Task[None] | None = None
+        self._lag_task: asyncio.Task[None] | None = None
         self.ready = asyncio.Event()
         # Containers may share a host name and a process id.
         self.id = f"{socket.gethostname()}-{uuid.uuid4().hex[:8]}"
@@ -168,14 +170,16 @@ class Router:
         # Takes about as long as a scheduler takes to answer.
         self._threads.start(import_renderer)
         self._health_task = asyncio.create_task(self._keep_health())
+        self._lag_task = asyncio.create_task(observe_lag(self.metrics.event_loop_lag))
         return addresses
 
     async def stop(self) -> None:
         """Refuses new requests, lets those in progress finish within the drain timeout, and closes everything."""
         self._is_draining = True
         await self._server.stop(self._config.drain_timeout)
-        if self._health_task is not None:
-            self._health_task.cancel()
+        for task in (self._health_task, self._lag_task):
+            if task is not None:
+                task.cancel()
         await self.placement.stop()
         self._threads.close()
 

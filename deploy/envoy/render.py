@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from deploy.envoy.origins import origins
 from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, http_routes, service_names
 
 HERE = Path(__file__).parent
+# A request has so long to arrive, and what the largest body takes at the least rate.
+_FIRST_SECONDS = 30
+_LEAST_BODY_BYTES_PER_SECOND = 256 * 1024
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 
@@ -115,6 +119,8 @@ def render(config: GatewayConfig, admin: str) -> str:
         api_prefixes=API_PREFIXES,
         local_replies=LOCAL_REPLIES,
         origins=origins(config),
+        body_seconds=_FIRST_SECONDS + config.max_body_bytes // _LEAST_BODY_BYTES_PER_SECOND,
+        bounds_unsent=sys.platform == "linux",
     )
 
 

@@ -226,7 +226,7 @@ class GenerateRequest(_message.Message):
     model: _builtins.str
     text: _builtins.str
     whole: _builtins.bool
-    """One delta per choice, when it is over: less work where nobody reads along."""
+    """One delta per choice, when it is over: less work where nobody reads along. A long one comes in several deltas."""
     @_builtins.property
     def token_ids(self) -> Global___TokenIds: ...
     @_builtins.property
@@ -547,7 +547,9 @@ class Delta(_message.Message):
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]: ...
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
-        """With a choice's first delta, where they were asked for: of its prompt's tokens, from the second on."""
+        """In a choice's first deltas, where they were asked for: of its prompt's tokens, from the second on. They come before the output, in
+        several deltas where they are many.
+        """
 
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallDelta]: ...

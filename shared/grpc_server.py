@@ -7,13 +7,14 @@ those are not installed (a bare GPU machine).
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import grpc
 
-from shared.malformed import GuardedServer
+from shared.malformed import GuardedServer, Trailers
 
 logger = logging.getLogger(__name__)
 
@@ -50,19 +51,27 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
 class GrpcServer:
     """A grpc.aio server on some addresses (`host:port` or `unix:/path`), with health and reflection."""
 
-    def __init__(self, services: Iterable[str], max_request_bytes: int = MAX_MESSAGE_BYTES) -> None:
-        """`services`: full names of those to be added through `add`; each gets a health status. `max_request_bytes`: of
-        a message from a client."""
+    def __init__(
+        self,
+        services: Iterable[str],
+        refusal_trailers: Trailers | None = None,
+        max_request_bytes: int = MAX_MESSAGE_BYTES,
+    ) -> None:
+        """`services`: full names of those to be added through `add`; each gets a health status. `refusal_trailers`: of
+        the answers to malformed requests. `max_request_bytes`: of a message from a client."""
         self._services = list(services)
         limit = ("grpc.max_receive_message_length", max_request_bytes)
         options = [limit, *(option for option in SERVER_OPTIONS if option[0] != limit[0])]
         self.server = grpc.aio.server(options=options)
-        self._guarded = GuardedServer(self.server)
+        self._guarded = GuardedServer(self.server, refusal_trailers)
         self._health: Any = None
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
         """`register` is the generated add_…_to_server."""
         register(servicer, self._guarded)
+        # Reflection shows this file. The module of `register` loads only the messages that its methods name, and those
+        # may all be of other files.
+        importlib.import_module(register.__module__.removesuffix("_grpc"))
 
     async def start(self, addresses: Iterable[str]) -> list[str]:
         """Starts serving; health is NOT_SERVING until `set_serving`. Returns the addresses, port 0 replaced by the
@@ -96,14 +105,12 @@ class GrpcServer:
     async def _add_health_and_reflection(self) -> None:
         try:
             from grpc_health.v1 import health, health_pb2_grpc
-            from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
+
+            from shared.reflection import add_reflection
         except ImportError:
             logger.info("grpcio-health-checking or grpcio-reflection is not installed: serving without them")
             return
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._guarded)
         await self.set_serving(False)
-        names = [*self._services, health.SERVICE_NAME, reflection.SERVICE_NAME]
-        # Not through enable_server_reflection, which tells servers apart by their type.
-        servicer = reflection.aio.ReflectionServicer(names)
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, self._guarded)
+        add_reflection([*self._services, health.SERVICE_NAME], self._guarded)

@@ -1,7 +1,8 @@
-"""Answers requests that a method cannot read with INVALID_ARGUMENT, and logs one line for each.
+"""Answers requests that a method cannot read, and logs one line for each.
 
 grpc.aio answers bytes that are no message of the method with UNKNOWN and logs a traceback for each. `GuardedServer`
-stands between the generated add_…_to_server functions and the server, and wraps every method handler.
+stands between the generated add_…_to_server functions and the server, and wraps every method handler. Undecodable bytes
+get INTERNAL, as from gRPC's libraries in C++, Go and Java; a message that the servicer refuses gets INVALID_ARGUMENT.
 """
 
 from __future__ import annotations
@@ -38,6 +39,18 @@ class MalformedRequestError(Exception):
 
     A servicer may raise it: the call then ends with INVALID_ARGUMENT.
     """
+
+    status = grpc.StatusCode.INVALID_ARGUMENT
+
+
+class UndecodableRequestError(MalformedRequestError):
+    """The bytes are no message of the method."""
+
+    status = grpc.StatusCode.INTERNAL
+
+
+# The trailing metadata of a refusal.
+Trailers = Callable[[MalformedRequestError], tuple[tuple[str, str | bytes], ...]]
 
 
 @dataclass(slots=True)
@@ -77,27 +90,40 @@ class RefusalLog:
         self._lines = {host: line for host, line in self._lines.items() if now - line.logged_at < LOG_INTERVAL_S}
 
 
+@dataclass(frozen=True, slots=True)
+class _Refusals:
+    log: RefusalLog
+    trailers: Trailers | None
+
+    async def refuse(self, error: MalformedRequestError, peer: str, method: str, context: Any) -> None:
+        """Ends the call; never returns."""
+        self.log.refused(peer, method, str(error))
+        trailers = () if self.trailers is None else self.trailers(error)
+        await context.abort(error.status, str(error), trailing_metadata=trailers)
+
+
 class GuardedServer:
     """Takes method handlers as a grpc.aio server does, and hands them to one with a guard around each."""
 
-    def __init__(self, server: grpc.aio.Server) -> None:
+    def __init__(self, server: grpc.aio.Server, trailers: Trailers | None = None) -> None:
+        """`trailers`: none are sent where it is None."""
         self._server = server
-        self._log = RefusalLog()
+        self._refusals = _Refusals(RefusalLog(), trailers)
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        self._server.add_generic_rpc_handlers(tuple(_GuardedHandlers(handler, self._log) for handler in handlers))
+        self._server.add_generic_rpc_handlers(tuple(_GuardedHandlers(handler, self._refusals) for handler in handlers))
 
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
     ) -> None:
-        guarded = {name: _guarded(handler, f"/{service}/{name}", self._log) for name, handler in handlers.items()}
+        guarded = {name: _guarded(handler, f"/{service}/{name}", self._refusals) for name, handler in handlers.items()}
         self._server.add_registered_method_handlers(service, guarded)
 
 
 class _GuardedHandlers(grpc.GenericRpcHandler):
-    def __init__(self, handlers: grpc.GenericRpcHandler, log: RefusalLog) -> None:
+    def __init__(self, handlers: grpc.GenericRpcHandler, refusals: _Refusals) -> None:
         self._handlers = handlers
-        self._log = log
+        self._refusals = refusals
         self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
 
     def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any] | None:
@@ -106,7 +132,7 @@ class _GuardedHandlers(grpc.GenericRpcHandler):
             handler = self._handlers.service(details)
             if handler is None:
                 return None
-            self._guarded[method] = _guarded(handler, method, self._log)
+            self._guarded[method] = _guarded(handler, method, self._refusals)
         return self._guarded[method]
 
 
@@ -117,7 +143,9 @@ class _Malformed:
     error: MalformedRequestError
 
 
-def _guarded(handler: grpc.RpcMethodHandler[Any, Any], method: str, log: RefusalLog) -> grpc.RpcMethodHandler[Any, Any]:
+def _guarded(
+    handler: grpc.RpcMethodHandler[Any, Any], method: str, refusals: _Refusals
+) -> grpc.RpcMethodHandler[Any, Any]:
     deserialize = handler.request_deserializer
     is_streamed = bool(handler.request_streaming)
 
@@ -125,15 +153,17 @@ def _guarded(handler: grpc.RpcMethodHandler[Any, Any], method: str, log: Refusal
         try:
             return data if deserialize is None else deserialize(data)
         except Exception:  # whatever the parser raises, the bytes are the reason
-            error = MalformedRequestError(f"{len(data)} bytes that are no message of this method")
+            error = UndecodableRequestError(
+                f"The request's {len(data)} bytes are no message of this method: check that client and server use the "
+                "same protos."
+            )
         # Of a stream, the handler itself reads the messages; grpc reads a single one before the handler runs.
         if is_streamed:
             raise error
         return _Malformed(error)
 
     async def refuse(error: MalformedRequestError, peer: str, context: Any) -> None:
-        log.refused(peer, method, str(error))
-        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        await refusals.refuse(error, peer, method, context)
 
     construct: Any = _CONSTRUCTORS[is_streamed, bool(handler.response_streaming)]
     behaviour = _guarded_behaviour(_behaviour(handler), refuse)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests import gpu_run
+from tests.steady import processes
 
 # What `-m gpu` selects is here, so that nothing else is imported: a GPU machine may lack what other tests need.
 GPU_TESTS = ("gpu", "unit/worker/triton", "unit/worker/sampling")
@@ -27,6 +28,22 @@ def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     gpu_run.arrange(config)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keeps Hypothesis from failing a test because an example, or finding one, took long."""
+    if find_spec("hypothesis") is not None:
+        from hypothesis import HealthCheck, settings
+
+        settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("any machine")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Before `-m` chooses, where it chooses by that."""
+    if "processes" in config.option.markexpr:
+        processes.mark(items)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -42,7 +42,10 @@ class GatewayConfig:
     max_connections: int = option(10_000, "Client connections at a time; more are closed at once.", minimum=1)
     max_streams: int = option(10_000, "Requests under way at a time, over all connections; more get a 503.", minimum=1)
     max_body_bytes: int = option(
-        16 * 1024 * 1024, "Bytes of a request body; larger ones get a 413.", minimum=1024, maximum=31 * 1024 * 1024
+        16 * 1024 * 1024,
+        "Bytes of a request body; larger ones get a 413, or RESOURCE_EXHAUSTED over gRPC.",
+        minimum=1024,
+        maximum=31 * 1024 * 1024,
     )
     max_header_kib: int = option(32, "KiB of a request's headers; larger ones get a 431.", minimum=4, maximum=96)
     allowed_origins: tuple[str, ...] | None = option(

@@ -50,14 +50,21 @@ function envoy_on_response(handle)
   local headers = handle:headers()
   local content_type = headers:get('content-type') or ''
   -- To a gRPC client, not transcoded.
-  if content_type:sub(1, 16) == 'application/grpc' then return end
+  if content_type:sub(1, 16) == 'application/grpc' then
+    -- What a page may read depends on whose it is (CORS).
+    if content_type:sub(17, 20) == '-web' then headers:add('vary', 'origin') end
+    shape_grpc_error(headers, message_of)
+    return
+  end
   -- Proxies would gather a stream before they pass it on.
   if content_type:sub(1, 17) == 'text/event-stream' or content_type:sub(1, 20) == 'application/x-ndjson' then
     headers:replace('cache-control', 'no-cache')
     headers:replace('x-accel-buffering', 'no')
   end
   local error_body = headers:get('quire-error')
-  for _, name in ipairs({'quire-error', 'grpc-status', 'grpc-message', 'grpc-accept-encoding'}) do
+  for _, name in ipairs({
+    'quire-error', 'grpc-status', 'grpc-message', 'grpc-accept-encoding', 'grpc-status-details-bin', 'grpc-retry-pushback-ms',
+  }) do
     headers:remove(name)
   end
   -- What a page may read depends on whose it is (CORS).
@@ -69,6 +76,8 @@ function envoy_on_response(handle)
   -- Waits for the body, and what was taken from the handle before may not be used after.
   local body = handle:body(true)
   local bytes = body:length() > 0 and body:getBytes(0, body:length()) or ''
+  -- The transcoder begins its words with a field's name, which is empty where the body as a whole is at fault.
+  if bytes:find('is not valid: : ', 1, true) then body:setBytes((bytes:gsub('is not valid: : ', 'is not valid: ', 1))) end
   -- What is neither is an answer of Envoy's own, which has OpenAI's shape already.
   if error_body ~= nil or bytes == '' or bytes:sub(1, 8) == '{"code":' or api ~= 'openai' then
     handle:headers():replace('content-type', 'application/json')

@@ -12,7 +12,13 @@ from deploy.envoy.config import ANY, LOCALHOST, GatewayConfig
 _LOCAL_PAGES = r"https?://(([a-z0-9-]+\.)*localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(:[0-9]+)?"
 _LOCAL_PROGRAMS = r"(app|file|tauri|vscode-file|vscode-webview)://.*"
 # What a page may read of an answer beside its body.
-_EXPOSED = ("x-request-id", "request-id", "retry-after")
+_EXPOSED = (
+    *("x-request-id", "request-id", "retry-after"),
+    # How a gRPC-Web call ended where it brought no message; elsewhere the body says so.
+    *("grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-retry-pushback-ms", "quire-error"),
+)
+# What a page may send in any case: bodies of JSON, and what gRPC-Web's libraries add.
+_ALWAYS_SENT = ("content-type", "x-grpc-web", "x-user-agent", "grpc-timeout")
 # Seconds that a browser may remember what it was told.
 _MAX_AGE = 600
 
@@ -73,7 +79,7 @@ def _policy(config: GatewayConfig, allowed: list[dict[str, Any]]) -> dict[str, A
         "allow_origin_string_match": allowed,
         "allow_methods": ", ".join(methods),
         # Where any may be sent, those that a browser asks for take this one's place.
-        "allow_headers": ", ".join(dict.fromkeys(("content-type", *config.allowed_headers))),
+        "allow_headers": ", ".join(dict.fromkeys((*_ALWAYS_SENT, *config.allowed_headers))),
         "expose_headers": ", ".join(_EXPOSED),
         "max_age": str(_MAX_AGE),
         "allow_credentials": config.allow_credentials,

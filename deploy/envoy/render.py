@@ -12,7 +12,7 @@ import jinja2
 
 from deploy.envoy.config import GatewayConfig, endpoint_kind, split_host_port
 from deploy.envoy.origins import origins
-from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, http_routes, service_names
+from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, http_routes, service_names
 
 HERE = Path(__file__).parent
 # A request has so long to arrive, and what the largest body takes at the least rate.
@@ -32,6 +32,8 @@ class LocalReply:
     type: str
     code: str | None
     header: str = ""
+    # How the header's value must begin.
+    prefix: str = ""
 
     @property
     def filter(self) -> dict[str, Any]:
@@ -40,7 +42,8 @@ class LocalReply:
         status = {"status_code_filter": {"comparison": {"op": self.op, "value": value}}}
         if not self.header:
             return status
-        header = {"header_filter": {"header": {"name": self.header, "present_match": True}}}
+        match = {"string_match": {"prefix": self.prefix}} if self.prefix else {"present_match": True}
+        header = {"header_filter": {"header": {"name": self.header, **match}}}
         return {"and_filter": {"filters": [status, header]}}
 
 
@@ -86,6 +89,16 @@ LOCAL_REPLIES = (
         "unsupported_media_type",
     ),
     LocalReply("EQ", 431, "The request headers are too large.", "invalid_request_error", "headers_too_large"),
+    # The transcoder's own words on JSON that is no message of the method.
+    LocalReply(
+        "EQ",
+        400,
+        "The request is not valid: %LOCAL_REPLY_BODY%",
+        "invalid_request_error",
+        None,
+        header=":path",
+        prefix="/quire.inference.v1.InferenceService/",
+    ),
     LocalReply("EQ", 503, "No router can take it now; try again.", "server_error", "unavailable"),
     LocalReply("EQ", 504, "The router did not answer in time.", "server_error", "timeout"),
     LocalReply("GE", 500, "The gateway failed.", "server_error", None),
@@ -115,6 +128,7 @@ def render(config: GatewayConfig, admin: str) -> str:
         descriptor_set=str(DESCRIPTOR_SET),
         services=service_names(),
         grpc_prefixes=GRPC_PREFIXES,
+        grpc_web=GRPC_WEB,
         http_routes=http_routes(),
         api_prefixes=API_PREFIXES,
         local_replies=LOCAL_REPLIES,
@@ -126,7 +140,7 @@ def render(config: GatewayConfig, admin: str) -> str:
 
 def _lua(config: GatewayConfig) -> str:
     """What the Lua filter runs."""
-    errors = (HERE / "errors.lua").read_text()
+    errors = "\n".join((HERE / name).read_text() for name in ("grpc_errors.lua", "errors.lua"))
     if not config.root_path:
         return errors
     return f"local root_path = {json.dumps(config.root_path)}\n{(HERE / 'root_path.lua').read_text()}\n{errors}"

@@ -1,4 +1,6 @@
-"""The HTTP paths that the gateway knows, read from the annotations of the router's services: none is written twice."""
+"""The HTTP paths that the gateway knows, read from the router's services: none is written twice. A method without an
+annotation google.api.http has the path that gRPC calls it by, and takes POST.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from google.api import annotations_pb2
 
 from quire.anthropic.v1 import anthropic_pb2
 from quire.documents.v1 import documents_pb2
+from quire.inference.v1 import inference_pb2
 from quire.kserve.v1 import kserve_pb2
 from quire.ollama.v1 import ollama_pb2
 from quire.openai.v1 import openai_pb2
@@ -23,6 +26,7 @@ _SERVICES: tuple[tuple[Any, str], ...] = (
     (ollama_pb2.DESCRIPTOR.services_by_name["OllamaService"], "ollama"),
     (documents_pb2.DESCRIPTOR.services_by_name["DocumentService"], "openai"),
     (kserve_pb2.DESCRIPTOR.services_by_name["KserveService"], "openai"),
+    (inference_pb2.DESCRIPTOR.services_by_name["InferenceService"], "openai"),
 )
 
 # By how a path begins, whose shape errors have where no path of the above is meant; the first that fits.
@@ -49,7 +53,7 @@ class HttpRoute:
     # Whose shape errors have here.
     api: str = "openai"
     # Whether it is one of many things below a path, each with a name. POST of one that is not served is then no wrong
-    # method but an action that there is not, such as `/v1/responses/input_tokens`.
+    # method but an action that there is not, such as `/v1/responses/compact`.
     is_named: bool = False
 
     @property
@@ -77,6 +81,11 @@ def _exactly(method: str) -> dict[str, Any]:
 
 # What a body's type may be: JSON, nothing, or what curl says of any body that it is not told of.
 _JSON_TYPE = r"(?i)(application/([a-z0-9.+-]+\+)?json|application/x-www-form-urlencoded)?\s*(;.*)?"
+# Matches the headers of a gRPC-Web call, whose content type browsers send in place of gRPC's own.
+GRPC_WEB = {
+    "name": "content-type",
+    "string_match": {"safe_regex": {"regex": r"application/grpc-web(-text)?(\+proto)?(\s*;.*)?"}},
+}
 _NO_GRPC = {
     "name": "content-type",
     "string_match": {"prefix": "application/grpc"},
@@ -154,7 +163,10 @@ def _matcher(form: str, path: str) -> dict[str, Any]:
 
 
 def _annotations(method: Any) -> list[tuple[str, str]]:
-    rule = method.GetOptions().Extensions[annotations_pb2.http]
+    options = method.GetOptions()
+    if not options.HasExtension(annotations_pb2.http):
+        return [("POST", f"/{method.containing_service.full_name}/{method.name}")]
+    rule = options.Extensions[annotations_pb2.http]
     return [_verb_and_path(binding) for binding in (rule, *rule.additional_bindings)]
 
 

@@ -29,7 +29,7 @@ class Retries:
 
     def delay(self, error: QuireError) -> float:
         """Seconds to wait before the next try. Raises `error` where there is to be none."""
-        if error.status not in _RETRIED or not self._left:
+        if error.status not in _RETRIED or error.is_final or not self._left:
             raise error
         self._left -= 1
         # Full jitter over the upper half, so that clients turned away together do not come back together.

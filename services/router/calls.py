@@ -17,7 +17,9 @@ from google.protobuf.message import Message
 
 from services.router.errors import ApiError, ErrorBody, ErrorKind, internal, invalid
 from services.router.metrics import RequestMetrics
+from services.router.request_fields import check_enums, in_proto_terms
 from services.router.stall_watch import ClientStalledError, StallWatch
+from services.router.status_details import details_metadata
 from shared.grpc_server import MAX_MESSAGE_BYTES
 
 logger = logging.getLogger(__name__)
@@ -32,11 +34,20 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 class Calls:
     """The callers' keys, and a tally of the errors they got."""
 
-    def __init__(self, api_keys: Iterable[str], metrics: RequestMetrics, error_body: ErrorBody | None = None) -> None:
-        """`api_keys`: none means that everyone may call. `error_body`: OpenAI's where there is none."""
+    def __init__(
+        self,
+        api_keys: Iterable[str],
+        metrics: RequestMetrics,
+        error_body: ErrorBody | None = None,
+        *,
+        is_typed: bool = False,
+    ) -> None:
+        """`api_keys`: none means that everyone may call. `error_body`: OpenAI's where there is none. `is_typed`: gRPC
+        clients call with messages of their own, so errors name fields by the proto's paths and bring details."""
         self._keys = [key.encode() for key in api_keys]
         self._metrics = metrics
         self._error_body = error_body
+        self._is_typed = is_typed
         self._stalls = StallWatch(CLIENT_STALL_SECONDS)
         self._long_answer_turn = asyncio.Lock()
 
@@ -55,10 +66,24 @@ class Calls:
             message = f"{what} Send it in a header: Authorization: Bearer YOUR_KEY."
             raise ApiError(ErrorKind.UNAUTHENTICATED, message)
 
-    async def abort(self, context: Any, error: ApiError) -> None:
-        """Ends the call with this error; never returns."""
+    def check(self, request: Any, context: Any) -> None:
+        """Raises ApiError where a field of the request has a value that its enum does not have."""
+        try:
+            check_enums(request)
+        except ApiError:
+            # Strangers learn nothing of what a request may hold.
+            self.authenticate(context)
+            raise
+
+    async def abort(self, context: Any, error: ApiError, request: Any) -> None:
+        """Ends the call for `request` with this error; never returns."""
         self.count(error)
-        await context.abort(error.kind.status, error.details(), trailing_metadata=error.metadata(self._error_body))
+        details: tuple[tuple[str, str | bytes], ...] = ()
+        if self._is_typed:
+            error = in_proto_terms(error, request.DESCRIPTOR)
+            details = details_metadata(error)
+        metadata = (*error.metadata(self._error_body), *details)
+        await context.abort(error.kind.status, error.details(), trailing_metadata=metadata)
 
     def write(self, context: Any, message: Any) -> Awaitable[None]:
         """Sends one message of the answer. Raises ClientStalledError where the client does not take it in time."""
@@ -90,6 +115,7 @@ def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, 
     @functools.wraps(method)
     async def call(self: _HasCalls, request: Any, context: Any) -> R:
         try:
+            self.calls.check(request, context)
             answer = await method(self, request, context)
             # grpc would end the call with RESOURCE_EXHAUSTED, which tells the client to try again.
             if isinstance(answer, Message) and (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
@@ -109,7 +135,7 @@ def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, 
                 raise
             logger.error("%s failed", method.__name__, exc_info=fault)
             error = internal()
-        await self.calls.abort(context, error)
+        await self.calls.abort(context, error, request)
         raise AssertionError("abort returned")
 
     return call

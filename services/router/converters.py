@@ -196,6 +196,11 @@ def abort_to_proto(sequence_ids: SequenceOf[int]) -> scheduler_pb2.ConnectReques
     return scheduler_pb2.ConnectRequest(abort=scheduler_pb2.Abort(sequence_ids=ids_to_bytes(sequence_ids)))
 
 
+def _partition(offsets: SequenceOf[int], count: int) -> bool:
+    """Whether they ascend from 0 to `count`."""
+    return offsets[0] == 0 and offsets[-1] == count and all(start <= end for start, end in pairwise(offsets))
+
+
 class FrameRow(NamedTuple):
     sequence_id: int
     attempt: int
@@ -227,8 +232,8 @@ def frame_rows(frame: scheduler_pb2.Frame) -> Iterator[FrameRow]:
         return
     if not len(sequence_ids) == len(attempts) == len(first_output_indices) == len(offsets) - 1:
         raise ValueError("the columns of a frame have different lengths")
-    if offsets[0] != 0 or offsets[-1] != len(token_ids):
-        raise ValueError("the offsets of a frame do not cover its tokens")
+    if not _partition(offsets, len(token_ids)):
+        raise ValueError("the offsets of a frame do not partition its tokens")
     logprobs = _LogprobRows(frame.logprobs, token_ids) if frame.logprobs.token_indices else None
     for row, sequence_id in enumerate(sequence_ids):
         start, end = offsets[row], offsets[row + 1]
@@ -303,8 +308,10 @@ def prompt_rows(frame: scheduler_pb2.Frame) -> Iterator[PromptRow]:
         raise ValueError("the columns of a frame's prompt logprobs have different lengths")
     own, ranks = _column("f", columns.logprobs), _column("I", columns.ranks)
     top_ids, top = _column("I", columns.top_token_ids), _column("f", columns.top_logprobs)
+    if not (len(own) == len(ranks) and _partition(offsets, len(own))):
+        raise ValueError("the offsets of a frame's prompt logprobs do not partition them")
     num_top = sum(count * (offsets[row + 1] - offsets[row]) for row, count in enumerate(counts))
-    if not (len(own) == len(ranks) == offsets[-1] and len(top_ids) == len(top) == num_top and min(firsts, default=1)):
+    if not (len(top_ids) == len(top) == num_top and min(firsts, default=1)):
         raise ValueError("the columns of a frame's prompt logprobs have different lengths")
     start = 0
     for row, count in enumerate(counts):

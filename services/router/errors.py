@@ -10,12 +10,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from urllib.parse import quote
 
 import grpc
 
 # What fits in trailing metadata beside everything else (gRPC peers refuse more than 8 KiB of it by default).
 MAX_BODY_BYTES = 4096
+# Of a status's message, which travels percent-encoded: a character outside ASCII is up to twelve bytes.
 _MAX_DETAILS_CHARS = 512
+_MAX_DETAILS_BYTES = 1024
 
 
 class ErrorKind(Enum):
@@ -31,6 +34,13 @@ class ErrorKind(Enum):
     UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE, "server_error", "unavailable")
     TIMEOUT = (grpc.StatusCode.DEADLINE_EXCEEDED, "server_error", "timeout")
     INTERNAL = (grpc.StatusCode.INTERNAL, "server_error", "internal_error")
+    # Bytes that are no message of the method; gRPC's own libraries answer them with INTERNAL.
+    UNDECODABLE = (grpc.StatusCode.INTERNAL, "invalid_request_error", "undecodable_message")
+
+    @property
+    def is_bad_request(self) -> bool:
+        """Whether the request itself is at fault, and no retry helps."""
+        return self.status is grpc.StatusCode.INVALID_ARGUMENT
 
     @property
     def status(self) -> grpc.StatusCode:
@@ -59,7 +69,11 @@ class ApiError(Exception):
         }
 
     def details(self) -> str:
-        return self.message[:_MAX_DETAILS_CHARS]
+        """The status's message."""
+        text = self.message[:_MAX_DETAILS_CHARS]
+        while len(quote(text, safe=_PRINTABLE)) > _MAX_DETAILS_BYTES:
+            text = shorter(text)
+        return text
 
     def metadata(self, body_of: ErrorBody | None = None) -> tuple[tuple[str, str], ...]:
         """Trailing metadata: `quire-error`, ASCII JSON of at most 4 KiB, and `retry-after` in whole seconds. `body_of`:
@@ -67,19 +81,21 @@ class ApiError(Exception):
         error, body_of = self, body_of or ApiError.body
         text = json.dumps(body_of(error))
         while len(text) > MAX_BODY_BYTES:
-            param = None if error.param is None else _shorter(error.param)
-            error = dataclasses.replace(error, message=_shorter(error.message), param=param)
+            param = None if error.param is None else shorter(error.param)
+            error = dataclasses.replace(error, message=shorter(error.message), param=param)
             text = json.dumps(body_of(error))
         if self.retry_after is None:
             return (("quire-error", text),)
         return (("quire-error", text), ("retry-after", str(max(1, math.ceil(self.retry_after)))))
 
 
+# Characters that a status's message has as they are.
+_PRINTABLE = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 # An API's error body: JSON values, in which the error's message and param stand once each at most.
 ErrorBody = Callable[[ApiError], object]
 
 
-def _shorter(text: str) -> str:
+def shorter(text: str) -> str:
     """Half of it where it is long: each character is at most twelve of ASCII JSON (a surrogate pair)."""
     return text[: len(text) // 2] + "…" if len(text) > 128 else text
 

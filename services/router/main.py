@@ -18,6 +18,7 @@ from services.router.chat.forms import FormChoice
 from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.embedding.embedder import Embedder
+from services.router.errors import ApiError, ErrorKind
 from services.router.event_loop_lag import observe_lag
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
@@ -25,12 +26,14 @@ from services.router.kserve.grpc_servicer import GrpcInferenceServicer
 from services.router.kserve.state import ServerState, server_version
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
 from services.router.placement import Placement
+from services.router.status_details import details_metadata
 from services.router.tokenizer import TextThreads
 from services.router.tracing import Tracing
 from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
+from shared.malformed import MalformedRequestError
 from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
@@ -80,11 +83,12 @@ class Router:
         self.embedder = Embedder(self.generator, self.metrics)
         self.collector = RouterCollector(self.metrics, self.placement, self.id)
         calls = Calls(config.api_key, self.metrics)
+        typed = Calls(config.api_key, self.metrics, is_typed=True)
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
         services = GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES)
-        self._server = GrpcServer(services, MAX_REQUEST_BYTES)
+        self._server = GrpcServer(services, _refusal_trailers, MAX_REQUEST_BYTES)
         if missing:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:
@@ -93,11 +97,11 @@ class Router:
             self._add_kserve(calls)
         self._server.add(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
-            InferenceServicer(calls, self.generator, tracing, self._forms, config.max_n, self.embedder),
+            InferenceServicer(typed, self.generator, tracing, self._forms, config.max_n, self.embedder),
         )
         self._server.add(
             open_inference_pb2_grpc.add_GRPCInferenceServiceServicer_to_server,
-            GrpcInferenceServicer(calls, ServerState(self.placement)),
+            GrpcInferenceServicer(typed, ServerState(self.placement)),
         )
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
@@ -238,6 +242,13 @@ def _run_loop(main: Coroutine[Any, Any, int]) -> int:
     except ImportError:
         return asyncio.run(main)
     return uvloop.run(main)
+
+
+def _refusal_trailers(refusal: MalformedRequestError) -> tuple[tuple[str, str | bytes], ...]:
+    """Those of every other error."""
+    is_decoded = refusal.status is ErrorKind.INVALID_REQUEST.status
+    error = ApiError(ErrorKind.INVALID_REQUEST if is_decoded else ErrorKind.UNDECODABLE, str(refusal))
+    return (*error.metadata(), *details_metadata(error))
 
 
 def _missing(modules: Sequence[str]) -> list[str]:

@@ -309,11 +309,13 @@ class SchedulerConnection:
         )
 
     def _apply(self, frame: scheduler_pb2.Frame) -> None:
+        """Raises ValueError for a frame that breaks the contract."""
         sequences = self._sequences
         for started in frame.started:
             sequence = sequences.get(started.sequence_id)
             if sequence is not None and sequence.attempt == started.attempt:
-                sequence.num_cached_tokens = started.num_cached_tokens
+                num_prompt_tokens = len(sequence.submission.prompt_token_ids)
+                sequence.num_cached_tokens = min(started.num_cached_tokens, num_prompt_tokens)
                 if sequence.scheduled_at is None and started.HasField("queue_us"):
                     sequence.scheduled_at = sequence.submitted_at + started.queue_us / 1e6
         if frame.HasField("prompt_logprobs"):
@@ -329,8 +331,10 @@ class SchedulerConnection:
             if row.first_output_index > num_received:
                 self._owner.on_gap(sequence)
                 continue
+            _check_row(row, sequence)
             sequence.output_token_ids += row.token_ids
-            sequence.logprobs += row.logprobs
+            if sequence.submission.sampling.logprobs is not None:
+                sequence.logprobs += row.logprobs
             mailbox = sequence.submission.mailbox
             mailbox.put(sequence, len(row.token_ids), row.logprobs.num_candidates)
             if mailbox.is_behind:
@@ -344,6 +348,8 @@ class SchedulerConnection:
             if sequence is None or sequence.attempt != message.attempt:
                 continue
             finish = converters.finish_from_proto(message)
+            if finish.error is None and sequence.choice_index == 0 and sequence.submission.lacks_prompt_logprobs:
+                raise ValueError("a sequence ended without its prompt's log probabilities")
             self.drop(sequence, abort=False)
             if finish.error is not None:
                 self._owner.on_refused(self, sequence, finish.error)
@@ -364,6 +370,8 @@ class SchedulerConnection:
             if row.first_index > len(received):
                 self._owner.on_gap(sequence)
                 continue
+            if len(received) + len(row.entries) > len(sequence.submission.prompt_token_ids) - 1:
+                raise ValueError("a frame brings more log probabilities than its prompt has tokens")
             received += row.entries
             sequence.submission.mailbox.put(sequence)
 
@@ -380,3 +388,13 @@ class SchedulerConnection:
             sequence.connection = None
         if was_ready or sequences:
             self._owner.on_lost(self, sequences)
+
+
+def _check_row(row: converters.FrameRow, sequence: Sequence) -> None:
+    """Raises ValueError for tokens that nobody asked for, and for some without the log probabilities asked for."""
+    submission = sequence.submission
+    assert submission.stop.max_tokens is not None
+    if len(sequence.output_token_ids) + len(row.token_ids) > submission.stop.max_tokens:
+        raise ValueError(f"a frame brings more than the {submission.stop.max_tokens} tokens of its sequence")
+    if submission.sampling.logprobs is not None and len(row.logprobs) != len(row.token_ids):
+        raise ValueError(f"a frame brings {len(row.logprobs)} log probabilities of {len(row.token_ids)} tokens")

@@ -64,11 +64,9 @@ class Engine:
     # -- Requests ------------------------------------------------------------------------------------------------------
 
     def submit(self, request: SequenceRequest) -> None:
-        """Raises RefusedError."""
+        """`request`: of a Submit that `check_submit` has passed. Raises RefusedError."""
         if self.core is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
-        if max(request.prompt_token_ids + request.output_token_ids, default=0) >= self._fleet.model.info.vocab_size:
-            raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "a token id is out of the model's range"))
         self._fleet.model.check_task(request)
         try:
             sequence = self.core.submit(request)

@@ -32,6 +32,12 @@ class Fleet:
             return min(ready, key=lambda engine: engine.num_unfinished)
         return max(engines, key=lambda engine: engine.lost_since or 0.0, default=None)
 
+    @property
+    def max_model_len(self) -> int:
+        """Tokens of the longest sequence that a group takes. Only once a group was claimed."""
+        groups = [engine.core.config.max_model_len for engine in self.engines if engine.core is not None]
+        return max(groups, default=self.model.info.max_model_len)
+
     def drain_lost(self, but: Engine) -> list[Sequence]:
         """Removes and returns the sequences that wait for lost workers of other engines than `but` to come back, except
         those that do not fit the context of `but`."""

@@ -14,7 +14,7 @@ import grpc
 from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.grpc_server import STALLED_PEER_S
-from shared.malformed import MalformedRequestError
+from shared.malformed import MalformedRequestError, RefusalLog
 from shared.message_parts import PartJoiner, in_parts
 from shared.placement import LOAD_INTERVAL_S
 from shared.throughput import Throughput
@@ -25,12 +25,15 @@ from .core.sequence import ErrorKind, Failure, FinishReason, Preparation, Sequen
 from .engine import Engine
 from .fleet import Fleet
 from .session import Owner, RouterSession, hello_message
+from .submit_checks import MAX_CHOICES, check_submit
 from .worker_link import WorkerLostError
 
 logger = logging.getLogger(__name__)
 
 # A peer that opens a stream says hello within this time.
 HELLO_TIMEOUT_S = 10.0
+# Sequences that are aborted before the event loop turns to others.
+_ABORTS_AT_ONCE = 1024
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -42,6 +45,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         self._fleet = fleet
         self._sessions: set[RouterSession] = set()
         self._draining = False
+        self._refusals = RefusalLog()
         self.throughput = Throughput()
 
     # -- Calls ---------------------------------------------------------------------------------------------------------
@@ -193,13 +197,30 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 case "submit":
                     self._submit(session, request.submit)
                 case "abort":
-                    for sequence_id in u32(request.abort.sequence_ids):
-                        if (owner := session.owners.pop(sequence_id, None)) is not None:
-                            self._abort(owner)
+                    await self._abort_all(session, request.abort.sequence_ids)
                 case other:
                     raise ValueError(f"unexpected message: {other}")
 
+    async def _abort_all(self, session: RouterSession, column: bytes) -> None:
+        """In pieces, so that the steps' results do not wait for a long list. No sequence can be told of a malformed
+        one, so the log is.
+        """
+        if len(column) % 4:
+            problem = f"Invalid 'sequence_ids': {len(column)} bytes are no whole number of u32."
+            self._refusals.refused(f"router {session.router_id}", "Abort", problem)
+            return
+        for start in range(0, len(column), 4 * _ABORTS_AT_ONCE):
+            for sequence_id in u32(column[start : start + 4 * _ABORTS_AT_ONCE]):
+                if (owner := session.owners.pop(sequence_id, None)) is not None:
+                    self._abort(owner)
+            await asyncio.sleep(0)
+
     def _submit(self, session: RouterSession, submit: scheduler_pb2.Submit) -> None:
+        try:
+            check_submit(submit, self._fleet.model.info, self._fleet.max_model_len)
+        except RefusedError as error:
+            self._refuse(session, submit, error.failure)
+            return
         engine = None
         for request in self._sequence_requests(session, submit):
             owner = request.key
@@ -214,15 +235,29 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 logger.debug("request %s is refused: %s", owner.request_id, error)
                 session.add_finished(owner, FinishReason.ERROR, error.failure)
 
+    def _refuse(self, session: RouterSession, submit: scheduler_pb2.Submit, failure: Failure) -> None:
+        """Ends every choice of a malformed Submit, or the first MAX_CHOICES where there are more."""
+        self._refusals.refused(f"router {session.router_id}", "Submit", failure.message)
+        choices = {choice.sequence_id: choice for choice in submit.choices[:MAX_CHOICES]}
+        for choice in choices.values():
+            if (stale := session.owners.pop(choice.sequence_id, None)) is not None:
+                self._abort(stale)
+            owner = session.add_owner(choice.sequence_id, choice.attempt, submit.request_id)
+            session.add_finished(owner, FinishReason.ERROR, failure)
+
     def _sequence_requests(self, session: RouterSession, submit: scheduler_pb2.Submit) -> list[SequenceRequest]:
+        """`submit`: checked."""
         model = self._fleet.model.info
         prompt = u32(submit.prompt_token_ids)
-        stop_token_ids = set(submit.stop.stop_token_ids)
+        stop_token_ids = set[int]()
+        if not submit.HasField("pooling"):
+            stop_token_ids.update(submit.stop.stop_token_ids)
         if not submit.stop.ignore_eos:
             stop_token_ids.update(model.eos_token_ids)
-        sampling = sampling_pb2.SamplingParams()
-        sampling.CopyFrom(submit.sampling)
         pooling = self._fleet.model.pooling(submit.pooling) if submit.HasField("pooling") else None
+        sampling = sampling_pb2.SamplingParams()
+        if pooling is None:
+            sampling.CopyFrom(submit.sampling)
         constraints, needs = None, None
         if pooling is None and submit.HasField("constraints"):
             constraints = constraints_pb2.TokenConstraints()
@@ -230,7 +265,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             if grammar := constraints.grammar:
                 needs = Preparation(hashlib.sha256(grammar.encode()).digest(), grammar)
         wants = pooling is None and sampling.HasField("prompt_logprobs")
-        sampling_bytes = sampling.ByteSize() + submit.constraints.ByteSize()
+        sampling_bytes = sampling.ByteSize() + (0 if constraints is None else constraints.ByteSize())
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
         group = object() if len(submit.choices) > 1 else None
         requests = []

@@ -14,7 +14,8 @@ from services.worker.batch_state import Limits
 from services.worker.model_runner import ModelRunner
 from services.worker.plan import U32, NewSequence, Rows, StepPlan
 from services.worker.pooling.params import PoolingParams
-from services.worker.sampling.params import MAX_LOGPROBS, SamplingParams
+from services.worker.sampling.params import SamplingParams
+from shared.sampling_ranges import MAX_LOGPROBS
 
 EVERYTHING = SamplingParams(
     temperature=1.0, top_k=5, top_p=0.9, min_p=0.01, repetition_penalty=1.1, presence_penalty=0.1,

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.worker_script import WorkerScript
+from tests.fakes.ports import free_port
+from tests.fakes.waiting import HANG_S, wait_until
 from tests.fidelity.tap import Tap
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,8 @@ class Server:
     port: int
     model: str
     pid: int
+    # For its worker.
+    script: WorkerScript
 
     @property
     def url(self) -> str:
@@ -54,13 +57,15 @@ def serving(*arguments: str, model: str) -> Iterator[Server]:
     of it may stay. Every answer that it gives over HTTP is checked."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", str(port)]
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT)
+    with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory(prefix="quire-test-") as directory:
+        script = WorkerScript(Path(directory))
+        environment = os.environ | script.environment
+        process = subprocess.Popen(command, stdout=log, stderr=log, cwd=ROOT, env=environment)
         try:
             wait_healthy(process, port, log.fileno())
             with Tap(port) as tap:
                 _TAPS.append(tap)
-                yield Server(tap.port, model, process.pid)
+                yield Server(tap.port, model, process.pid, script)
                 _TAPS.remove(tap)
             assert tap.take_problems() == []
         except BaseException:
@@ -68,26 +73,20 @@ def serving(*arguments: str, model: str) -> Iterator[Server]:
             raise
         finally:
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(HANG_S) == 0
 
 
 def wait_healthy(process: subprocess.Popen[bytes], port: int, log: int) -> None:
-    deadline = time.monotonic() + 90
-    while time.monotonic() < deadline and process.poll() is None:
+    def answers() -> bool:
+        if process.poll() is not None:
+            pytest.fail(f"quire serve did not come up:\n{os.pread(log, 100_000, 0).decode()}")
         try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1).close()
-            return
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=HANG_S).close()
         except OSError:
-            pass
-        time.sleep(0.1)
-    output = os.pread(log, 100_000, 0).decode()
-    pytest.fail(f"quire serve did not come up:\n{output}")
+            return False
+        return True
 
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    wait_until(answers, 0.1)
 
 
 @pytest.fixture(scope="session")

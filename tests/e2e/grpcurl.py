@@ -11,6 +11,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from tests.fakes.waiting import HANG_S
+
 
 def grpcurl(command: str) -> list[dict[str, Any]]:
     """What a command line `grpcurl -plaintext -d BODY ADDRESS SERVICE/METHOD` prints."""
@@ -26,5 +28,5 @@ def grpcurl(command: str) -> list[dict[str, Any]]:
             f"/{path}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=GetMessageClass(method.output_type).FromString,
-        )(request, timeout=60)
+        )(request, timeout=HANG_S)
         return [json_format.MessageToDict(reply) for reply in replies]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Semaphore
+from typing import Any
 
 import openai
 
 from quire.client import Client
 from tests.e2e.conftest import Server, serving
-from tests.e2e.under_way import metric, pid_of
+from tests.e2e.parts import metric, num_sequences, pid_of
+from tests.e2e.worker_script import go_on, standing_still, stop_at, wait_stopped
+from tests.fakes.waiting import HANG_S, wait_until
 
 PROMPTS = [f"Count from {start} to 60." for start in range(1, 7)]
 MAX_TOKENS = 400
@@ -26,18 +26,12 @@ class Answers:
 
     def __init__(self, server: Server, threads: ThreadPoolExecutor) -> None:
         self._server = server
-        # Released once by each stream that has begun.
-        self._begun = Semaphore(0)
-        self._http = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=180)
+        self._http = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
         # It retries what has not begun, such as a connection that a busy machine is slow to accept.
         self._grpc = Client(server.address)
         calls = [(self._over_http if index % 2 else self._over_grpc, prompt) for index, prompt in enumerate(PROMPTS)]
-        self.asked: list[Future[str]] = [threads.submit(call, prompt) for call, prompt in calls]
+        self.asked: list[Future[Any]] = [threads.submit(call, prompt) for call, prompt in calls]
         self.asked.append(threads.submit(self._whole, PROMPTS[0]))
-
-    def wait_begun(self) -> None:
-        for _ in PROMPTS:
-            assert self._begun.acquire(timeout=60), [answer.exception() for answer in self.asked if answer.done()]
 
     def texts(self) -> list[str]:
         texts = [future.result() for future in self.asked]
@@ -49,21 +43,12 @@ class Answers:
             model=self._server.model, messages=[{"role": "user", "content": prompt}], temperature=0,
             max_tokens=MAX_TOKENS, stream=True, extra_body={"ignore_eos": True},
         )  # fmt: skip
-        pieces = []
-        for event in stream:
-            pieces.append(event.choices[0].delta.content or "")
-            if len(pieces) == 5:
-                self._begun.release()
-        return "".join(pieces)
+        return "".join(event.choices[0].delta.content or "" for event in stream)
 
     def _over_grpc(self, prompt: str) -> str:
-        pieces = []
         messages = [{"role": "user", "content": prompt}]
-        for delta in self._grpc.stream_chat(messages, temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True):
-            pieces.append(delta.text)
-            if len(pieces) == 5:
-                self._begun.release()
-        return "".join(pieces)
+        stream = self._grpc.stream_chat(messages, temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
+        return "".join(delta.text for delta in stream)
 
     def _whole(self, prompt: str) -> str:
         answer = self._http.chat.completions.create(
@@ -82,15 +67,19 @@ def stop_parts_under_load() -> None:
         undisturbed = Answers(stack, threads).texts()
         for part, seconds in STOPPED_S.items():
             resubmissions = metric(stack, "quire:resubmissions_total")
-            disturbed = Answers(stack, threads)
-            disturbed.wait_begun()
+            # All are asked while the worker stands still, and it stops again when each has some tokens.
+            worker = pid_of("worker", stack)
+            stack.script.give(worker, stop_at(num_sequences=len(PROMPTS) + 1, num_tokens=5))
+            with standing_still(worker):
+                disturbed = Answers(stack, threads)
+                wait_until(lambda: num_sequences(stack) == len(PROMPTS) + 1)
+            wait_stopped(worker, disturbed.asked)
             stopped = pid_of(part, stack)
-            os.kill(stopped, signal.SIGSTOP)
-            try:
-                assert not any(answer.done() for answer in disturbed.asked), "these were to be under way"
+            with standing_still(stopped):
+                if part != "worker":
+                    go_on(worker)
+                # A wait for nothing to happen: it has to outlast the limits above, and no event marks its end.
                 time.sleep(seconds)
-            finally:
-                os.kill(stopped, signal.SIGCONT)
             assert disturbed.texts() == undisturbed, part
             assert pid_of(part, stack) == stopped, f"the stopped {part} was to go on, not to be replaced"
             # Answers wait at the scheduler for its worker, and leave a scheduler that says nothing.

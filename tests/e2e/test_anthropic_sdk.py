@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anthropic
 import pytest
-from anthropic.types import MessageParam, ToolParam
+from anthropic.types import MessageParam, ThreadUnsupportedRequestError, ToolChoiceAnyParam, ToolParam
 
 from tests.e2e.conftest import Server
 
@@ -16,6 +16,8 @@ ADD: ToolParam = {
     "description": "Adds two numbers.",
     "input_schema": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}},
 }
+# A model that was never taught to call would make several.
+ONE_CALL: ToolChoiceAnyParam = {"type": "any", "disable_parallel_tool_use": True}
 
 
 @pytest.fixture
@@ -127,3 +129,58 @@ async def test_the_async_client(server: Server) -> None:
         assert "5" in "".join([text async for text in stream.text_stream])
     with pytest.raises(anthropic.NotFoundError):
         await client.messages.create(model="claude-none", max_tokens=8, messages=QUESTION)
+
+
+@anthropic.beta_tool
+def weather(city: str) -> str:
+    """Tells the weather.
+
+    Args:
+        city: Where.
+    """
+    return f"It rains in {city}."
+
+
+def test_the_default_tool_runner_goes_on_without_a_thread(client: anthropic.Anthropic, server: Server) -> None:
+    """The SDK sends `thread` first; told that there are none, it sends all messages of the second turn."""
+    runner = client.beta.messages.tool_runner(
+        model=server.model, max_tokens=200, messages=[{"role": "user", "content": "What is the weather in Bonn?"}],
+        tools=[weather], tool_choice=ONE_CALL, max_iterations=2, extra_body=GREEDY,
+    )  # fmt: skip
+    first, second = list(runner)
+    assert first.stop_reason == "tool_use"
+    # The second turn has the conversation so far: it is longer than the first.
+    inputs = [usage.input_tokens + (usage.cache_read_input_tokens or 0) for usage in (first.usage, second.usage)]
+    assert inputs[1] > inputs[0]
+
+
+def test_a_thread_is_refused_unless_the_client_may_go_on_without(client: anthropic.Anthropic, server: Server) -> None:
+    thread = client.beta.messages.thread(model=server.model, max_tokens=16)
+    with pytest.raises(ThreadUnsupportedRequestError) as refused:
+        thread.send({"role": "user", "content": "What is 2 plus 3?"})
+    assert refused.value.details.unsupported == ["thread"]
+    unthreaded = client.beta.messages.thread(
+        model=server.model, max_tokens=32, unsupported_request_behavior="continue_unthreaded"
+    )
+    first = unthreaded.send({"role": "user", "content": "What is 2 plus 3?"}, extra_body=GREEDY)
+    second = unthreaded.send({"role": "user", "content": "What is 3 plus 4?"}, extra_body=GREEDY)
+    inputs = [usage.input_tokens + (usage.cache_read_input_tokens or 0) for usage in (first.usage, second.usage)]
+    assert inputs[1] > inputs[0]
+
+
+async def test_a_streamed_thread_is_refused_too(server: Server) -> None:
+    client = anthropic.AsyncAnthropic(base_url=server.url, api_key="none", max_retries=0)
+    thread = client.beta.messages.thread(model=server.model, max_tokens=16)
+    with pytest.raises(ThreadUnsupportedRequestError):
+        async with thread.stream({"role": "user", "content": "What is 2 plus 3?"}) as stream:
+            await stream.get_final_message()
+
+
+def test_models(client: anthropic.Anthropic, server: Server) -> None:
+    (model,) = client.models.list(limit=5)
+    assert (model.type, model.id, model.lifecycle) == ("model", server.model, "active")
+    assert model.created_at.year >= 2026
+    assert client.models.retrieve(server.model) == model
+    assert [model.id for model in client.beta.models.list()] == [server.model]
+    with pytest.raises(anthropic.NotFoundError):
+        client.models.retrieve("claude-none")

@@ -14,6 +14,8 @@ import openai
 import pytest
 
 from tests.e2e.conftest import Server
+from tests.e2e.parts import metric
+from tests.fakes.waiting import HANG_S, wait_until
 
 MESSAGES = [{"role": "user", "content": "Hello!"}]
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -64,7 +66,7 @@ CASES: dict[str, tuple[str, str, int, str | None]] = {
 
 
 def post(server: Server, path: str, body: str) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANG_S)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # refused before the whole body was sent
         connection.request("POST", path, body, {"content-type": "application/json"})
     response = connection.getresponse()
@@ -120,19 +122,6 @@ async def test_good_requests_among_a_thousand_bad_ones_are_right_and_every_block
             mixed.append(send_good(questions[number // 20 % len(questions)]))
     answers = {answer for answer in await asyncio.gather(*mixed) if answer is not None}
     assert answers == set(alone)
-    assert await metric(server, "vllm:kv_cache_usage_perc") == 0
-    assert await metric(server, "vllm:num_requests_running") == 0
-
-
-async def metric(server: Server, name: str) -> float:
-    """A gauge of the gateway's /metrics, once the routers have heard the latest load (each 100 ms)."""
-    await asyncio.sleep(0.3)
-
-    def read() -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=5)
-        connection.request("GET", "/metrics")
-        return connection.getresponse().read().decode()
-
-    lines = (await asyncio.to_thread(read)).splitlines()
-    (value,) = [float(line.split()[-1]) for line in lines if line.startswith(name + "{")]
-    return value
+    # The routers hear the load a moment later.
+    for name in ("vllm:kv_cache_usage_perc{", "vllm:num_requests_running{"):
+        await asyncio.to_thread(wait_until, lambda: metric(server, name) == 0)  # noqa: B023

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import ROOT, Server
+from tests.fakes.waiting import HANG_S
 
 LABELS = [
     "Successful requests", "Failed requests", "Benchmark duration (s)", "Total input tokens", "Total generated tokens",
@@ -32,7 +33,7 @@ def bench(server: Server, directory: Path, *options: str) -> tuple[dict[str, str
     """The table's fields and the file's."""
     saved = ("--save-result", "--result-dir", str(directory), "--result-filename", "result.json")
     done = subprocess.run(
-        command(server, *options, *saved), cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+        command(server, *options, *saved), cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     return fields(done.stdout), json.loads((directory / "result.json").read_text())
@@ -132,7 +133,9 @@ def test_sharegpt_s_questions(server: Server, tmp_path: Path, endpoint: str) -> 
 
 def test_an_unknown_model_fails_every_request(server: Server) -> None:
     options = ("--model", "none", "--random-vocab-size", "900", "--num-prompts", "4")
-    done = subprocess.run(command(server, *options), cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command(server, *options), cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False
+    )
 
     assert done.returncode == 1
     assert fields(done.stdout)["Failed requests"] == "4"
@@ -157,7 +160,7 @@ def test_ctrl_c_tells_what_came_until_then(server: Server) -> None:
         while tokens_served(server)[1] < before[1] + 100 and process.poll() is None:
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=HANG_S)
 
     assert (process.returncode, err) == (130, "")
     told = fields(out)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.conftest import ROOT, Server
+from tests.fakes.waiting import HANG_S
 
 # `make clients` makes it, and CI does.
 PYTHON = Path(os.environ.get("QUIRE_CLIENTS_PYTHON", ROOT / ".venv-clients" / "bin" / "python"))
@@ -32,7 +33,7 @@ def run(client: str, server: Server, *parts: str) -> dict[str, Any]:
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | OFFLINE,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=HANG_S,
     )
     assert result.returncode == 0, result.stderr
     answers = json.loads(result.stdout.splitlines()[-1])

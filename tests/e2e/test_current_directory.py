@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from shared.python_child import HOME
+from tests.fakes.waiting import HANG_S
 
 # Modules of the standard library that the parts import.
 NAMES = ("json", "random", "types", "queue", "socket")
@@ -49,7 +50,7 @@ def quire(directory: Path, *words: str) -> tuple[str, ...]:
 
 def run(directory: Path, *command: str) -> str:
     """Its standard output. Fails where a file of the directory was run."""
-    result = subprocess.run(command, cwd=directory, env=environment(), capture_output=True, text=True, timeout=100)
+    result = subprocess.run(command, cwd=directory, env=environment(), capture_output=True, text=True, timeout=HANG_S)
     check(directory)
     assert result.returncode == 0, result.stderr
     return result.stdout

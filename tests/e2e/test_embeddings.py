@@ -17,6 +17,7 @@ import transformers
 
 from quire import Client
 from tests.e2e.conftest import ROOT, Server, serving
+from tests.fakes.waiting import HANG_S
 from tests.unit.worker.tiny_encoders import hidden_states, normalized, save_encoder, write_modules
 
 TEXTS = ["Hello", "What is 7 plus 5?", "Hello"]
@@ -46,7 +47,7 @@ def client(server: Server) -> openai.OpenAI:
 
 def post(server: Server, path: str, body: dict[str, Any]) -> Any:
     request = urllib.request.Request(server.url + path, json.dumps(body).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=HANG_S) as reply:
         return json.loads(reply.read())
 
 

@@ -13,7 +13,10 @@ import pytest
 from tests.e2e.conftest import ROOT, Server
 from tests.e2e.test_clients import OFFLINE
 from tests.e2e.test_clients import PYTHON as CLIENTS_PYTHON
+from tests.fakes.waiting import HANG_S
 
+# `make clients` makes it, and CI does.
+NODE = Path(os.environ.get("QUIRE_NODE", ROOT / ".venv-node" / "bin" / "node"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 # What a person types.
 INPUT = {"chatbot": "What is 7 plus 5?\nCount from 3 to 9.\n\n"}
@@ -44,10 +47,21 @@ def output(example: Path, server: Server) -> str:
         del environment["PYTHONPATH"]
     result = subprocess.run(
         [python, example, "--url", server.url],
-        input=INPUT.get(example.stem, ""), env=environment, capture_output=True, text=True, timeout=100,
+        input=INPUT.get(example.stem, ""), env=environment, capture_output=True, text=True, timeout=HANG_S,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+def test_the_javascript_one_runs(server: Server) -> None:
+    if not NODE.exists():
+        pytest.skip("node is not here: make clients")
+    program = ROOT / "examples" / "javascript" / "chat.js"
+    result = subprocess.run([NODE, program, "--url", server.url], capture_output=True, text=True, timeout=100)
+
+    assert result.returncode == 0, result.stderr
+    told = r"models: quire-chat\n.*12.*\n\d+ tokens\nNOT_FOUND: The model `gpt-none` does not exist\.\n"
+    assert re.fullmatch(told, result.stdout), result.stdout
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)
@@ -61,5 +75,8 @@ def test_it_runs(example: Path, server: Server) -> None:
 
 
 def test_the_table_names_every_example() -> None:
-    named = re.findall(r"^\| \[(\w+)\.py\]", (ROOT / "examples" / "README.md").read_text(), re.MULTILINE)
+    table = (ROOT / "examples" / "README.md").read_text()
+    named = re.findall(r"^\| \[(\w+)\.py\]", table, re.MULTILINE)
     assert sorted(named) == [example.stem for example in EXAMPLES] == sorted(OUTPUT)
+    folders = re.findall(r"^\| \[\w+/\w+\.\w+\]\((\w+/\w+\.\w+)\)", table, re.MULTILINE)
+    assert sorted(folders) == ["go/main.go", "javascript/chat.js"]

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import urllib.request
 
 import openai
 import pytest
 
 from tests.e2e.conftest import STORIES, serving
-
-
-def preemptions(url: str) -> float:
-    with urllib.request.urlopen(f"{url}/metrics") as response:
-        lines = response.read().decode().splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_preemptions_total"))
+from tests.e2e.parts import metric, num_sequences, pid_of
+from tests.e2e.worker_script import standing_still
+from tests.fakes.waiting import wait_until
 
 
 async def test_stories_are_told_in_full() -> None:
@@ -26,10 +22,15 @@ async def test_stories_are_told_in_full() -> None:
     steps = ("--max-num-seqs", "8", "--max-num-batched-tokens", "24")
     with serving(str(STORIES), *blocks, *steps, model="stories260k") as server:
         client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
-        calls = [
-            client.completions.create(model=server.model, prompt=[1], max_tokens=255, temperature=0) for _ in range(6)
-        ]
+        # All are there before the first of them begins.
+        with standing_still(pid_of("worker", server)):
+            calls = [
+                asyncio.create_task(
+                    client.completions.create(model=server.model, prompt=[1], max_tokens=255, temperature=0)
+                )
+                for _ in range(6)
+            ]
+            await asyncio.to_thread(wait_until, lambda: num_sequences(server) == 6)
         for answer in await asyncio.gather(*calls):
             assert answer.choices[0].text == golden
-        await asyncio.sleep(0.3)  # the routers hear the load each 100 ms
-        assert preemptions(server.url) > 0
+        await asyncio.to_thread(wait_until, lambda: metric(server, "vllm:num_preemptions_total") > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -10,11 +11,14 @@ import pytest
 
 from tests.e2e.conftest import ROOT, Server
 from tests.e2e.grpcurl import grpcurl
+from tests.fakes.waiting import HANG_S
 
 ADDRESS = "127.0.0.1:8000"
-BLOCKS = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / "docs/grpc.md").read_text(), re.MULTILINE | re.DOTALL)
-PROGRAMS = [block for block in BLOCKS if not block.startswith("grpcurl ")]
-COMMANDS = [block for block in BLOCKS if block.startswith("grpcurl ")]
+# Language and content of each.
+BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", (ROOT / "docs/grpc.md").read_text(), re.MULTILINE | re.DOTALL)
+PROGRAMS = [block for language, block in BLOCKS if language == "python"]
+COMMANDS = [block for _, block in BLOCKS if block.startswith("grpcurl ")]
+CURLS = [block for _, block in BLOCKS if block.startswith("curl ")]
 
 
 def here(block: str, server: Server) -> str:
@@ -40,7 +44,7 @@ def here(block: str, server: Server) -> str:
 )
 def test_programs(server: Server, program: str, shown: str) -> None:
     command = [sys.executable, "-c", here(program, server)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 0, result.stderr
     assert re.search(shown, result.stdout, re.DOTALL), result.stdout
 
@@ -54,3 +58,11 @@ def test_commands(server: Server) -> None:
     assert health == [{"status": "SERVING"}]
     assert ready == [{"ready": True}]
     assert metadata == [{"name": "quire-chat", "platform": "quire"}]
+
+
+def test_curl(server: Server) -> None:
+    (command,) = CURLS
+    result = subprocess.run(["bash", "-c", here(command, server)], capture_output=True, text=True, timeout=60)
+    *deltas, last = json.loads(result.stdout)
+    assert "5" in "".join(event["delta"].get("text", "") for event in deltas)
+    assert last["final"]["usage"]["promptTokens"] > 0

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.e2e.conftest import Server
+from tests.fakes.waiting import HANG_S
 
 NUM_EXAMPLES = 60 * int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
 TOOL = {
@@ -88,7 +89,7 @@ PATHS = {
 
 
 def ask(server: Server, path: str, body: dict[str, Any]) -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANG_S)
     try:
         connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
         response = connection.getresponse()

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from pathlib import Path
-
 import openai
-import pytest
 
 from tests.e2e.conftest import serving
-from tests.e2e.under_way import pid_of
+from tests.e2e.parts import pid_of
+from tests.e2e.worker_script import lose_device_after
+from tests.fakes.waiting import HANG_S
 
-ADDED = Path(__file__).parent / "lost_device"
 
-
-def test_an_answer_goes_on_when_the_device_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_goes_on_when_the_device_is_lost() -> None:
     """The process ends by itself, and `quire serve` starts another: the sequence fails no more than it does when a
     worker is killed."""
-    path = [str(ADDED), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
     with serving("--max-num-batched-tokens", "64", model="quire-chat") as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=100)
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
 
         def answer() -> str:
             completion = client.completions.create(
@@ -33,6 +26,6 @@ def test_an_answer_goes_on_when_the_device_is_lost(monkeypatch: pytest.MonkeyPat
             return completion.choices[0].text
 
         undisturbed, worker = answer(), pid_of("worker", server)
-        os.kill(worker, signal.SIGUSR1)
+        server.script.give(worker, lose_device_after(20))
         assert answer() == undisturbed
         assert pid_of("worker", server) != worker

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import time
 import urllib.request
 
 import openai
@@ -12,6 +11,9 @@ import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
 from tests.e2e.conftest import ROOT, Server
+from tests.e2e.parts import metric, pid_of
+from tests.e2e.worker_script import go_on, stop_at, wait_stopped
+from tests.fakes.waiting import wait_until
 
 QUESTION: list[ChatCompletionMessageParam] = [{"role": "user", "content": "What is 2 plus 3?"}]
 
@@ -118,16 +120,19 @@ def test_curl_shows_tokens_one_by_one(server: Server) -> None:
     """The first events are there while the answer is still being made."""
     body = {"model": server.model, "prompt": "Once", "max_tokens": 2_000, "ignore_eos": True, "stream": True}
     command = ["curl", "-sN", f"{server.url}/v1/completions", "-d", json.dumps(body)]
+    worker = pid_of("worker", server)
+    server.script.give(worker, stop_at(num_sequences=1, num_tokens=20))
     with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as curl:
         assert curl.stdout is not None
-        for _ in range(5):
-            while not curl.stdout.readline().startswith(b"data: {"):
-                pass
-        time.sleep(0.2)  # the routers hear the load each 100 ms
-        with urllib.request.urlopen(f"{server.url}/metrics") as metrics:
-            lines = metrics.read().decode().splitlines()
-        curl.kill()
-    assert f'vllm:num_requests_running{{model_name="{server.model}"}} 1.0' in lines
+        wait_stopped(worker, [])
+        try:
+            for _ in range(5):
+                while not curl.stdout.readline().startswith(b"data: {"):
+                    assert curl.poll() is None
+            wait_until(lambda: metric(server, "vllm:num_requests_running") == 1)
+        finally:
+            curl.kill()
+            go_on(worker)
 
 
 def test_echo_with_logprobs_is_the_prompt_s_perplexity(client: openai.OpenAI, server: Server) -> None:

@@ -11,13 +11,14 @@ import pytest
 from services.router.openapi.operation import Example, Operation
 from services.router.openapi.paths import OPERATIONS
 from tests.e2e.conftest import Server
+from tests.fakes.waiting import HANG_S
 from tests.fidelity.own_document import DOCUMENT
 
 EXAMPLES = [(operation, example) for operation in OPERATIONS for example in operation.examples]
 
 
 def ask(server: Server, verb: str, path: str, body: Any = None) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=HANG_S)
     connection.request(verb, path, None if body is None else json.dumps(body))
     response = connection.getresponse()
     answer = response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()

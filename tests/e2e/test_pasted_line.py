@@ -10,7 +10,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.e2e.conftest import ROOT, free_port
+from tests.e2e.conftest import ROOT
+from tests.fakes.ports import free_port
+from tests.fakes.waiting import HANG_S
 from tests.unit.cli.processes import is_running
 
 MODEL = ROOT / "quire/models/quire-chat"
@@ -44,7 +46,7 @@ def test_a_line_of_vllms_starts_and_answers_under_every_name_and_key() -> None:
                 assert client.completions.create(model=name, prompt=question, max_tokens=3).usage
     finally:
         process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=HANG_S)
     assert any(line.startswith("worker: # CPU blocks: ") and ", # swap blocks: " in line for line in lines)
     assert any(line.startswith("--seed changes nothing: ") for line in lines)
     assert not any(line.endswith("# swap blocks: 0") for line in lines)
@@ -63,6 +65,6 @@ def test_swapping_without_space_stops_the_start(device: str, status: int, senten
     if device == "auto" and Path("/dev/nvidiactl").exists():
         pytest.skip("there is a GPU, and so swap space")
     command = (*QUIRE, "serve", "--port", "0", "--preemption-mode", "swap", "--device", device)
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
 
     assert (result.returncode, result.stderr.splitlines()[-1]) == (status, f"quire serve: {sentence}")

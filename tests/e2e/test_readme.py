@@ -13,6 +13,7 @@ import pytest
 
 from tests.e2e.conftest import ROOT, Server
 from tests.e2e.grpcurl import grpcurl
+from tests.fakes.waiting import HANG_S
 
 ADDRESS = "127.0.0.1:8000"
 
@@ -33,7 +34,7 @@ def example(beginning: str, server: Server, document: str = "README.md") -> str:
 
 def output(*command: str, cwd: Path = ROOT) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=100, env=environment)
+    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=HANG_S, env=environment)
     assert result.returncode == 0, result.stderr
     return result.stdout
 

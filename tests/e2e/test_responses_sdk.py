@@ -80,3 +80,10 @@ def test_errors_are_typed(client: openai.OpenAI, server: Server) -> None:
     with pytest.raises(openai.NotFoundError) as gone:
         client.responses.retrieve("resp_1")
     assert "'resp_1' not found" in gone.value.message
+
+
+def test_input_tokens_are_counted(client: openai.OpenAI, server: Server) -> None:
+    count = client.responses.input_tokens.count(model=server.model, input=QUESTION, tools=[ADD])
+    usage = client.responses.create(model=server.model, input=QUESTION, tools=[ADD], max_output_tokens=1).usage
+    assert usage is not None
+    assert count.input_tokens == usage.input_tokens > 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import schemathesis
+from google.protobuf.descriptor import Descriptor
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
@@ -21,6 +22,7 @@ from services.router.openai.structure import StructureFields
 from services.router.openapi.operation import Operation
 from services.router.openapi.paths import OPERATIONS
 from tests.e2e.conftest import Server
+from tests.fakes.waiting import HANG_S
 
 # Requests to each operation, for bodies that are right and for those that are wrong.
 NUM_EXAMPLES = 12 * int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
@@ -61,14 +63,17 @@ TOOLS: dict[str, dict[str, Any]] = {
 }
 # An output has one structure at most, and one for tools is another.
 STRUCTURES = [name for name in StructureFields.model_fields if name != "guided_choice"]
-VARIED = [operation for operation in OPERATIONS if operation.body is not None or operation.parameters]
-FIXED = [operation for operation in OPERATIONS if operation not in VARIED]
+# Protobuf's JSON takes more than its schema says (numbers in strings, null for any field), and drops unknown fields.
+# The typed API is tested by its messages.
+TESTED = [operation for operation in OPERATIONS if not isinstance(operation.body, Descriptor)]
+VARIED = [operation for operation in TESTED if operation.body is not None or operation.parameters]
+FIXED = [operation for operation in TESTED if operation not in VARIED]
 NUM_SENT: Counter[str] = Counter()
 
 
 def answerable(body: Any, operation: Operation) -> Any:
     """A right body, made one that the bundled model can answer, and soon; what else it says is kept."""
-    assert operation.body is not None
+    assert isinstance(operation.body, type)
     names = operation.body.model_fields
     easy: dict[str, Any] = {"model": "quire-chat", "logit_bias": None, "best_of": None, "chat_template": None}
     easy |= dict.fromkeys(STRUCTURES)
@@ -94,7 +99,7 @@ def document(server: Server) -> Any:
 
 
 def send(case: Any) -> int:
-    response = case.call(timeout=30)
+    response = case.call(timeout=HANG_S)
     NUM_SENT[case.operation.label] += 1
     # Events are checked one by one on their way (tests/fidelity): Schemathesis looks for JSON in OpenAPI 3.2's form.
     is_stream = response.headers["content-type"][0].startswith(("text/event-stream", "application/x-ndjson"))
@@ -142,6 +147,6 @@ def test_what_takes_no_input_is_answered(document: Any, operation: Operation) ->
 
 def test_as_many_were_sent_as_promised() -> None:
     """The last: it counts what those above it sent."""
-    if len(NUM_SENT) < len(OPERATIONS):
+    if len(NUM_SENT) < len(TESTED):
         pytest.skip("not all of them ran")
     assert NUM_SENT.total() >= (5_000 if NUM_EXAMPLES >= 300 else 100), NUM_SENT

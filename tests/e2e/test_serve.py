@@ -18,6 +18,7 @@ import pytest
 
 from quire import Client
 from tests.e2e.conftest import ROOT
+from tests.fakes.waiting import HANG_S
 from tests.unit.cli.processes import with_environment
 
 QUIRE = (sys.executable, "-m", "quire.cli.main")
@@ -59,7 +60,7 @@ def served(request: pytest.FixtureRequest) -> Iterator[Served]:
             yield Served(text, key)
         finally:
             process.terminate()
-            assert process.wait(30) == 0
+            assert process.wait(HANG_S) == 0
 
 
 def test_the_addresses_that_it_prints_answer(served: Served) -> None:
@@ -74,7 +75,7 @@ def test_the_addresses_that_it_prints_answer(served: Served) -> None:
 
 def test_the_curl_line_that_it_prints_streams_an_answer(served: Served) -> None:
     result = subprocess.run(
-        ["sh", "-c", served.command("curl")], env=served.environment, capture_output=True, text=True, timeout=60
+        ["sh", "-c", served.command("curl")], env=served.environment, capture_output=True, text=True, timeout=HANG_S
     )
     assert result.returncode == 0, result.stderr
     assert '"delta":{"content":"' in result.stdout.replace(" ", "")
@@ -84,7 +85,7 @@ def test_the_curl_line_that_it_prints_streams_an_answer(served: Served) -> None:
 def test_the_chat_that_it_prints_answers(served: Served) -> None:
     command = [*QUIRE, *shlex.split(served.command("quire chat"))[1:]]
     result = subprocess.run(
-        command, input="Hello!\n", env=served.environment, cwd=ROOT, capture_output=True, text=True, timeout=60
+        command, input="Hello!\n", env=served.environment, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S
     )
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.strip()
@@ -110,7 +111,7 @@ def failed_start(*arguments: str) -> subprocess.CompletedProcess[str]:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=HANG_S,
         )
         assert with_environment(f"SERVE_TEST={directory}") == []
         assert os.listdir(directory) == []

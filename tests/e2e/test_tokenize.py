@@ -10,11 +10,12 @@ import openai
 import pytest
 
 from tests.e2e.conftest import Server
+from tests.fakes.waiting import HANG_S
 
 
 def post(server: Server, path: str, **body: Any) -> dict[str, Any]:
     request = urllib.request.Request(f"{server.url}{path}", data=json.dumps({"model": server.model, **body}).encode())
-    with urllib.request.urlopen(request, timeout=30) as response:
+    with urllib.request.urlopen(request, timeout=HANG_S) as response:
         answer = json.load(response)
     assert isinstance(answer, dict)
     return answer
@@ -38,8 +39,8 @@ def test_a_conversation_has_as_many_tokens_as_its_answer_counts(server: Server) 
 
 
 def test_the_tokenizer_s_configuration_is_served(server: Server) -> None:
-    with urllib.request.urlopen(f"{server.url}/tokenizer_info?model={server.model}", timeout=30) as response:
+    with urllib.request.urlopen(f"{server.url}/tokenizer_info?model={server.model}", timeout=HANG_S) as response:
         info = json.load(response)
     assert "message['role']" in info["chat_template"]
-    with urllib.request.urlopen(f"{server.url}/ping", timeout=30) as response:
+    with urllib.request.urlopen(f"{server.url}/ping", timeout=HANG_S) as response:
         assert json.load(response) == {"status": "ok"}

@@ -16,6 +16,7 @@ from opentelemetry.proto.trace.v1 import trace_pb2
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 
 from tests.e2e.conftest import serving
+from tests.fakes.waiting import HANG_S
 
 
 class Collector(trace_service_pb2_grpc.TraceServiceServicer):
@@ -59,7 +60,7 @@ def test_one_request_is_one_trace(collector: tuple[Collector, str]) -> None:
             extra_headers={"traceparent": "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"},
         )
         with spans.more:
-            assert spans.more.wait_for(lambda: len(spans.spans) >= 3, 20), spans.spans
+            assert spans.more.wait_for(lambda: len(spans.spans) >= 3, HANG_S), spans.spans
     by_service = dict(spans.spans)
     assert set(by_service) == {"quire-router", "quire-scheduler", "quire-worker"}
     assert {span.trace_id.hex() for span in by_service.values()} == {"0123456789abcdef0123456789abcdef"}

@@ -20,6 +20,7 @@ import pytest
 from quire.cli.demo import PROMPT
 from services.worker.ops.cpu import build
 from tests.e2e.conftest import ROOT
+from tests.fakes.waiting import HANG_S
 
 PARTS = ("quire", "services", "shared", "deploy")
 FILES = ("pyproject.toml", "setup.py", "build_backend.py", "README.md", "LICENSE")
@@ -45,7 +46,7 @@ def pip(*words: str) -> None:
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words]
     # The source tree on PYTHONPATH would count as an installation.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110)
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 0, result.stderr
 
 
@@ -53,7 +54,7 @@ def pip(*words: str) -> None:
 def environment(wheel: Path) -> Path:
     """An environment that holds the wheel and nothing else."""
     directory = wheel.parent / "venv"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True, timeout=HANG_S)
     pip("--python", f"{directory}/bin/python", "install", "--quiet", "--no-deps", "--no-index", str(wheel))
     return directory
 
@@ -65,7 +66,7 @@ def run(environment: Path, tmp_path: Path) -> Run:
         own = {"PATH": f"{environment}/bin", "HOME": str(tmp_path), **variables}
         kept = {name: value for name, value in os.environ.items() if name in ("TMPDIR", "LANG")}
         words = (f"{environment}/bin/{command[0]}", *command[1:])
-        return subprocess.run(words, cwd=tmp_path, env=kept | own, capture_output=True, text=True, timeout=110)
+        return subprocess.run(words, cwd=tmp_path, env=kept | own, capture_output=True, text=True, timeout=HANG_S)
 
     return run
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import threading
-import urllib.request
 import uuid
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import openai
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from tests.e2e.conftest import Server
+from tests.e2e.parts import num_sequences, pid_of
+from tests.e2e.worker_script import go_on, standing_still, stop_after, stop_at, wait_stopped
+from tests.fakes.waiting import HANG_S, wait_until
 
-# Every output takes some hundred tokens, so that none has ended when the last one has begun.
+Ask = Callable[[], list[Future[Any]]]
+
+# Every output takes some hundred tokens, so that none has ended when each has 20.
 NAMES = {"type": "array", "items": {"type": "string", "minLength": 9, "maxLength": 12}, "minItems": 30, "maxItems": 30}
 YEARS = {"type": "array", "items": {"type": "integer", "minimum": 1000, "maximum": 9999}, "minItems": 30}
 SCHEMA: dict[str, Any] = {
@@ -56,103 +58,61 @@ STREAMS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 NUM_CHOICES = sum(body.get("n", 1) for body in STREAMS.values())
-# Prompts that take many steps each; no two begin alike.
+# Prompts that take more than ten steps of 64 tokens each; no two begin alike.
 LONG_PROMPTS = [[(7 * position + 31 * index) % 900 + 10 for position in range(900)] for index in range(12)]
-
-
-def pid_of(part: str, server: Server) -> int:
-    """The process of one part of the stack that `quire serve` runs."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().decode().split("\0")
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if parent == server.pid and part in words:
-            return int(entry.name)
-    raise AssertionError(f"{part} does not run")
-
-
-def metric(server: Server, name: str) -> float:
-    """Of the router's, its first sample."""
-    with urllib.request.urlopen(f"{server.url}/metrics", timeout=30) as response:
-        lines = response.read().decode().splitlines()
-    return next(float(line.split()[-1]) for line in lines if line.startswith(name))
-
-
-class Progress:
-    """How far each of several streams is."""
-
-    def __init__(self) -> None:
-        self._chunks = dict.fromkeys(STREAMS, 0)
-        self._changed = threading.Condition()
-
-    def count(self, name: str) -> None:
-        with self._changed:
-            self._chunks[name] += 1
-            self._changed.notify()
-
-    def end(self, name: str) -> None:
-        with self._changed:
-            self._chunks[name] = sys.maxsize
-            self._changed.notify()
-
-    @property
-    def least(self) -> int:
-        with self._changed:
-            return min(self._chunks.values())
-
-    def wait_for(self, num_chunks: int) -> None:
-        """Until the client has so many of every stream, or all that came."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: min(self._chunks.values()) >= num_chunks, 120), self._chunks
+NUM_SCORED_PROMPTS = 3
+NUM_SEQUENCES = NUM_CHOICES + NUM_SCORED_PROMPTS + len(LONG_PROMPTS)
 
 
 def answers(server: Server, victim: str | None = None) -> dict[str, Any]:
-    """What everything is answered with; `victim` is killed while all of it is under way."""
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120)
-    for _ in range(5):
-        progress = Progress()
-        with ThreadPoolExecutor(len(STREAMS) + 2) as threads:
-            asked = [threads.submit(_stream, client, server.model, name, progress) for name in STREAMS]
-            progress.wait_for(40)
-            # The last two wait at a worker that stands still, so that neither is answered before the other is known.
-            worker = pid_of("worker", server)
-            os.kill(worker, signal.SIGSTOP)
-            try:
-                asked.append(threads.submit(_prompt_logprobs, client, server.model))
-                asked.append(threads.submit(_embeddings, client, server.model, salt=str(uuid.uuid4())))
-                while not any(answer.done() for answer in asked) and _sequences(server) < NUM_CHOICES + 3 + 1:
-                    pass
-            finally:
-                os.kill(worker, signal.SIGCONT)
-            progress.wait_for(min(progress.least + 2, sys.maxsize))
-            in_time = not any(answer.done() for answer in asked)
-            if victim is not None and in_time:
-                os.kill(pid_of(victim, server), signal.SIGKILL)
-            if victim is None or in_time:
-                names = (*STREAMS, "prompt", "embeddings")
-                return {name: answer.result() for name, answer in zip(names, asked, strict=True)}
-    raise AssertionError("something had always been answered before the last one began")
+    """The answers to everything. `victim` is killed while all of it is under way."""
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=HANG_S)
+    names = (*STREAMS, "prompt", "embeddings")
+    salt = str(uuid.uuid4())
+    with ThreadPoolExecutor(len(names)) as threads:
+
+        def ask_streams() -> list[Future[Any]]:
+            return [threads.submit(_stream, client, server.model, name) for name in STREAMS]
+
+        def ask_prompts() -> list[Future[Any]]:
+            return [
+                threads.submit(_prompt_logprobs, client, server.model),
+                threads.submit(_embeddings, client, server.model, salt),
+            ]
+
+        if victim is None:
+            asked = ask_streams() + ask_prompts()
+        else:
+            asked = _kill_under_way(server, victim, ask_streams, ask_prompts)
+        return {name: answer.result() for name, answer in zip(names, asked, strict=True)}
 
 
-def _sequences(server: Server) -> float:
-    """That the scheduler has, as it said a moment ago."""
-    return metric(server, "vllm:num_requests_running") + metric(server, "vllm:num_requests_waiting")
+def _kill_under_way(server: Server, victim: str, ask_streams: Ask, ask_prompts: Ask) -> list[Future[Any]]:
+    """All are asked while the worker stands still. It goes on until every stream has some tokens, and stops again
+    before the first of the prompts is computed."""
+    wait_until(lambda: not num_sequences(server))
+    worker = pid_of("worker", server)
+    server.script.give(worker, stop_at(num_sequences=NUM_CHOICES, num_tokens=20), stop_after(6))
+    with standing_still(worker):
+        asked = ask_streams()
+        wait_until(lambda: num_sequences(server) == NUM_CHOICES)
+    wait_stopped(worker, asked)
+    asked += ask_prompts()
+    wait_until(lambda: num_sequences(server) == NUM_SEQUENCES)
+    go_on(worker)
+    wait_stopped(worker, asked)
+    os.kill(pid_of(victim, server), signal.SIGKILL)
+    if victim != "worker":
+        go_on(worker)
+    return asked
 
 
-def _stream(client: openai.OpenAI, model: str, name: str, progress: Progress) -> Any:
+def _stream(client: openai.OpenAI, model: str, name: str) -> Any:
     """Everything that the client was told, put together; but for what names this attempt alone."""
     state: ChatCompletionStreamState[None] = ChatCompletionStreamState()
     options: dict[str, Any] = {"messages": [COUNT], "stream": True, "stream_options": {"include_usage": True}}
-    try:
-        for chunk in client.chat.completions.create(model=model, **(options | STREAMS[name])):
-            state.handle_chunk(chunk)
-            progress.count(name)
-    finally:
-        progress.end(name)
+    for chunk in client.chat.completions.create(model=model, **(options | STREAMS[name])):
+        state.handle_chunk(chunk)
     completion = state.current_completion_snapshot
     assert completion.usage is not None
     for choice in completion.choices:
@@ -163,7 +123,13 @@ def _stream(client: openai.OpenAI, model: str, name: str, progress: Progress) ->
 
 def _prompt_logprobs(client: openai.OpenAI, model: str) -> Any:
     answer = client.completions.create(
-        model=model, prompt=LONG_PROMPTS[:3], echo=True, logprobs=2, max_tokens=20, temperature=0, extra_body=FREE
+        model=model,
+        prompt=LONG_PROMPTS[:NUM_SCORED_PROMPTS],
+        echo=True,
+        logprobs=2,
+        max_tokens=20,
+        temperature=0,
+        extra_body=FREE,
     )
     return [choice.model_dump() for choice in answer.choices]
 

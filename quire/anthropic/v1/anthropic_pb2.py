@@ -26,13 +26,14 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/anthropic/v1/anthropic.proto\x12\x12quire.anthropic.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto2\xcb\x01\n\x10\x41nthropicService\x12V\n\rCreateMessage\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x17\x82\xd3\xe4\x93\x02\x11\"\x0c/v1/messages:\x01*0\x01\x12_\n\x0b\x43ountTokens\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"$\x82\xd3\xe4\x93\x02\x1e\"\x19/v1/messages/count_tokens:\x01*b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/anthropic/v1/anthropic.proto\x12\x12quire.anthropic.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto2\xcb\x01\n\x10\x41nthropicService\x12V\n\rCreateMessage\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"\x17\x82\xd3\xe4\x93\x02\x11\"\x0c/v1/messages:\x01*0\x01\x12_\n\x0b\x43ountTokens\x12\x14.google.api.HttpBody\x1a\x14.google.api.HttpBody\"$\x82\xd3\xe4\x93\x02\x1e\"\x19/v1/messages/count_tokens:\x01*B^\n\x12quire.anthropic.v1P\x01Z1quire.local/protos/quire/anthropic/v1;anthropicv1\xaa\x02\x12Quire.Anthropic.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quire.anthropic.v1.anthropic_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\022quire.anthropic.v1P\001Z1quire.local/protos/quire/anthropic/v1;anthropicv1\252\002\022Quire.Anthropic.V1'
   _globals['_ANTHROPICSERVICE'].methods_by_name['CreateMessage']._loaded_options = None
   _globals['_ANTHROPICSERVICE'].methods_by_name['CreateMessage']._serialized_options = b'\202\323\344\223\002\021\"\014/v1/messages:\001*'
   _globals['_ANTHROPICSERVICE'].methods_by_name['CountTokens']._loaded_options = None

@@ -54,13 +54,15 @@ class AnthropicServiceServicer(object):
     """
 
     def CreateMessage(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Answers a conversation.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CountTokens(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Counts the tokens of a conversation's prompt.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -36,7 +36,9 @@ class AnthropicServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AnthropicServiceAsyncStub: ...
     CreateMessage: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Answers a conversation."""
     CountTokens: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Counts the tokens of a conversation's prompt."""
 
 @_typing.type_check_only
 class AnthropicServiceAsyncStub(AnthropicServiceStub):
@@ -46,7 +48,9 @@ class AnthropicServiceAsyncStub(AnthropicServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateMessage: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Answers a conversation."""
     CountTokens: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Counts the tokens of a conversation's prompt."""
 
 class AnthropicServiceServicer(metaclass=_abc_1.ABCMeta):
     """Anthropic's Messages API, in the manner of quire.openai.v1.OpenAIService: a stream is text/event-stream messages that end
@@ -58,13 +62,15 @@ class AnthropicServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Answers a conversation."""
 
     @_abc_1.abstractmethod
     def CountTokens(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Counts the tokens of a conversation's prompt."""
 
 def add_AnthropicServiceServicer_to_server(servicer: AnthropicServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

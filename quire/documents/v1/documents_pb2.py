@@ -26,13 +26,14 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.api import httpbody_pb2 as google_dot_api_dot_httpbody__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/documents/v1/documents.proto\x12\x12quire.documents.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x13\n\x11GetOpenApiRequest\"\x10\n\x0eGetDocsRequest2\xc7\x01\n\x0f\x44ocumentService\x12`\n\nGetOpenApi\x12%.quire.documents.v1.GetOpenApiRequest\x1a\x14.google.api.HttpBody\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/openapi.json\x12R\n\x07GetDocs\x12\".quire.documents.v1.GetDocsRequest\x1a\x14.google.api.HttpBody\"\r\x82\xd3\xe4\x93\x02\x07\x12\x05/docsb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"quire/documents/v1/documents.proto\x12\x12quire.documents.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x19google/api/httpbody.proto\"\x13\n\x11GetOpenApiRequest\"\x10\n\x0eGetDocsRequest2\xc7\x01\n\x0f\x44ocumentService\x12`\n\nGetOpenApi\x12%.quire.documents.v1.GetOpenApiRequest\x1a\x14.google.api.HttpBody\"\x15\x82\xd3\xe4\x93\x02\x0f\x12\r/openapi.json\x12R\n\x07GetDocs\x12\".quire.documents.v1.GetDocsRequest\x1a\x14.google.api.HttpBody\"\r\x82\xd3\xe4\x93\x02\x07\x12\x05/docsB^\n\x12quire.documents.v1P\x01Z1quire.local/protos/quire/documents/v1;documentsv1\xaa\x02\x12Quire.Documents.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quire.documents.v1.documents_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\022quire.documents.v1P\001Z1quire.local/protos/quire/documents/v1;documentsv1\252\002\022Quire.Documents.V1'
   _globals['_DOCUMENTSERVICE'].methods_by_name['GetOpenApi']._loaded_options = None
   _globals['_DOCUMENTSERVICE'].methods_by_name['GetOpenApi']._serialized_options = b'\202\323\344\223\002\017\022\r/openapi.json'
   _globals['_DOCUMENTSERVICE'].methods_by_name['GetDocs']._loaded_options = None

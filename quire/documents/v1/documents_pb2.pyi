@@ -18,6 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetOpenApiRequest(_message.Message):
+    """Asks for the OpenAPI document."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -33,6 +35,8 @@ Global___GetOpenApiRequest: _TypeAlias = GetOpenApiRequest  # noqa: Y015
 
 @_typing.final
 class GetDocsRequest(_message.Message):
+    """Asks for the page."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class DocumentServiceStub(object):
-    """What the gateway serves over HTTP, described by the router that serves it.
+    """Describes what the gateway serves. The router that serves it writes the description.
     """
 
     def __init__(self, channel):
@@ -49,18 +49,18 @@ class DocumentServiceStub(object):
 
 
 class DocumentServiceServicer(object):
-    """What the gateway serves over HTTP, described by the router that serves it.
+    """Describes what the gateway serves. The router that serves it writes the description.
     """
 
     def GetOpenApi(self, request, context):
-        """OpenAPI 3.1, as JSON.
+        """Gives the description as OpenAPI 3.1, in JSON.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDocs(self, request, context):
-        """The same for people, as one HTML page that loads nothing else.
+        """Gives the description for people, as one HTML page that loads nothing else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -88,7 +88,7 @@ def add_DocumentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DocumentService(object):
-    """What the gateway serves over HTTP, described by the router that serves it.
+    """Describes what the gateway serves. The router that serves it writes the description.
     """
 
     @staticmethod

@@ -28,29 +28,29 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DocumentServiceStub:
-    """What the gateway serves over HTTP, described by the router that serves it."""
+    """Describes what the gateway serves. The router that serves it writes the description."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DocumentServiceAsyncStub: ...
     GetOpenApi: _grpc.UnaryUnaryMultiCallable[_documents_pb2.GetOpenApiRequest, _httpbody_pb2.HttpBody]
-    """OpenAPI 3.1, as JSON."""
+    """Gives the description as OpenAPI 3.1, in JSON."""
     GetDocs: _grpc.UnaryUnaryMultiCallable[_documents_pb2.GetDocsRequest, _httpbody_pb2.HttpBody]
-    """The same for people, as one HTML page that loads nothing else."""
+    """Gives the description for people, as one HTML page that loads nothing else."""
 
 @_typing.type_check_only
 class DocumentServiceAsyncStub(DocumentServiceStub):
-    """What the gateway serves over HTTP, described by the router that serves it."""
+    """Describes what the gateway serves. The router that serves it writes the description."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetOpenApi: _aio.UnaryUnaryMultiCallable[_documents_pb2.GetOpenApiRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """OpenAPI 3.1, as JSON."""
+    """Gives the description as OpenAPI 3.1, in JSON."""
     GetDocs: _aio.UnaryUnaryMultiCallable[_documents_pb2.GetDocsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """The same for people, as one HTML page that loads nothing else."""
+    """Gives the description for people, as one HTML page that loads nothing else."""
 
 class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """What the gateway serves over HTTP, described by the router that serves it."""
+    """Describes what the gateway serves. The router that serves it writes the description."""
 
     @_abc_1.abstractmethod
     def GetOpenApi(
@@ -58,7 +58,7 @@ class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _documents_pb2.GetOpenApiRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """OpenAPI 3.1, as JSON."""
+        """Gives the description as OpenAPI 3.1, in JSON."""
 
     @_abc_1.abstractmethod
     def GetDocs(
@@ -66,6 +66,6 @@ class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _documents_pb2.GetDocsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """The same for people, as one HTML page that loads nothing else."""
+        """Gives the description for people, as one HTML page that loads nothing else."""
 
 def add_DocumentServiceServicer_to_server(servicer: DocumentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$quire/inference/v1/constraints.proto\x12\x12quire.inference.v1\"\xb5\x01\n\tStructure\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x35\n\x0bjson_object\x18\x02 \x01(\x0b\x32\x1e.quire.inference.v1.JsonObjectH\x00\x12\x0f\n\x05regex\x18\x03 \x01(\tH\x00\x12.\n\x07\x63hoices\x18\x04 \x01(\x0b\x32\x1b.quire.inference.v1.ChoicesH\x00\x12\x11\n\x07grammar\x18\x05 \x01(\tH\x00\x42\x06\n\x04kind\"\x0c\n\nJsonObject\"\x18\n\x07\x43hoices\x12\r\n\x05texts\x18\x01 \x03(\t\"\xb2\x02\n\x10TokenConstraints\x12\x0f\n\x07grammar\x18\x01 \x01(\t\x12\x12\n\nmin_tokens\x18\x02 \x01(\r\x12\x15\n\rend_token_ids\x18\x03 \x01(\x0c\x12\x19\n\x11\x61llowed_token_ids\x18\x04 \x01(\x0c\x12\x1a\n\x12\x62\x61\x64_word_token_ids\x18\x05 \x01(\x0c\x12\x18\n\x10\x62\x61\x64_word_offsets\x18\x06 \x01(\x0c\x12\x1c\n\x0fthinking_budget\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x15thinking_end_token_id\x18\x08 \x01(\r\x12$\n\x17thinking_begin_token_id\x18\t \x01(\rH\x01\x88\x01\x01\x42\x12\n\x10_thinking_budgetB\x1a\n\x18_thinking_begin_token_idb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$quire/inference/v1/constraints.proto\x12\x12quire.inference.v1\"\xb5\x01\n\tStructure\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x35\n\x0bjson_object\x18\x02 \x01(\x0b\x32\x1e.quire.inference.v1.JsonObjectH\x00\x12\x0f\n\x05regex\x18\x03 \x01(\tH\x00\x12.\n\x07\x63hoices\x18\x04 \x01(\x0b\x32\x1b.quire.inference.v1.ChoicesH\x00\x12\x11\n\x07grammar\x18\x05 \x01(\tH\x00\x42\x06\n\x04kind\"\x0c\n\nJsonObject\"\x18\n\x07\x43hoices\x12\r\n\x05texts\x18\x01 \x03(\t\"\xb2\x02\n\x10TokenConstraints\x12\x0f\n\x07grammar\x18\x01 \x01(\t\x12\x12\n\nmin_tokens\x18\x02 \x01(\r\x12\x15\n\rend_token_ids\x18\x03 \x01(\x0c\x12\x19\n\x11\x61llowed_token_ids\x18\x04 \x01(\x0c\x12\x1a\n\x12\x62\x61\x64_word_token_ids\x18\x05 \x01(\x0c\x12\x18\n\x10\x62\x61\x64_word_offsets\x18\x06 \x01(\x0c\x12\x1c\n\x0fthinking_budget\x18\x07 \x01(\rH\x00\x88\x01\x01\x12\x1d\n\x15thinking_end_token_id\x18\x08 \x01(\r\x12$\n\x17thinking_begin_token_id\x18\t \x01(\rH\x01\x88\x01\x01\x42\x12\n\x10_thinking_budgetB\x1a\n\x18_thinking_begin_token_idB^\n\x12quire.inference.v1P\x01Z1quire.local/protos/quire/inference/v1;inferencev1\xaa\x02\x12Quire.Inference.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quire.inference.v1.constraints_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\022quire.inference.v1P\001Z1quire.local/protos/quire/inference/v1;inferencev1\252\002\022Quire.Inference.V1'
   _globals['_STRUCTURE']._serialized_start=61
   _globals['_STRUCTURE']._serialized_end=242
   _globals['_JSONOBJECT']._serialized_start=244

@@ -20,7 +20,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class Structure(_message.Message):
-    """What the whole output of a request must be."""
+    """The form that the whole output of a request must have."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -30,18 +30,20 @@ class Structure(_message.Message):
     CHOICES_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     json_schema: _builtins.str
-    """JSON that a schema allows (draft 2020-12, as JSON). See docs/structured-output.md for the keywords."""
+    """A JSON Schema (draft 2020-12), as JSON text: the output is JSON that the schema allows. docs/structured-output.md lists
+    the keywords.
+    """
     regex: _builtins.str
-    """A match of a regular expression, from beginning to end."""
+    """A regular expression: the output matches it from beginning to end."""
     grammar: _builtins.str
-    """A sentence of a context-free grammar, in Lark's or GBNF's notation."""
+    """A context-free grammar in Lark's or GBNF's notation: the output is a sentence of it."""
     @_builtins.property
     def json_object(self) -> Global___JsonObject:
-        """Any JSON object."""
+        """The output is any JSON object."""
 
     @_builtins.property
     def choices(self) -> Global___Choices:
-        """One of these strings."""
+        """The output is one of these strings."""
 
     def __init__(
         self,
@@ -64,6 +66,8 @@ Global___Structure: _TypeAlias = Structure  # noqa: Y015
 
 @_typing.final
 class JsonObject(_message.Message):
+    """Selects any JSON object; it has no options."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -79,11 +83,15 @@ Global___JsonObject: _TypeAlias = JsonObject  # noqa: Y015
 
 @_typing.final
 class Choices(_message.Message):
+    """The strings that an output may be."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TEXTS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """At least one."""
+
     def __init__(
         self,
         *,
@@ -99,8 +107,8 @@ Global___Choices: _TypeAlias = Choices  # noqa: Y015
 
 @_typing.final
 class TokenConstraints(_message.Message):
-    """Which tokens may be drawn, in tokens: what the router makes of a request's wishes and a worker turns into one mask for each
-    token. Schedulers pass it on unread. Columns are little-endian bytes.
+    """Limits on the tokens that may be drawn, as token ids. The router makes them from a request's options, and a worker makes one
+    mask per drawn token from them. Schedulers pass this message on and read only `grammar`. Columns are little-endian bytes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -115,21 +123,25 @@ class TokenConstraints(_message.Message):
     THINKING_END_TOKEN_ID_FIELD_NUMBER: _builtins.int
     THINKING_BEGIN_TOKEN_ID_FIELD_NUMBER: _builtins.int
     grammar: _builtins.str
-    """A grammar as llguidance takes it, checked; empty: none."""
+    """A grammar as llguidance's LLMatcher takes it: Lark's notation, such as start: /[0-9]+/, or JSON, such as
+    {"grammars": [{"json_schema": {"type": "integer"}}]}. Quire's router has compiled it once as a check. Empty: no grammar.
+    """
     min_tokens: _builtins.int
-    """No end token is drawn before so many tokens of output, unless a grammar has no other way to go on."""
+    """Tokens of output before which no end token is drawn, unless the grammar allows nothing else. 0: no minimum."""
     end_token_ids: _builtins.bytes
-    """u32: the end tokens that min_tokens is about."""
+    """u32[]: the end tokens that min_tokens excludes. Empty: it excludes none."""
     allowed_token_ids: _builtins.bytes
-    """u32: no other token is drawn; empty: all may be."""
+    """u32[]: the only tokens that may be drawn. Empty: all tokens may be drawn."""
     bad_word_token_ids: _builtins.bytes
-    """u32, u32[n + 1]: runs of tokens that must not stand in the output, run w is ids[offsets[w]:offsets[w + 1]]."""
+    """u32[]: the tokens of all forbidden runs, one run after the other. Empty: no run is forbidden."""
     bad_word_offsets: _builtins.bytes
+    """u32[n + 1]: run w is bad_word_token_ids[offsets[w]:offsets[w + 1]]. Empty where bad_word_token_ids is empty."""
     thinking_budget: _builtins.int
-    """After so many tokens of reasoning the token that ends it is forced. Unset: the model reasons as long as it likes."""
+    """Tokens of reasoning after which the token that ends reasoning is forced. Unset: no limit."""
     thinking_end_token_id: _builtins.int
-    """With it: the token that ends reasoning, and the one that begins it. Without the latter the output begins inside."""
+    """The token that ends reasoning. Read only with thinking_budget."""
     thinking_begin_token_id: _builtins.int
+    """The token that begins reasoning. Read only with thinking_budget. Unset: the output begins inside reasoning."""
     def __init__(
         self,
         *,

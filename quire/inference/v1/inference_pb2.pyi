@@ -29,21 +29,21 @@ class _TruncationSide:
 class _TruncationSideEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_TruncationSide.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TRUNCATION_SIDE_UNSPECIFIED: _TruncationSide.ValueType  # 0
-    """As LEFT."""
+    """As TRUNCATION_SIDE_LEFT."""
     TRUNCATION_SIDE_LEFT: _TruncationSide.ValueType  # 1
-    """Its beginning goes."""
+    """Its beginning is removed."""
     TRUNCATION_SIDE_RIGHT: _TruncationSide.ValueType  # 2
-    """Its end goes."""
+    """Its end is removed."""
 
 class TruncationSide(_TruncationSide, metaclass=_TruncationSideEnumTypeWrapper):
     """Where a prompt is cut."""
 
 TRUNCATION_SIDE_UNSPECIFIED: TruncationSide.ValueType  # 0
-"""As LEFT."""
+"""As TRUNCATION_SIDE_LEFT."""
 TRUNCATION_SIDE_LEFT: TruncationSide.ValueType  # 1
-"""Its beginning goes."""
+"""Its beginning is removed."""
 TRUNCATION_SIDE_RIGHT: TruncationSide.ValueType  # 2
-"""Its end goes."""
+"""Its end is removed."""
 Global___TruncationSide: _TypeAlias = TruncationSide  # noqa: Y015
 
 class _ToolMode:
@@ -53,20 +53,25 @@ class _ToolMode:
 class _ToolModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ToolMode.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     TOOL_MODE_UNSPECIFIED: _ToolMode.ValueType  # 0
-    """The model's choice where there are tools."""
+    """As TOOL_MODE_AUTO."""
     TOOL_MODE_NONE: _ToolMode.ValueType  # 1
+    """The model calls no tool."""
     TOOL_MODE_AUTO: _ToolMode.ValueType  # 2
+    """The model decides whether it calls tools."""
     TOOL_MODE_REQUIRED: _ToolMode.ValueType  # 3
-    """At least one call."""
+    """The model makes at least one call."""
 
-class ToolMode(_ToolMode, metaclass=_ToolModeEnumTypeWrapper): ...
+class ToolMode(_ToolMode, metaclass=_ToolModeEnumTypeWrapper):
+    """A rule for calls of tools."""
 
 TOOL_MODE_UNSPECIFIED: ToolMode.ValueType  # 0
-"""The model's choice where there are tools."""
+"""As TOOL_MODE_AUTO."""
 TOOL_MODE_NONE: ToolMode.ValueType  # 1
+"""The model calls no tool."""
 TOOL_MODE_AUTO: ToolMode.ValueType  # 2
+"""The model decides whether it calls tools."""
 TOOL_MODE_REQUIRED: ToolMode.ValueType  # 3
-"""At least one call."""
+"""The model makes at least one call."""
 Global___ToolMode: _TypeAlias = ToolMode  # noqa: Y015
 
 class _ModelTask:
@@ -76,23 +81,34 @@ class _ModelTask:
 class _ModelTaskEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ModelTask.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     MODEL_TASK_UNSPECIFIED: _ModelTask.ValueType  # 0
+    """Never sent."""
     MODEL_TASK_GENERATE: _ModelTask.ValueType  # 1
+    """Generate and Chat."""
     MODEL_TASK_EMBED: _ModelTask.ValueType  # 2
+    """Embed and Score."""
 
-class ModelTask(_ModelTask, metaclass=_ModelTaskEnumTypeWrapper): ...
+class ModelTask(_ModelTask, metaclass=_ModelTaskEnumTypeWrapper):
+    """A kind of request that a model answers."""
 
 MODEL_TASK_UNSPECIFIED: ModelTask.ValueType  # 0
+"""Never sent."""
 MODEL_TASK_GENERATE: ModelTask.ValueType  # 1
+"""Generate and Chat."""
 MODEL_TASK_EMBED: ModelTask.ValueType  # 2
+"""Embed and Score."""
 Global___ModelTask: _TypeAlias = ModelTask  # noqa: Y015
 
 @_typing.final
 class TokenIds(_message.Message):
+    """A text as token ids."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     IDS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the model's vocabulary, in order."""
+
     def __init__(
         self,
         *,
@@ -108,7 +124,7 @@ Global___TokenIds: _TypeAlias = TokenIds  # noqa: Y015
 
 @_typing.final
 class GenerationOptions(_message.Message):
-    """What Generate and Chat share."""
+    """Options that Generate and Chat share."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -132,43 +148,54 @@ class GenerationOptions(_message.Message):
     n: _builtins.int
     """How many answers to generate. 1 to 128, default 1."""
     cache_salt: _builtins.str
-    """Prompts share the KV of a common beginning only where this is equal: keeps tenants apart."""
+    """Prompts share the KV of a common beginning only where this is equal: keeps tenants apart. Empty is a value like others."""
     priority: _builtins.int
-    """Less is sooner, where the schedulers heed priorities."""
+    """Less is sooner, where the schedulers run with --scheduling-policy priority; ignored elsewhere. Default 0."""
     tenant: _builtins.str
-    """Whose request it is, where the schedulers are fair among tenants."""
+    """Whose request it is, where the schedulers are fair among tenants. Empty: the metadata `x-tenant-id`."""
     skip_special_tokens: _builtins.bool
     """Whether the text leaves special tokens out. Default true."""
     include_stop_str_in_output: _builtins.bool
     """Whether the text has what ended it: the stop string, or the stop token's own text."""
     truncate_prompt_tokens: _builtins.int
-    """Longer prompts are cut to so many tokens; -1: to as many as leave room for the answer. Unset: they are refused."""
+    """Number of tokens that a longer prompt is cut to; -1: to as many as leave room for the answer. Unset: a prompt that is too
+    long is refused.
+    """
     truncation_side: Global___TruncationSide.ValueType
+    """Which end of the prompt is cut. Read only with truncate_prompt_tokens."""
     prompt_cache_key: _builtins.str
-    """Requests with one key go to one scheduler. Empty: those whose prompts begin alike do."""
+    """Requests with one key go to one scheduler, where their common beginning is cached. Empty: the prompt's beginning is the key."""
     return_prompt_token_ids: _builtins.bool
     """Whether Final has the prompt's tokens."""
     add_special_tokens: _builtins.bool
-    """Whether the tokenizer adds its own beginning and end tokens. Default true for text; chat templates bring their own."""
+    """Whether the tokenizer adds its own beginning and end tokens. Default true for Generate's text; default false for Chat, as
+    chat templates write their own.
+    """
     @_builtins.property
-    def sampling(self) -> _sampling_pb2.SamplingParams: ...
+    def sampling(self) -> _sampling_pb2.SamplingParams:
+        """How tokens are drawn. Unset fields: the model's own defaults."""
+
     @_builtins.property
-    def stop(self) -> _sampling_pb2.StopConditions: ...
+    def stop(self) -> _sampling_pb2.StopConditions:
+        """When the output ends. Unset: at the model's end tokens, or at the end of the context."""
+
     @_builtins.property
     def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Strings that end the output, wherever token boundaries fall. The output ends before them."""
+        """Strings that end the output, wherever token boundaries fall. The output ends before them. At most 16, of 512
+        characters each. Empty: none.
+        """
 
     @_builtins.property
     def structure(self) -> _constraints_pb2.Structure:
-        """What the output must be. It ends where nothing can follow, whatever `ignore_eos` says."""
+        """What the output must be. It ends where nothing can follow, whatever `ignore_eos` says. Unset: free text."""
 
     @_builtins.property
     def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Only these tokens are drawn; none listed: any. An end token that is not among them ends nothing."""
+        """Only these tokens are drawn. Empty: any. An end token that is not among them ends nothing."""
 
     @_builtins.property
     def bad_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Strings that the output must not contain, by their tokens: at the beginning of a word, and elsewhere."""
+        """Strings that the output must not contain, by their tokens: at the beginning of a word, and elsewhere. Empty: none."""
 
     def __init__(
         self,
@@ -216,6 +243,8 @@ Global___GenerationOptions: _TypeAlias = GenerationOptions  # noqa: Y015
 
 @_typing.final
 class GenerateRequest(_message.Message):
+    """A prompt to continue."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
@@ -224,13 +253,21 @@ class GenerateRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     WHOLE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """A name that ListModels lists. Empty: the one model that is served."""
     text: _builtins.str
+    """A text, which the router tokenizes."""
     whole: _builtins.bool
-    """One delta per choice, when it is over: less work where nobody reads along. A long one comes in several deltas."""
+    """Whether each choice comes as one delta when it is over, which costs less where nobody reads along. A choice of more than
+    8,192 tokens comes in pieces, and so does one of more than 128 tokens with log probabilities.
+    """
     @_builtins.property
-    def token_ids(self) -> Global___TokenIds: ...
+    def token_ids(self) -> Global___TokenIds:
+        """Token ids, used as they are."""
+
     @_builtins.property
-    def options(self) -> Global___GenerationOptions: ...
+    def options(self) -> Global___GenerationOptions:
+        """How to continue it. Unset: all defaults."""
+
     def __init__(
         self,
         *,
@@ -252,6 +289,8 @@ Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
 class ChatMessage(_message.Message):
+    """One message of a conversation."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ROLE_FIELD_NUMBER: _builtins.int
@@ -261,14 +300,15 @@ class ChatMessage(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """system, user, assistant, or another role that the model's template knows."""
+    """system, user, assistant, or another role that the model's template knows. Required."""
     content: _builtins.str
+    """The text of the message. May be empty."""
     reasoning: _builtins.str
-    """What the model reasoned before an assistant's content."""
+    """What the model reasoned before an assistant's content. Empty: nothing."""
     tool_call_id: _builtins.str
-    """Of a tool's message: which call it answers."""
+    """Required where role is tool: the id of the call that this message answers."""
     name: _builtins.str
-    """Who says it, for templates that write that."""
+    """The speaker's name, for templates that write it. Empty: none."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
         """Calls that an assistant's message made."""
@@ -293,15 +333,19 @@ Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class ToolCall(_message.Message):
+    """A call of a function that an earlier answer made."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
+    """The call's id, as ToolCallDelta had it. A tool's message answers it by this id."""
     name: _builtins.str
+    """Name of the function."""
     arguments: _builtins.str
-    """JSON."""
+    """The arguments, as JSON. Empty: {}."""
     def __init__(
         self,
         *,
@@ -329,8 +373,9 @@ class Tool(_message.Message):
     name: _builtins.str
     """1 to 64 of a-z, A-Z, 0-9, _ and -."""
     description: _builtins.str
+    """What the function does, for the model. May be empty."""
     parameters: _builtins.str
-    """A JSON schema of its arguments, as JSON; empty: it takes none."""
+    """A JSON Schema of its arguments, as JSON. Empty: it takes none."""
     def __init__(
         self,
         *,
@@ -348,12 +393,15 @@ Global___Tool: _TypeAlias = Tool  # noqa: Y015
 
 @_typing.final
 class ToolChoice(_message.Message):
+    """Which tools the model may or must call."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODE_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     PARALLEL_FIELD_NUMBER: _builtins.int
     mode: Global___ToolMode.ValueType
+    """A rule for all tools."""
     name: _builtins.str
     """The function that must be called."""
     parallel: _builtins.bool
@@ -382,6 +430,8 @@ Global___ToolChoice: _TypeAlias = ToolChoice  # noqa: Y015
 
 @_typing.final
 class ChatRequest(_message.Message):
+    """A conversation to answer."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
@@ -391,16 +441,27 @@ class ChatRequest(_message.Message):
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """A name that ListModels lists. Empty: the one model that is served."""
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]: ...
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
+        """The conversation, oldest message first. At least one message."""
+
     @_builtins.property
-    def options(self) -> Global___GenerationOptions: ...
+    def options(self) -> Global___GenerationOptions:
+        """How to answer. Unset: all defaults."""
+
     @_builtins.property
-    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]: ...
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
+        """Functions that the model may call. Empty: none."""
+
     @_builtins.property
-    def tool_choice(self) -> Global___ToolChoice: ...
+    def tool_choice(self) -> Global___ToolChoice:
+        """Which of the tools may or must be called. Unset: the model decides."""
+
     @_builtins.property
-    def template(self) -> Global___TemplateOptions: ...
+    def template(self) -> Global___TemplateOptions:
+        """Further input of the chat template. Unset: all defaults."""
+
     def __init__(
         self,
         *,
@@ -432,18 +493,20 @@ class TemplateOptions(_message.Message):
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     REASONING_EFFORT_FIELD_NUMBER: _builtins.int
     add_generation_prompt: _builtins.bool
-    """Whether the beginning of an assistant's message is written at the end. Default true."""
+    """Whether the beginning of an assistant's message is written at the end. Default: not continue_final_message."""
     continue_final_message: _builtins.bool
-    """The answer goes on with the last message."""
+    """Whether the answer continues the last message. Excludes add_generation_prompt."""
     chat_template: _builtins.str
-    """Jinja, instead of the model's own; at most 65,536 characters."""
+    """A Jinja template to use instead of the model's own; at most 65,536 characters. Empty: the model's own."""
     chat_template_kwargs: _builtins.str
-    """A JSON object: arguments of the template's own."""
+    """Arguments of the template's own, as a JSON object. Empty: none."""
     reasoning_effort: _builtins.str
-    """none, minimal, low, medium, high, xhigh or max, for templates that ask. `none` turns thinking off where it can."""
+    """none, minimal, low, medium, high, xhigh or max, for templates that ask. `none` turns thinking off where the template can.
+    Empty: the template's default.
+    """
     @_builtins.property
     def documents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """A JSON object each, at most 1,024."""
+        """Documents for the template, each a JSON object. At most 1,024."""
 
     def __init__(
         self,
@@ -467,14 +530,20 @@ Global___TemplateOptions: _TypeAlias = TemplateOptions  # noqa: Y015
 
 @_typing.final
 class GenerateResponse(_message.Message):
+    """A message of Generate's stream."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DELTA_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def delta(self) -> Global___Delta: ...
+    def delta(self) -> Global___Delta:
+        """New output of one choice."""
+
     @_builtins.property
-    def final(self) -> Global___Final: ...
+    def final(self) -> Global___Final:
+        """The end of the whole answer; the last message."""
+
     def __init__(
         self,
         *,
@@ -493,14 +562,20 @@ Global___GenerateResponse: _TypeAlias = GenerateResponse  # noqa: Y015
 
 @_typing.final
 class ChatResponse(_message.Message):
+    """A message of Chat's stream."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     DELTA_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def delta(self) -> Global___Delta: ...
+    def delta(self) -> Global___Delta:
+        """New output of one choice."""
+
     @_builtins.property
-    def final(self) -> Global___Final: ...
+    def final(self) -> Global___Final:
+        """The end of the whole answer; the last message."""
+
     def __init__(
         self,
         *,
@@ -534,25 +609,35 @@ class Delta(_message.Message):
     STOP_STRING_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_ID_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
+    """Which answer this is of: 0 to n - 1."""
     text: _builtins.str
+    """New text. May be empty."""
     finish_reason: _sampling_pb2.FinishReason.ValueType
     """Set once per choice, with its last delta."""
     reasoning: _builtins.str
-    """Of Chat: reasoning and calls are no part of `text`."""
+    """Chat only: new text of the model's reasoning, which is no part of `text`."""
     stop_string: _builtins.str
+    """The one of `stop_strings` that was found."""
     stop_token_id: _builtins.int
+    """The one of `stop_token_ids` that was drawn."""
     @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """New tokens, those included that have no text or end the output."""
+
     @_builtins.property
-    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]: ...
+    def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
+        """One entry per token of token_ids, where options.sampling.logprobs is set."""
+
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
-        """In a choice's first deltas, where they were asked for: of its prompt's tokens, from the second on. They come before the output, in
-        several deltas where they are many.
+        """One entry per token of the prompt from the second on, where options.sampling.prompt_logprobs is set. They come in each
+        choice's first deltas, before its output, at most 128 in one delta.
         """
 
     @_builtins.property
-    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallDelta]: ...
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallDelta]:
+        """Chat only: news of calls, which are no part of `text`."""
+
     def __init__(
         self,
         *,
@@ -588,11 +673,13 @@ class ToolCallDelta(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Counts the calls of one choice."""
+    """Counts the calls of one choice, from 0."""
     id: _builtins.str
+    """The call's id. Empty in all but its first delta."""
     name: _builtins.str
+    """Name of the function. Empty in all but the call's first delta."""
     arguments: _builtins.str
-    """More of the arguments, as JSON."""
+    """More of the arguments, as a piece of JSON."""
     def __init__(
         self,
         *,
@@ -611,6 +698,10 @@ Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
 
 @_typing.final
 class TokenLogprob(_message.Message):
+    """Log probability of one token, under the model's raw distribution: a natural logarithm, before temperature, penalties and
+    constraints.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_ID_FIELD_NUMBER: _builtins.int
@@ -618,11 +709,15 @@ class TokenLogprob(_message.Message):
     TOP_FIELD_NUMBER: _builtins.int
     RANK_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
+    """The token."""
     logprob: _builtins.float
+    """Its log probability."""
     rank: _builtins.int
-    """Of a prompt's token: how many tokens are likelier, plus 1."""
+    """Set for prompt tokens only: the number of tokens that are likelier, plus 1."""
     @_builtins.property
-    def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopLogprob]: ...
+    def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopLogprob]:
+        """The likeliest tokens at this place, likeliest first; or those of logprob_token_ids."""
+
     def __init__(
         self,
         *,
@@ -643,12 +738,16 @@ Global___TokenLogprob: _TypeAlias = TokenLogprob  # noqa: Y015
 
 @_typing.final
 class TopLogprob(_message.Message):
+    """Log probability of a token that could have been drawn."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     LOGPROB_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
+    """The token."""
     logprob: _builtins.float
+    """Its log probability: a natural logarithm."""
     def __init__(
         self,
         *,
@@ -673,14 +772,16 @@ class Final(_message.Message):
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TIMINGS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def usage(self) -> Global___Usage: ...
+    def usage(self) -> Global___Usage:
+        """Tokens of the whole request, all choices or inputs together."""
+
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Of Generate and Chat, where they were asked for: what was left of the prompt, if it was cut."""
+        """Generate and Chat only: the prompt's tokens, after it was cut, where return_prompt_token_ids asks for them. Empty otherwise."""
 
     @_builtins.property
     def timings(self) -> Global___Timings:
-        """Of Generate and Chat."""
+        """Generate and Chat only: where the time went."""
 
     def __init__(
         self,
@@ -744,6 +845,8 @@ Global___Timings: _TypeAlias = Timings  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
+    """Number of tokens that a request took."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
@@ -751,12 +854,13 @@ class Usage(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     REASONING_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
+    """Tokens of the prompt, or of all inputs."""
     completion_tokens: _builtins.int
-    """Up to and including the token that completed a stop string."""
+    """Tokens of all outputs, up to and including the token that completed a stop string."""
     cached_tokens: _builtins.int
     """Prompt tokens that were found in the prefix cache."""
     reasoning_tokens: _builtins.int
-    """Of completion_tokens, those of reasoning."""
+    """Of completion_tokens, those of reasoning. Chat only."""
     def __init__(
         self,
         *,
@@ -775,6 +879,8 @@ Global___Usage: _TypeAlias = Usage  # noqa: Y015
 
 @_typing.final
 class EmbedRequest(_message.Message):
+    """Inputs to embed."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
@@ -787,23 +893,29 @@ class EmbedRequest(_message.Message):
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     RETURN_PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """A name that ListModels lists. Empty: the one model that is served."""
     truncate_prompt_tokens: _builtins.int
-    """Longer inputs are cut to so many tokens, those that the tokenizer adds included; -1: to as many as the model takes.
-    Unset: they are refused.
+    """Number of tokens that longer inputs are cut to, those that the tokenizer adds included; -1: to as many as the model takes.
+    Unset: an input that is too long is refused.
     """
     cache_salt: _builtins.str
-    """As in GenerationOptions."""
+    """As GenerationOptions.cache_salt."""
     priority: _builtins.int
+    """As GenerationOptions.priority."""
     tenant: _builtins.str
+    """As GenerationOptions.tenant."""
     add_special_tokens: _builtins.bool
+    """Whether the tokenizer adds its own beginning and end tokens to texts. Default true."""
     return_prompt_token_ids: _builtins.bool
     """Whether each vector comes with its input's tokens."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EmbedInput]:
-        """At most 2,048."""
+        """1 to 2,048 inputs, all texts or all token ids."""
 
     @_builtins.property
-    def pooling(self) -> _pooling_pb2.PoolingParams: ...
+    def pooling(self) -> _pooling_pb2.PoolingParams:
+        """The form of the vectors. Unset: the model's defaults."""
+
     def __init__(
         self,
         *,
@@ -834,13 +946,18 @@ Global___EmbedRequest: _TypeAlias = EmbedRequest  # noqa: Y015
 
 @_typing.final
 class EmbedInput(_message.Message):
+    """One input to embed."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TEXT_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
+    """A text, which the router tokenizes."""
     @_builtins.property
-    def token_ids(self) -> Global___TokenIds: ...
+    def token_ids(self) -> Global___TokenIds:
+        """Token ids, used as they are."""
+
     def __init__(
         self,
         *,
@@ -859,14 +976,20 @@ Global___EmbedInput: _TypeAlias = EmbedInput  # noqa: Y015
 
 @_typing.final
 class EmbedResponse(_message.Message):
+    """A message of Embed's stream."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     EMBEDDING_FIELD_NUMBER: _builtins.int
     FINAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def embedding(self) -> Global___Embedding: ...
+    def embedding(self) -> Global___Embedding:
+        """The vector of one input."""
+
     @_builtins.property
-    def final(self) -> Global___Final: ...
+    def final(self) -> Global___Final:
+        """The end of the whole answer; the last message."""
+
     def __init__(
         self,
         *,
@@ -885,18 +1008,22 @@ Global___EmbedResponse: _TypeAlias = EmbedResponse  # noqa: Y015
 
 @_typing.final
 class Embedding(_message.Message):
+    """The vector of one input."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: _builtins.int
     VALUES_FIELD_NUMBER: _builtins.int
     PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Which of the inputs it is of."""
+    """Index of the input in the request, from 0."""
     @_builtins.property
-    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]: ...
+    def values(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """The vector, as many values as EmbedRequest.pooling.dimensions asks for."""
+
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Where they were asked for."""
+        """The input's tokens, after it was cut, where return_prompt_token_ids asks for them. Empty otherwise."""
 
     def __init__(
         self,
@@ -915,6 +1042,8 @@ Global___Embedding: _TypeAlias = Embedding  # noqa: Y015
 
 @_typing.final
 class ScoreRequest(_message.Message):
+    """Texts to compare."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
@@ -926,18 +1055,25 @@ class ScoreRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """A name that ListModels lists. Empty: the one model that is served."""
     truncate_prompt_tokens: _builtins.int
-    """As in EmbedRequest."""
+    """As EmbedRequest.truncate_prompt_tokens."""
     cache_salt: _builtins.str
+    """As GenerationOptions.cache_salt."""
     priority: _builtins.int
+    """As GenerationOptions.priority."""
     tenant: _builtins.str
+    """As GenerationOptions.tenant."""
     add_special_tokens: _builtins.bool
+    """Whether the tokenizer adds its own beginning and end tokens. Default true."""
     @_builtins.property
     def text_1(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """One text, or as many as `text_2`: at most 2,048."""
+        """One text, to be compared with each of `text_2`; or as many as `text_2`, to be compared in pairs. At most 2,048."""
 
     @_builtins.property
-    def text_2(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def text_2(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """1 to 2,048 texts."""
+
     def __init__(
         self,
         *,
@@ -967,16 +1103,20 @@ Global___ScoreRequest: _TypeAlias = ScoreRequest  # noqa: Y015
 
 @_typing.final
 class ScoreResponse(_message.Message):
+    """How alike texts are."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SCORES_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Of each of `text_2` with the one of `text_1`, or with that at its place."""
+        """One cosine, -1 to 1, per text of `text_2`, in their order."""
 
     @_builtins.property
-    def usage(self) -> Global___Usage: ...
+    def usage(self) -> Global___Usage:
+        """Tokens of all texts."""
+
     def __init__(
         self,
         *,
@@ -993,6 +1133,8 @@ Global___ScoreResponse: _TypeAlias = ScoreResponse  # noqa: Y015
 
 @_typing.final
 class TokenizeRequest(_message.Message):
+    """A text or a conversation to tokenize."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
@@ -1001,13 +1143,19 @@ class TokenizeRequest(_message.Message):
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     RETURN_TOKEN_STRS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """A name that ListModels lists. Empty: the one model that is served."""
     text: _builtins.str
+    """A text."""
     add_special_tokens: _builtins.bool
-    """Whether the tokenizer adds its own beginning and end tokens. Default true for text; chat templates bring their own."""
+    """Whether the tokenizer adds its own beginning and end tokens. Default true for a text; default false for a conversation, as
+    chat templates write their own.
+    """
     return_token_strs: _builtins.bool
-    """Whether the answer has the tokens as the vocabulary writes them, too."""
+    """Whether the answer also has the tokens as the vocabulary writes them."""
     @_builtins.property
-    def chat(self) -> Global___ChatMessages: ...
+    def chat(self) -> Global___ChatMessages:
+        """A conversation, rendered through the model's chat template."""
+
     def __init__(
         self,
         *,
@@ -1034,7 +1182,7 @@ Global___TokenizeRequest: _TypeAlias = TokenizeRequest  # noqa: Y015
 
 @_typing.final
 class ChatMessages(_message.Message):
-    """What the prompt of a ChatRequest is made of, as there."""
+    """A conversation, with the fields of ChatRequest that shape its prompt."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1043,13 +1191,21 @@ class ChatMessages(_message.Message):
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]: ...
+    def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
+        """As ChatRequest.messages."""
+
     @_builtins.property
-    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]: ...
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[Global___Tool]:
+        """As ChatRequest.tools."""
+
     @_builtins.property
-    def tool_choice(self) -> Global___ToolChoice: ...
+    def tool_choice(self) -> Global___ToolChoice:
+        """As ChatRequest.tool_choice."""
+
     @_builtins.property
-    def template(self) -> Global___TemplateOptions: ...
+    def template(self) -> Global___TemplateOptions:
+        """As ChatRequest.template."""
+
     def __init__(
         self,
         *,
@@ -1068,16 +1224,23 @@ Global___ChatMessages: _TypeAlias = ChatMessages  # noqa: Y015
 
 @_typing.final
 class TokenizeResponse(_message.Message):
+    """The tokens of a text or a conversation."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     TOKEN_STRS_FIELD_NUMBER: _builtins.int
     max_model_len: _builtins.int
+    """The most tokens that a prompt and its output may have together."""
     @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The tokens, in order."""
+
     @_builtins.property
-    def token_strs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def token_strs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Where return_token_strs asks for them: each token as the vocabulary writes it. Empty otherwise."""
+
     def __init__(
         self,
         *,
@@ -1095,16 +1258,21 @@ Global___TokenizeResponse: _TypeAlias = TokenizeResponse  # noqa: Y015
 
 @_typing.final
 class DetokenizeRequest(_message.Message):
+    """Tokens to turn into text."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     EACH_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """A name that ListModels lists. Empty: the one model that is served."""
     each: _builtins.bool
-    """Each token by itself, instead of all as one text."""
+    """Whether to turn each token into a text by itself, instead of all into one text."""
     @_builtins.property
-    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Ids of the model's vocabulary, in order."""
+
     def __init__(
         self,
         *,
@@ -1122,14 +1290,17 @@ Global___DetokenizeRequest: _TypeAlias = DetokenizeRequest  # noqa: Y015
 
 @_typing.final
 class DetokenizeResponse(_message.Message):
+    """The text of tokens."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TEXT_FIELD_NUMBER: _builtins.int
     TEXTS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
+    """The text of all tokens together. Empty where `each` was set."""
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Of each token, where that was asked for. A character of which a token is a piece is a replacement character."""
+        """The text of each token, where `each` was set. A token that holds only part of a character has a replacement character for it."""
 
     def __init__(
         self,
@@ -1147,6 +1318,8 @@ Global___DetokenizeResponse: _TypeAlias = DetokenizeResponse  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
+    """Asks for the models that are served."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -1162,11 +1335,15 @@ Global___ListModelsRequest: _TypeAlias = ListModelsRequest  # noqa: Y015
 
 @_typing.final
 class ListModelsResponse(_message.Message):
+    """The models that are served."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Model]: ...
+    def models(self) -> _containers.RepeatedCompositeFieldContainer[Global___Model]:
+        """One entry per name: a model with an alias has two."""
+
     def __init__(
         self,
         *,
@@ -1182,6 +1359,8 @@ Global___ListModelsResponse: _TypeAlias = ListModelsResponse  # noqa: Y015
 
 @_typing.final
 class Model(_message.Message):
+    """A name that requests can address, and the model behind it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -1190,14 +1369,16 @@ class Model(_message.Message):
     TASKS_FIELD_NUMBER: _builtins.int
     FINGERPRINT_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """The name."""
     max_model_len: _builtins.int
+    """The most tokens that a prompt and its output may have together."""
     root: _builtins.str
-    """The model that this name means."""
+    """The model's first name. It differs from `name` where that is an alias."""
     fingerprint: _builtins.str
-    """Changes when what answers changes."""
+    """Identifies the model's name, architecture, data type and tokenizer; changes when one of them does."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedScalarFieldContainer[Global___ModelTask.ValueType]:
-        """What it can be asked for."""
+        """The kinds of request that the model answers."""
 
     def __init__(
         self,

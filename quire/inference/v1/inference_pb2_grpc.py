@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class InferenceServiceStub(object):
     """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON.
+    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
     """
 
     def __init__(self, channel):
@@ -75,7 +75,7 @@ class InferenceServiceStub(object):
 
 class InferenceServiceServicer(object):
     """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON.
+    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
     """
 
     def Generate(self, request, context):
@@ -86,40 +86,44 @@ class InferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Chat(self, request, context):
-        """Answers a conversation, rendered through the model's chat template.
+        """Answers a conversation, rendered through the model's chat template. The stream ends as that of Generate does.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """A vector for each input. The stream ends with one EmbedResponse whose `final` is set; vectors come as they are done.
+        """Gives a vector for each input. Vectors come as they are done, in any order. The stream ends with one EmbedResponse whose
+        `final` is set; a stream that ends without it was cut.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """How alike texts are: the cosines of their embeddings.
+        """Tells how alike texts are: the cosines of their embeddings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Turns a text or a conversation into token ids, as Generate and Chat do with their prompts.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Detokenize(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Turns token ids into text.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the models that are served, by each of their names.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -172,7 +176,7 @@ def add_InferenceServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class InferenceService(object):
     """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON.
+    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
     """
 
     @staticmethod

@@ -28,7 +28,7 @@ GRPC_VERSION: str
 
 class InferenceServiceStub:
     """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON.
+    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
     """
 
     @_typing.overload
@@ -38,37 +38,47 @@ class InferenceServiceStub:
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """Continues a prompt. The stream ends with one GenerateResponse whose `final` is set; a stream that ends without it was cut."""
     Chat: _grpc.UnaryStreamMultiCallable[_inference_pb2.ChatRequest, _inference_pb2.ChatResponse]
-    """Answers a conversation, rendered through the model's chat template."""
+    """Answers a conversation, rendered through the model's chat template. The stream ends as that of Generate does."""
     Embed: _grpc.UnaryStreamMultiCallable[_inference_pb2.EmbedRequest, _inference_pb2.EmbedResponse]
-    """A vector for each input. The stream ends with one EmbedResponse whose `final` is set; vectors come as they are done."""
+    """Gives a vector for each input. Vectors come as they are done, in any order. The stream ends with one EmbedResponse whose
+    `final` is set; a stream that ends without it was cut.
+    """
     Score: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]
-    """How alike texts are: the cosines of their embeddings."""
+    """Tells how alike texts are: the cosines of their embeddings."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
+    """Turns a text or a conversation into token ids, as Generate and Chat do with their prompts."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]
+    """Turns token ids into text."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]
+    """Lists the models that are served, by each of their names."""
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
     """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON.
+    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """Continues a prompt. The stream ends with one GenerateResponse whose `final` is set; a stream that ends without it was cut."""
     Chat: _aio.UnaryStreamMultiCallable[_inference_pb2.ChatRequest, _inference_pb2.ChatResponse]  # type: ignore[assignment]
-    """Answers a conversation, rendered through the model's chat template."""
+    """Answers a conversation, rendered through the model's chat template. The stream ends as that of Generate does."""
     Embed: _aio.UnaryStreamMultiCallable[_inference_pb2.EmbedRequest, _inference_pb2.EmbedResponse]  # type: ignore[assignment]
-    """A vector for each input. The stream ends with one EmbedResponse whose `final` is set; vectors come as they are done."""
+    """Gives a vector for each input. Vectors come as they are done, in any order. The stream ends with one EmbedResponse whose
+    `final` is set; a stream that ends without it was cut.
+    """
     Score: _aio.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]  # type: ignore[assignment]
-    """How alike texts are: the cosines of their embeddings."""
+    """Tells how alike texts are: the cosines of their embeddings."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
+    """Turns a text or a conversation into token ids, as Generate and Chat do with their prompts."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]  # type: ignore[assignment]
+    """Turns token ids into text."""
     ListModels: _aio.UnaryUnaryMultiCallable[_inference_pb2.ListModelsRequest, _inference_pb2.ListModelsResponse]  # type: ignore[assignment]
+    """Lists the models that are served, by each of their names."""
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
     """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON.
+    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
     """
 
     @_abc_1.abstractmethod
@@ -85,7 +95,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ChatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.ChatResponse], _abc.AsyncIterator[_inference_pb2.ChatResponse]]:
-        """Answers a conversation, rendered through the model's chat template."""
+        """Answers a conversation, rendered through the model's chat template. The stream ends as that of Generate does."""
 
     @_abc_1.abstractmethod
     def Embed(
@@ -93,7 +103,9 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.EmbedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.EmbedResponse], _abc.AsyncIterator[_inference_pb2.EmbedResponse]]:
-        """A vector for each input. The stream ends with one EmbedResponse whose `final` is set; vectors come as they are done."""
+        """Gives a vector for each input. Vectors come as they are done, in any order. The stream ends with one EmbedResponse whose
+        `final` is set; a stream that ends without it was cut.
+        """
 
     @_abc_1.abstractmethod
     def Score(
@@ -101,27 +113,30 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ScoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ScoreResponse, _abc.Awaitable[_inference_pb2.ScoreResponse]]:
-        """How alike texts are: the cosines of their embeddings."""
+        """Tells how alike texts are: the cosines of their embeddings."""
 
     @_abc_1.abstractmethod
     def Tokenize(
         self,
         request: _inference_pb2.TokenizeRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_inference_pb2.TokenizeResponse, _abc.Awaitable[_inference_pb2.TokenizeResponse]]: ...
+    ) -> _typing.Union[_inference_pb2.TokenizeResponse, _abc.Awaitable[_inference_pb2.TokenizeResponse]]:
+        """Turns a text or a conversation into token ids, as Generate and Chat do with their prompts."""
 
     @_abc_1.abstractmethod
     def Detokenize(
         self,
         request: _inference_pb2.DetokenizeRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_inference_pb2.DetokenizeResponse, _abc.Awaitable[_inference_pb2.DetokenizeResponse]]: ...
+    ) -> _typing.Union[_inference_pb2.DetokenizeResponse, _abc.Awaitable[_inference_pb2.DetokenizeResponse]]:
+        """Turns token ids into text."""
 
     @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _inference_pb2.ListModelsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_inference_pb2.ListModelsResponse, _abc.Awaitable[_inference_pb2.ListModelsResponse]]: ...
+    ) -> _typing.Union[_inference_pb2.ListModelsResponse, _abc.Awaitable[_inference_pb2.ListModelsResponse]]:
+        """Lists the models that are served, by each of their names."""
 
 def add_InferenceServiceServicer_to_server(servicer: InferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -22,7 +22,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ModelInfo(_message.Message):
-    """What a worker serves. The worker's Hello brings it to the scheduler, and the scheduler's to the router."""
+    """The model that a worker serves. The worker's Hello brings it to the scheduler, and the scheduler's to the router."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -39,31 +39,38 @@ class ModelInfo(_message.Message):
     EMBEDDING_FIELD_NUMBER: _builtins.int
     IS_ENCODER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """The name that requests address, and others that mean the same."""
+    """The name that requests address."""
     max_model_len: _builtins.int
-    """Tokens of prompt and output together, at most."""
+    """The most tokens that a prompt and its output may have together."""
     vocab_size: _builtins.int
+    """Number of token ids that the model knows: 0 to vocab_size - 1."""
     tokenizer_sha256: _builtins.str
-    """The TokenizerBundle that GetTokenizer returns: sha256 in hex, and bytes."""
+    """sha256, in hex, of the TokenizerBundle that GetTokenizer returns."""
     tokenizer_bytes: _builtins.int
+    """Size of that bundle in bytes."""
     architecture: _builtins.str
-    """The class of the checkpoint, such as LlamaForCausalLM, and what it computes in, such as float32."""
+    """The class that the checkpoint names, such as LlamaForCausalLM."""
     dtype: _builtins.str
+    """The type that the model computes in, such as float32."""
     is_encoder: _builtins.bool
-    """It only gives embeddings: every token attends to every other, so prompts are computed whole and nothing is generated."""
+    """Whether the model only gives embeddings: every token attends to every other one, so prompts are computed in one step and
+    nothing is generated.
+    """
     @_builtins.property
-    def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Other names of the same model."""
+
     @_builtins.property
     def eos_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end an output."""
 
     @_builtins.property
     def default_sampling(self) -> _sampling_pb2.SamplingParams:
-        """Sampling defaults of the model's own generation_config; unset fields have none."""
+        """Sampling defaults of the model's own generation_config. A field that is not set there has no default here."""
 
     @_builtins.property
     def embedding(self) -> _pooling_pb2.EmbeddingInfo:
-        """Unset: it gives no embeddings."""
+        """The embeddings that the model gives. Unset: it gives none."""
 
     def __init__(
         self,
@@ -91,8 +98,8 @@ Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
 
 @_typing.final
 class TokenizerBundle(_message.Message):
-    """Everything that turns text to ids and back, so that a router needs no disk. Serialized once by the worker; its
-    sha256 is taken over those bytes.
+    """Everything that turns text into ids and back, so that a router needs no disk. The worker serializes it once; its sha256 is
+    taken over those bytes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -119,6 +126,8 @@ Global___TokenizerBundle: _TypeAlias = TokenizerBundle  # noqa: Y015
 
 @_typing.final
 class GetTokenizerRequest(_message.Message):
+    """Asks for the tokenizer of the model that is served."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -134,12 +143,13 @@ Global___GetTokenizerRequest: _TypeAlias = GetTokenizerRequest  # noqa: Y015
 
 @_typing.final
 class GetTokenizerResponse(_message.Message):
-    """A piece of a serialized TokenizerBundle, in order, at most 512 KiB."""
+    """A piece of a serialized TokenizerBundle. Pieces come in order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     CHUNK_FIELD_NUMBER: _builtins.int
     chunk: _builtins.bytes
+    """At most 512 KiB."""
     def __init__(
         self,
         *,

@@ -24,13 +24,14 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equire/inference/v1/parts.proto\x12\x12quire.inference.v1\",\n\x0bMessagePart\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0f\n\x07is_last\x18\x02 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1equire/inference/v1/parts.proto\x12\x12quire.inference.v1\",\n\x0bMessagePart\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\x12\x0f\n\x07is_last\x18\x02 \x01(\x08\x42^\n\x12quire.inference.v1P\x01Z1quire.local/protos/quire/inference/v1;inferencev1\xaa\x02\x12Quire.Inference.V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'quire.inference.v1.parts_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\022quire.inference.v1P\001Z1quire.local/protos/quire/inference/v1;inferencev1\252\002\022Quire.Inference.V1'
   _globals['_MESSAGEPART']._serialized_start=54
   _globals['_MESSAGEPART']._serialized_end=98
 # @@protoc_insertion_point(module_scope)

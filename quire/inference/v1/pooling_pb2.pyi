@@ -26,28 +26,30 @@ class _PoolingType:
 class _PoolingTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PoolingType.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     POOLING_TYPE_UNSPECIFIED: _PoolingType.ValueType  # 0
+    """Never sent."""
     POOLING_TYPE_LAST: _PoolingType.ValueType  # 1
-    """That of the last token, which in a decoder has seen all others."""
+    """The hidden state of the last token, which in a decoder has seen all others."""
     POOLING_TYPE_MEAN: _PoolingType.ValueType  # 2
-    """Their mean."""
+    """The mean of all hidden states."""
     POOLING_TYPE_CLS: _PoolingType.ValueType  # 3
-    """That of the first token, for encoders."""
+    """The hidden state of the first token; for encoders."""
 
 class PoolingType(_PoolingType, metaclass=_PoolingTypeEnumTypeWrapper):
     """How the hidden states of a prompt become one vector."""
 
 POOLING_TYPE_UNSPECIFIED: PoolingType.ValueType  # 0
+"""Never sent."""
 POOLING_TYPE_LAST: PoolingType.ValueType  # 1
-"""That of the last token, which in a decoder has seen all others."""
+"""The hidden state of the last token, which in a decoder has seen all others."""
 POOLING_TYPE_MEAN: PoolingType.ValueType  # 2
-"""Their mean."""
+"""The mean of all hidden states."""
 POOLING_TYPE_CLS: PoolingType.ValueType  # 3
-"""That of the first token, for encoders."""
+"""The hidden state of the first token; for encoders."""
 Global___PoolingType: _TypeAlias = PoolingType  # noqa: Y015
 
 @_typing.final
 class EmbeddingInfo(_message.Message):
-    """What a model's embeddings are."""
+    """The embeddings that a model gives."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -57,16 +59,19 @@ class EmbeddingInfo(_message.Message):
     IS_MATRYOSHKA_FIELD_NUMBER: _builtins.int
     MATRYOSHKA_DIMENSIONS_FIELD_NUMBER: _builtins.int
     size: _builtins.int
-    """Values in a vector."""
+    """Number of values in a vector."""
     pooling: Global___PoolingType.ValueType
+    """How hidden states become a vector."""
     normalize: _builtins.bool
     """Whether vectors are scaled to length 1 where a request does not say."""
     is_matryoshka: _builtins.bool
-    """Whether the first values of a vector are embeddings themselves (Kusupati et al., Matryoshka Representation Learning, 2022),
-    and how many of them; none listed: any number.
+    """Whether the first values of a vector are an embedding by themselves (Kusupati et al., Matryoshka Representation Learning,
+    2022).
     """
     @_builtins.property
-    def matryoshka_dimensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def matryoshka_dimensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """The numbers of values that a vector may be cut to. Empty: any number up to `size`. Read only with is_matryoshka."""
+
     def __init__(
         self,
         *,
@@ -86,16 +91,16 @@ Global___EmbeddingInfo: _TypeAlias = EmbeddingInfo  # noqa: Y015
 
 @_typing.final
 class PoolingParams(_message.Message):
-    """What one request wants of its vectors."""
+    """The form in which one request wants its vectors."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     DIMENSIONS_FIELD_NUMBER: _builtins.int
     NORMALIZE_FIELD_NUMBER: _builtins.int
     dimensions: _builtins.int
-    """The first values alone. Unset: all."""
+    """Number of values to keep, counted from the first. Unset: all values."""
     normalize: _builtins.bool
-    """Whether a vector is scaled to length 1, after it was cut. Unset: as the model's."""
+    """Whether a vector is scaled to length 1, after it was cut. Unset: the model's own default, EmbeddingInfo.normalize."""
     def __init__(
         self,
         *,

@@ -26,26 +26,29 @@ class _FinishReason:
 class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishReason.ValueType], _builtins.type):
     DESCRIPTOR: _descriptor.EnumDescriptor
     FINISH_REASON_UNSPECIFIED: _FinishReason.ValueType  # 0
+    """The output has not ended."""
     FINISH_REASON_STOP: _FinishReason.ValueType  # 1
     """An end token, a stop token or a stop string."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """max_tokens, or the end of the context."""
     FINISH_REASON_ERROR: _FinishReason.ValueType  # 3
-    """See the error beside it."""
+    """The error beside it. Only schedulers send this; routers turn it into the status of the call."""
     FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 4
-    """As STOP, and the message has calls of tools. Routers alone say this."""
+    """As FINISH_REASON_STOP, and the message calls tools. Only routers send this."""
 
-class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper): ...
+class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
+    """Why an output ended."""
 
 FINISH_REASON_UNSPECIFIED: FinishReason.ValueType  # 0
+"""The output has not ended."""
 FINISH_REASON_STOP: FinishReason.ValueType  # 1
 """An end token, a stop token or a stop string."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """max_tokens, or the end of the context."""
 FINISH_REASON_ERROR: FinishReason.ValueType  # 3
-"""See the error beside it."""
+"""The error beside it. Only schedulers send this; routers turn it into the status of the call."""
 FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 4
-"""As STOP, and the message has calls of tools. Routers alone say this."""
+"""As FINISH_REASON_STOP, and the message calls tools. Only routers send this."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
@@ -88,7 +91,7 @@ class SamplingParams(_message.Message):
     frequency_penalty: _builtins.float
     """Subtracted from the logit of every token in the output, once per occurrence. -2 to 2, default 0."""
     seed: _builtins.int
-    """Equal seeds give equal randomness. The router draws one where the client names none."""
+    """Equal seeds give equal randomness. Unset: the router draws one."""
     logprobs: _builtins.int
     """Report each token's log probability and those of this many likeliest tokens (0 to 20). Unset: report none."""
     prompt_logprobs: _builtins.int
@@ -97,11 +100,13 @@ class SamplingParams(_message.Message):
     """
     @_builtins.property
     def logit_bias(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogitBias]:
-        """Added to the logits of single tokens."""
+        """Added to the logits of single tokens. Empty: nothing is added."""
 
     @_builtins.property
     def logprob_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """With `logprobs`: report the log probabilities of these tokens in place of the likeliest ones'. At most 20, each once."""
+        """With `logprobs`: report the log probabilities of these tokens in place of the likeliest ones'. At most 20, each once.
+        Empty: report the likeliest.
+        """
 
     def __init__(
         self,
@@ -168,13 +173,16 @@ Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
 
 @_typing.final
 class LogitBias(_message.Message):
+    """What is added to the logit of one token."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOKEN_ID_FIELD_NUMBER: _builtins.int
     BIAS_FIELD_NUMBER: _builtins.int
     token_id: _builtins.int
+    """The token."""
     bias: _builtins.float
-    """-100 to 100."""
+    """The value to add. -100 to 100."""
     def __init__(
         self,
         *,
@@ -200,11 +208,11 @@ class StopConditions(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     MIN_TOKENS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """Tokens to generate at most, at least 1. The router fills in what the context leaves where the client names none."""
+    """The most tokens to generate, at least 1. Unset: as many as the context leaves; the router fills that in."""
     ignore_eos: _builtins.bool
-    """Go on past the model's own end tokens."""
+    """Whether generation goes on past the model's own end tokens."""
     min_tokens: _builtins.int
-    """Neither an end token nor a stop string ends the output before so many tokens. 0 to max_tokens, default 0."""
+    """Tokens of output before which neither an end token nor a stop string ends it. 0 to max_tokens, default 0."""
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end the output, besides the model's own end tokens."""
@@ -229,7 +237,9 @@ Global___StopConditions: _TypeAlias = StopConditions  # noqa: Y015
 
 @_typing.final
 class TokenLogprobs(_message.Message):
-    """Log probabilities of some of the tokens of a message, in columns (little-endian bytes)."""
+    """Log probabilities of some of the tokens of a message, in columns (little-endian bytes). They come from the model's raw
+    distribution: natural logarithms, before temperature, penalties and constraints.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -239,14 +249,15 @@ class TokenLogprobs(_message.Message):
     TOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     token_indices: _builtins.bytes
-    """u32[n]: which of the message's tokens, by index, ascending."""
+    """u32[n]: index, in the message's own column of tokens, of each token that has log probabilities. Ascending."""
     logprobs: _builtins.bytes
-    """f32[n]: log probability of the token itself under the model's raw distribution."""
+    """f32[n]: log probability of the token itself."""
     top_counts: _builtins.bytes
-    """u32[n]: how many of the likeliest tokens follow for each."""
+    """u32[n]: number of likeliest tokens that follow for each."""
     top_token_ids: _builtins.bytes
-    """u32[sum of top_counts] and f32[sum of top_counts], likeliest first."""
+    """u32[sum of top_counts]: the likeliest tokens of each, likeliest first."""
     top_logprobs: _builtins.bytes
+    """f32[sum of top_counts]: log probabilities of top_token_ids."""
     def __init__(
         self,
         *,
@@ -266,7 +277,9 @@ Global___TokenLogprobs: _TypeAlias = TokenLogprobs  # noqa: Y015
 
 @_typing.final
 class PromptLogprobs(_message.Message):
-    """Log probabilities of prompt tokens of some sequences, in columns (little-endian bytes)."""
+    """Log probabilities of prompt tokens of some sequences, in columns (little-endian bytes). They come from the model's raw
+    distribution, as those of TokenLogprobs do.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -279,19 +292,21 @@ class PromptLogprobs(_message.Message):
     TOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
-    """u32[n]: whose they are, by the name that sequences have on this stream."""
+    """u32[n]: the sequences, by the ids that they have on this stream."""
     first_positions: _builtins.bytes
-    """u32[n]: position in the prompt of each one's first token here. A prompt's first token, at 0, has none."""
+    """u32[n]: position in its prompt of each sequence's first token here. A prompt's first token, at 0, has no log probability."""
     offsets: _builtins.bytes
-    """u32[n + 1]: sequence i has entries offsets[i] to offsets[i + 1] of the columns below, a position each."""
+    """u32[n + 1]: sequence i has entries offsets[i] to offsets[i + 1] of the columns below, one per position."""
     logprobs: _builtins.bytes
-    """f32 and u32: under the model's raw distribution, of the token itself, and how many tokens are likelier, plus 1."""
+    """f32[offsets[n]]: log probability of the prompt's token itself."""
     ranks: _builtins.bytes
+    """u32[offsets[n]]: number of tokens that are likelier than the prompt's token, plus 1."""
     top_counts: _builtins.bytes
-    """u32[n]: how many of the likeliest tokens each of a sequence's entries has."""
+    """u32[n]: number of likeliest tokens that each of a sequence's entries has."""
     top_token_ids: _builtins.bytes
-    """u32 and f32: entry by entry, likeliest first."""
+    """u32[]: the likeliest tokens, entry by entry, likeliest first."""
     top_logprobs: _builtins.bytes
+    """f32[]: log probabilities of top_token_ids."""
     def __init__(
         self,
         *,

@@ -18,6 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetLiveRequest(_message.Message):
+    """Asks whether the server answers."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -33,6 +35,8 @@ Global___GetLiveRequest: _TypeAlias = GetLiveRequest  # noqa: Y015
 
 @_typing.final
 class GetReadyRequest(_message.Message):
+    """Asks whether the server can take requests."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -48,6 +52,8 @@ Global___GetReadyRequest: _TypeAlias = GetReadyRequest  # noqa: Y015
 
 @_typing.final
 class GetServerMetadataRequest(_message.Message):
+    """Asks what the server is."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -63,10 +69,13 @@ Global___GetServerMetadataRequest: _TypeAlias = GetServerMetadataRequest  # noqa
 
 @_typing.final
 class GetModelReadyRequest(_message.Message):
+    """Names a model."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """Its name, from the path; it may hold slashes."""
     def __init__(
         self,
         *,
@@ -82,10 +91,13 @@ Global___GetModelReadyRequest: _TypeAlias = GetModelReadyRequest  # noqa: Y015
 
 @_typing.final
 class GetModelMetadataRequest(_message.Message):
+    """Names a model."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """Its name, from the path; it may hold slashes."""
     def __init__(
         self,
         *,

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class KserveServiceStub(object):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A no is a 503.
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503.
     """
 
     def __init__(self, channel):
@@ -64,35 +64,40 @@ class KserveServiceStub(object):
 
 
 class KserveServiceServicer(object):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A no is a 503.
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503.
     """
 
     def GetLive(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells whether the server answers at all.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetReady(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells whether at least one scheduler can take requests.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells the server's name and version.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModelReady(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModelMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells a model's name and platform.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -134,7 +139,7 @@ def add_KserveServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class KserveService(object):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A no is a 503.
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503.
     """
 
     @staticmethod

@@ -28,65 +28,80 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class KserveServiceStub:
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A no is a 503."""
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> KserveServiceAsyncStub: ...
     GetLive: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetLiveRequest, _httpbody_pb2.HttpBody]
+    """Tells whether the server answers at all."""
     GetReady: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetReadyRequest, _httpbody_pb2.HttpBody]
+    """Tells whether at least one scheduler can take requests."""
     GetServerMetadata: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetServerMetadataRequest, _httpbody_pb2.HttpBody]
+    """Tells the server's name and version."""
     GetModelReady: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelReadyRequest, _httpbody_pb2.HttpBody]
+    """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model."""
     GetModelMetadata: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]
+    """Tells a model's name and platform."""
 
 @_typing.type_check_only
 class KserveServiceAsyncStub(KserveServiceStub):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A no is a 503."""
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetLive: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetLiveRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Tells whether the server answers at all."""
     GetReady: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetReadyRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Tells whether at least one scheduler can take requests."""
     GetServerMetadata: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetServerMetadataRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Tells the server's name and version."""
     GetModelReady: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelReadyRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model."""
     GetModelMetadata: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Tells a model's name and platform."""
 
 class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A no is a 503."""
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503."""
 
     @_abc_1.abstractmethod
     def GetLive(
         self,
         request: _kserve_pb2.GetLiveRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Tells whether the server answers at all."""
 
     @_abc_1.abstractmethod
     def GetReady(
         self,
         request: _kserve_pb2.GetReadyRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Tells whether at least one scheduler can take requests."""
 
     @_abc_1.abstractmethod
     def GetServerMetadata(
         self,
         request: _kserve_pb2.GetServerMetadataRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Tells the server's name and version."""
 
     @_abc_1.abstractmethod
     def GetModelReady(
         self,
         request: _kserve_pb2.GetModelReadyRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model."""
 
     @_abc_1.abstractmethod
     def GetModelMetadata(
         self,
         request: _kserve_pb2.GetModelMetadataRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Tells a model's name and platform."""
 
 def add_KserveServiceServicer_to_server(servicer: KserveServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

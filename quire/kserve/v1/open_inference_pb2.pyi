@@ -22,6 +22,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ServerLiveRequest(_message.Message):
+    """Asks whether the server answers."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -37,10 +39,13 @@ Global___ServerLiveRequest: _TypeAlias = ServerLiveRequest  # noqa: Y015
 
 @_typing.final
 class ServerLiveResponse(_message.Message):
+    """Whether the server answers."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     LIVE_FIELD_NUMBER: _builtins.int
     live: _builtins.bool
+    """Always true."""
     def __init__(
         self,
         *,
@@ -56,6 +61,8 @@ Global___ServerLiveResponse: _TypeAlias = ServerLiveResponse  # noqa: Y015
 
 @_typing.final
 class ServerReadyRequest(_message.Message):
+    """Asks whether the server can take requests."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -71,10 +78,13 @@ Global___ServerReadyRequest: _TypeAlias = ServerReadyRequest  # noqa: Y015
 
 @_typing.final
 class ServerReadyResponse(_message.Message):
+    """Whether the server can take requests."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     READY_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
+    """Whether at least one scheduler can take requests."""
     def __init__(
         self,
         *,
@@ -90,11 +100,14 @@ Global___ServerReadyResponse: _TypeAlias = ServerReadyResponse  # noqa: Y015
 
 @_typing.final
 class ModelReadyRequest(_message.Message):
+    """Names a model."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """A name or an alias of the model."""
     version: _builtins.str
     """Must be empty: models have no versions."""
     def __init__(
@@ -113,10 +126,13 @@ Global___ModelReadyRequest: _TypeAlias = ModelReadyRequest  # noqa: Y015
 
 @_typing.final
 class ModelReadyResponse(_message.Message):
+    """Whether a model can take requests."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     READY_FIELD_NUMBER: _builtins.int
     ready: _builtins.bool
+    """Whether a scheduler of the model can take requests."""
     def __init__(
         self,
         *,
@@ -132,6 +148,8 @@ Global___ModelReadyResponse: _TypeAlias = ModelReadyResponse  # noqa: Y015
 
 @_typing.final
 class ServerMetadataRequest(_message.Message):
+    """Asks what the server is."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -147,15 +165,21 @@ Global___ServerMetadataRequest: _TypeAlias = ServerMetadataRequest  # noqa: Y015
 
 @_typing.final
 class ServerMetadataResponse(_message.Message):
+    """What the server is."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     EXTENSIONS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """The server's name: quire."""
     version: _builtins.str
+    """The server's version."""
     @_builtins.property
-    def extensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def extensions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Extensions of the protocol that the server has. Empty: none."""
+
     def __init__(
         self,
         *,
@@ -173,11 +197,14 @@ Global___ServerMetadataResponse: _TypeAlias = ServerMetadataResponse  # noqa: Y0
 
 @_typing.final
 class ModelMetadataRequest(_message.Message):
+    """Names a model."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """A name or an alias of the model."""
     version: _builtins.str
     """Must be empty: models have no versions."""
     def __init__(
@@ -196,19 +223,27 @@ Global___ModelMetadataRequest: _TypeAlias = ModelMetadataRequest  # noqa: Y015
 
 @_typing.final
 class ModelMetadataResponse(_message.Message):
+    """What a model is."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
     class TensorMetadata(_message.Message):
+        """A tensor of the model."""
+
         DESCRIPTOR: _descriptor.Descriptor
 
         NAME_FIELD_NUMBER: _builtins.int
         DATATYPE_FIELD_NUMBER: _builtins.int
         SHAPE_FIELD_NUMBER: _builtins.int
         name: _builtins.str
+        """Its name."""
         datatype: _builtins.str
+        """The type of its values, such as BYTES."""
         @_builtins.property
-        def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+        def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+            """Its size in each dimension; -1: any size."""
+
         def __init__(
             self,
             *,
@@ -228,15 +263,21 @@ class ModelMetadataResponse(_message.Message):
     INPUTS_FIELD_NUMBER: _builtins.int
     OUTPUTS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
+    """The model's name."""
     platform: _builtins.str
+    """What runs the model."""
     @_builtins.property
-    def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    @_builtins.property
-    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelMetadataResponse.TensorMetadata]:
-        """Empty, as `outputs`: what goes in and comes out is text, by other calls than this protocol's."""
+    def versions(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: models have no versions."""
 
     @_builtins.property
-    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelMetadataResponse.TensorMetadata]: ...
+    def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelMetadataResponse.TensorMetadata]:
+        """Tensors that go in. Empty: text goes in, by other calls than this protocol's."""
+
+    @_builtins.property
+    def outputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelMetadataResponse.TensorMetadata]:
+        """Tensors that come out. Empty: text comes out, by other calls than this protocol's."""
+
     def __init__(
         self,
         *,

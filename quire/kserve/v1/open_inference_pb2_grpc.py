@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class GRPCInferenceServiceStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """KServe's calls about state and metadata.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -62,37 +63,40 @@ class GRPCInferenceServiceStub(object):
 
 
 class GRPCInferenceServiceServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """KServe's calls about state and metadata.
+    """
 
     def ServerLive(self, request, context):
-        """Whether the server answers at all.
+        """Tells whether the server answers at all.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerReady(self, request, context):
-        """Whether at least one scheduler can take requests.
+        """Tells whether at least one scheduler can take requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelReady(self, request, context):
-        """Whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model.
+        """Tells whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells the server's name and version.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelMetadata(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells a model's name and platform.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -134,7 +138,8 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GRPCInferenceService(object):
-    """Missing associated documentation comment in .proto file."""
+    """KServe's calls about state and metadata.
+    """
 
     @staticmethod
     def ServerLive(request,

@@ -29,39 +29,49 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class GRPCInferenceServiceStub:
+    """KServe's calls about state and metadata."""
+
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> GRPCInferenceServiceAsyncStub: ...
     ServerLive: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerLiveRequest, _open_inference_pb2.ServerLiveResponse]
-    """Whether the server answers at all."""
+    """Tells whether the server answers at all."""
     ServerReady: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerReadyRequest, _open_inference_pb2.ServerReadyResponse]
-    """Whether at least one scheduler can take requests."""
+    """Tells whether at least one scheduler can take requests."""
     ModelReady: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelReadyRequest, _open_inference_pb2.ModelReadyResponse]
-    """Whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model."""
+    """Tells whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model."""
     ServerMetadata: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ServerMetadataRequest, _open_inference_pb2.ServerMetadataResponse]
+    """Tells the server's name and version."""
     ModelMetadata: _grpc.UnaryUnaryMultiCallable[_open_inference_pb2.ModelMetadataRequest, _open_inference_pb2.ModelMetadataResponse]
+    """Tells a model's name and platform."""
 
 @_typing.type_check_only
 class GRPCInferenceServiceAsyncStub(GRPCInferenceServiceStub):
+    """KServe's calls about state and metadata."""
+
     def __init__(self, channel: _aio.Channel) -> None: ...
     ServerLive: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerLiveRequest, _open_inference_pb2.ServerLiveResponse]  # type: ignore[assignment]
-    """Whether the server answers at all."""
+    """Tells whether the server answers at all."""
     ServerReady: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerReadyRequest, _open_inference_pb2.ServerReadyResponse]  # type: ignore[assignment]
-    """Whether at least one scheduler can take requests."""
+    """Tells whether at least one scheduler can take requests."""
     ModelReady: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelReadyRequest, _open_inference_pb2.ModelReadyResponse]  # type: ignore[assignment]
-    """Whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model."""
+    """Tells whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model."""
     ServerMetadata: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ServerMetadataRequest, _open_inference_pb2.ServerMetadataResponse]  # type: ignore[assignment]
+    """Tells the server's name and version."""
     ModelMetadata: _aio.UnaryUnaryMultiCallable[_open_inference_pb2.ModelMetadataRequest, _open_inference_pb2.ModelMetadataResponse]  # type: ignore[assignment]
+    """Tells a model's name and platform."""
 
 class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
+    """KServe's calls about state and metadata."""
+
     @_abc_1.abstractmethod
     def ServerLive(
         self,
         request: _open_inference_pb2.ServerLiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ServerLiveResponse, _abc.Awaitable[_open_inference_pb2.ServerLiveResponse]]:
-        """Whether the server answers at all."""
+        """Tells whether the server answers at all."""
 
     @_abc_1.abstractmethod
     def ServerReady(
@@ -69,7 +79,7 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ServerReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ServerReadyResponse, _abc.Awaitable[_open_inference_pb2.ServerReadyResponse]]:
-        """Whether at least one scheduler can take requests."""
+        """Tells whether at least one scheduler can take requests."""
 
     @_abc_1.abstractmethod
     def ModelReady(
@@ -77,20 +87,22 @@ class GRPCInferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _open_inference_pb2.ModelReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_open_inference_pb2.ModelReadyResponse, _abc.Awaitable[_open_inference_pb2.ModelReadyResponse]]:
-        """Whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model."""
+        """Tells whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model."""
 
     @_abc_1.abstractmethod
     def ServerMetadata(
         self,
         request: _open_inference_pb2.ServerMetadataRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_open_inference_pb2.ServerMetadataResponse, _abc.Awaitable[_open_inference_pb2.ServerMetadataResponse]]: ...
+    ) -> _typing.Union[_open_inference_pb2.ServerMetadataResponse, _abc.Awaitable[_open_inference_pb2.ServerMetadataResponse]]:
+        """Tells the server's name and version."""
 
     @_abc_1.abstractmethod
     def ModelMetadata(
         self,
         request: _open_inference_pb2.ModelMetadataRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_open_inference_pb2.ModelMetadataResponse, _abc.Awaitable[_open_inference_pb2.ModelMetadataResponse]]: ...
+    ) -> _typing.Union[_open_inference_pb2.ModelMetadataResponse, _abc.Awaitable[_open_inference_pb2.ModelMetadataResponse]]:
+        """Tells a model's name and platform."""
 
 def add_GRPCInferenceServiceServicer_to_server(servicer: GRPCInferenceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

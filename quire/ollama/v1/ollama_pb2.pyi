@@ -18,6 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ListModelsRequest(_message.Message):
+    """Asks for the models that are served."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -33,6 +35,8 @@ Global___ListModelsRequest: _TypeAlias = ListModelsRequest  # noqa: Y015
 
 @_typing.final
 class ListRunningModelsRequest(_message.Message):
+    """Asks for the models that are loaded."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -48,6 +52,8 @@ Global___ListRunningModelsRequest: _TypeAlias = ListRunningModelsRequest  # noqa
 
 @_typing.final
 class GetVersionRequest(_message.Message):
+    """Asks for the version."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -63,6 +69,8 @@ Global___GetVersionRequest: _TypeAlias = GetVersionRequest  # noqa: Y015
 
 @_typing.final
 class GetRootRequest(_message.Message):
+    """Asks whether a server is there."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(

@@ -85,50 +85,56 @@ class OllamaServiceServicer(object):
     """
 
     def Chat(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Answers a conversation.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Generate(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Continues a prompt.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Gives a vector for each input.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ShowModel(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Describes one model.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the models that are served.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRunningModels(self, request, context):
-        """What is loaded, which is what is served.
+        """Lists the models that are loaded: those that are served.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetVersion(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells the version of Ollama's API that is served.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRoot(self, request, context):
-        """By which clients see that a server is there.
+        """Answers "Ollama is running", by which clients see that a server is there.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

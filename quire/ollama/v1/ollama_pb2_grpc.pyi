@@ -37,15 +37,21 @@ class OllamaServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OllamaServiceAsyncStub: ...
     Chat: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Answers a conversation."""
     Generate: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Continues a prompt."""
     Embed: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Gives a vector for each input."""
     ShowModel: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Describes one model."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]
+    """Lists the models that are served."""
     ListRunningModels: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.ListRunningModelsRequest, _httpbody_pb2.HttpBody]
-    """What is loaded, which is what is served."""
+    """Lists the models that are loaded: those that are served."""
     GetVersion: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]
+    """Tells the version of Ollama's API that is served."""
     GetRoot: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.GetRootRequest, _httpbody_pb2.HttpBody]
-    """By which clients see that a server is there."""
+    """Answers "Ollama is running", by which clients see that a server is there."""
 
 @_typing.type_check_only
 class OllamaServiceAsyncStub(OllamaServiceStub):
@@ -55,15 +61,21 @@ class OllamaServiceAsyncStub(OllamaServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Chat: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Answers a conversation."""
     Generate: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Continues a prompt."""
     Embed: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Gives a vector for each input."""
     ShowModel: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Describes one model."""
     ListModels: _aio.UnaryUnaryMultiCallable[_ollama_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Lists the models that are served."""
     ListRunningModels: _aio.UnaryUnaryMultiCallable[_ollama_pb2.ListRunningModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """What is loaded, which is what is served."""
+    """Lists the models that are loaded: those that are served."""
     GetVersion: _aio.UnaryUnaryMultiCallable[_ollama_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Tells the version of Ollama's API that is served."""
     GetRoot: _aio.UnaryUnaryMultiCallable[_ollama_pb2.GetRootRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """By which clients see that a server is there."""
+    """Answers "Ollama is running", by which clients see that a server is there."""
 
 class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
     """Ollama's API, in the manner of quire.openai.v1.OpenAIService: a stream is application/x-ndjson messages of whole lines,
@@ -75,35 +87,40 @@ class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Answers a conversation."""
 
     @_abc_1.abstractmethod
     def Generate(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Continues a prompt."""
 
     @_abc_1.abstractmethod
     def Embed(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Gives a vector for each input."""
 
     @_abc_1.abstractmethod
     def ShowModel(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Describes one model."""
 
     @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _ollama_pb2.ListModelsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Lists the models that are served."""
 
     @_abc_1.abstractmethod
     def ListRunningModels(
@@ -111,14 +128,15 @@ class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ollama_pb2.ListRunningModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """What is loaded, which is what is served."""
+        """Lists the models that are loaded: those that are served."""
 
     @_abc_1.abstractmethod
     def GetVersion(
         self,
         request: _ollama_pb2.GetVersionRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Tells the version of Ollama's API that is served."""
 
     @_abc_1.abstractmethod
     def GetRoot(
@@ -126,6 +144,6 @@ class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ollama_pb2.GetRootRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """By which clients see that a server is there."""
+        """Answers "Ollama is running", by which clients see that a server is there."""
 
 def add_OllamaServiceServicer_to_server(servicer: OllamaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

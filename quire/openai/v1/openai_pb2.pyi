@@ -18,10 +18,13 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetResponseRequest(_message.Message):
+    """Names a response."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     RESPONSE_ID_FIELD_NUMBER: _builtins.int
     response_id: _builtins.str
+    """Its id, from the path."""
     def __init__(
         self,
         *,
@@ -37,6 +40,8 @@ Global___GetResponseRequest: _TypeAlias = GetResponseRequest  # noqa: Y015
 
 @_typing.final
 class ListModelsRequest(_message.Message):
+    """Asks for the models that are served."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -52,10 +57,13 @@ Global___ListModelsRequest: _TypeAlias = ListModelsRequest  # noqa: Y015
 
 @_typing.final
 class GetModelRequest(_message.Message):
+    """Names a model."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
+    """Its name, from the path; it may hold slashes."""
     def __init__(
         self,
         *,
@@ -71,11 +79,13 @@ Global___GetModelRequest: _TypeAlias = GetModelRequest  # noqa: Y015
 
 @_typing.final
 class GetTokenizerInfoRequest(_message.Message):
+    """Names a model."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """A query parameter. Empty: the one model that is served."""
+    """Its name, from the query parameter `model`. Empty: the one model that is served."""
     def __init__(
         self,
         *,
@@ -91,6 +101,8 @@ Global___GetTokenizerInfoRequest: _TypeAlias = GetTokenizerInfoRequest  # noqa: 
 
 @_typing.final
 class GetHealthRequest(_message.Message):
+    """Asks whether the server can take requests."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -106,6 +118,8 @@ Global___GetHealthRequest: _TypeAlias = GetHealthRequest  # noqa: Y015
 
 @_typing.final
 class GetMetricsRequest(_message.Message):
+    """Asks for the metrics."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -121,6 +135,8 @@ Global___GetMetricsRequest: _TypeAlias = GetMetricsRequest  # noqa: Y015
 
 @_typing.final
 class GetVersionRequest(_message.Message):
+    """Asks for the version."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(

@@ -59,6 +59,11 @@ class OpenAIServiceStub(object):
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
+        self.CountInputTokens = channel.unary_unary(
+                '/quire.openai.v1.OpenAIService/CountInputTokens',
+                request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+                response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                _registered_method=True)
         self.GetResponse = channel.unary_unary(
                 '/quire.openai.v1.OpenAIService/GetResponse',
                 request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetResponseRequest.SerializeToString,
@@ -149,131 +154,147 @@ class OpenAIServiceServicer(object):
     """
 
     def CreateChatCompletion(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Answers a conversation.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateChatCompletionBatch(self, request, context):
-        """vLLM's: an answer to each of several conversations.
+        """Answers each of several conversations. vLLM's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateCompletion(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Continues prompts.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateResponse(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Answers a conversation, in the form of OpenAI's Responses API.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountInputTokens(self, request, context):
+        """How many tokens the prompt of a response would have.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetResponse(self, request, context):
-        """404: no response is kept.
+        """Answers 404: no response is kept.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateEmbedding(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Gives a vector for each input.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateScore(self, request, context):
-        """vLLM's: how alike two texts are.
+        """Tells how alike texts are. vLLM's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateRerank(self, request, context):
-        """vLLM's: documents in the order of their likeness to a query.
+        """Orders documents by their likeness to a query. vLLM's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateCohereEmbedding(self, request, context):
-        """Cohere's embeddings.
+        """Gives a vector for each input. Cohere's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateInvocation(self, request, context):
-        """SageMaker's one path for everything: the body's fields tell what is asked for.
+        """Answers what the body's fields ask for, on the one path that SageMaker has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Lists the models that are served, by each of their names.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModel(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Describes one model.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Tokenize(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Turns a text or a conversation into token ids. vLLM's call.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Detokenize(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Turns token ids into text. vLLM's call.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTokenizerInfo(self, request, context):
-        """vLLM's: a model's tokenizer_config.json, with its chat template.
+        """Gives a model's tokenizer_config.json, with its chat template. vLLM's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetPrefixCache(self, request, context):
-        """Nothing computed so far is found again by any scheduler. vLLM's call.
+        """Empties the prefix cache of every scheduler. vLLM's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetHealth(self, request, context):
-        """200 while at least one scheduler can take requests.
+        """Answers 200 while at least one scheduler can take requests, else 503.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPing(self, request, context):
-        """SageMaker's name of GetHealth.
+        """As GetHealth, on SageMaker's path.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetVersion(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells the server's version.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMetrics(self, request, context):
-        """Prometheus text: this router's own metrics and the load of the schedulers it is connected to.
+        """Gives Prometheus text: this router's own metrics and the load of the schedulers it is connected to.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -299,6 +320,11 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
             ),
             'CreateResponse': grpc.unary_stream_rpc_method_handler(
                     servicer.CreateResponse,
+                    request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+                    response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            ),
+            'CountInputTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountInputTokens,
                     request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
@@ -493,6 +519,33 @@ class OpenAIService(object):
             request,
             target,
             '/quire.openai.v1.OpenAIService/CreateResponse',
+            google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
+            google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountInputTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/quire.openai.v1.OpenAIService/CountInputTokens',
             google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
             options,

@@ -39,36 +39,47 @@ class OpenAIServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OpenAIServiceAsyncStub: ...
     CreateChatCompletion: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Answers a conversation."""
     CreateChatCompletionBatch: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """vLLM's: an answer to each of several conversations."""
+    """Answers each of several conversations. vLLM's call."""
     CreateCompletion: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Continues prompts."""
     CreateResponse: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Answers a conversation, in the form of OpenAI's Responses API."""
+    CountInputTokens: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """How many tokens the prompt of a response would have."""
     GetResponse: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]
-    """404: no response is kept."""
+    """Answers 404: no response is kept."""
     CreateEmbedding: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Gives a vector for each input."""
     CreateScore: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """vLLM's: how alike two texts are."""
+    """Tells how alike texts are. vLLM's call."""
     CreateRerank: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """vLLM's: documents in the order of their likeness to a query."""
+    """Orders documents by their likeness to a query. vLLM's call."""
     CreateCohereEmbedding: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """Cohere's embeddings."""
+    """Gives a vector for each input. Cohere's call."""
     CreateInvocation: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """SageMaker's one path for everything: the body's fields tell what is asked for."""
+    """Answers what the body's fields ask for, on the one path that SageMaker has."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]
+    """Lists the models that are served, by each of their names."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]
+    """Describes one model."""
     Tokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Turns a text or a conversation into token ids. vLLM's call."""
     Detokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    """Turns token ids into text. vLLM's call."""
     GetTokenizerInfo: _grpc.UnaryStreamMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]
-    """vLLM's: a model's tokenizer_config.json, with its chat template."""
+    """Gives a model's tokenizer_config.json, with its chat template. vLLM's call."""
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """Nothing computed so far is found again by any scheduler. vLLM's call."""
+    """Empties the prefix cache of every scheduler. vLLM's call."""
     GetHealth: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]
-    """200 while at least one scheduler can take requests."""
+    """Answers 200 while at least one scheduler can take requests, else 503."""
     GetPing: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """SageMaker's name of GetHealth."""
+    """As GetHealth, on SageMaker's path."""
     GetVersion: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]
+    """Tells the server's version."""
     GetMetrics: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]
-    """Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
+    """Gives Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
 
 @_typing.type_check_only
 class OpenAIServiceAsyncStub(OpenAIServiceStub):
@@ -80,36 +91,47 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateChatCompletion: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Answers a conversation."""
     CreateChatCompletionBatch: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """vLLM's: an answer to each of several conversations."""
+    """Answers each of several conversations. vLLM's call."""
     CreateCompletion: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Continues prompts."""
     CreateResponse: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Answers a conversation, in the form of OpenAI's Responses API."""
+    CountInputTokens: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """How many tokens the prompt of a response would have."""
     GetResponse: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """404: no response is kept."""
+    """Answers 404: no response is kept."""
     CreateEmbedding: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Gives a vector for each input."""
     CreateScore: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """vLLM's: how alike two texts are."""
+    """Tells how alike texts are. vLLM's call."""
     CreateRerank: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """vLLM's: documents in the order of their likeness to a query."""
+    """Orders documents by their likeness to a query. vLLM's call."""
     CreateCohereEmbedding: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Cohere's embeddings."""
+    """Gives a vector for each input. Cohere's call."""
     CreateInvocation: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """SageMaker's one path for everything: the body's fields tell what is asked for."""
+    """Answers what the body's fields ask for, on the one path that SageMaker has."""
     ListModels: _aio.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Lists the models that are served, by each of their names."""
     GetModel: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Describes one model."""
     Tokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Turns a text or a conversation into token ids. vLLM's call."""
     Detokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Turns token ids into text. vLLM's call."""
     GetTokenizerInfo: _aio.UnaryStreamMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """vLLM's: a model's tokenizer_config.json, with its chat template."""
+    """Gives a model's tokenizer_config.json, with its chat template. vLLM's call."""
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Nothing computed so far is found again by any scheduler. vLLM's call."""
+    """Empties the prefix cache of every scheduler. vLLM's call."""
     GetHealth: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """200 while at least one scheduler can take requests."""
+    """Answers 200 while at least one scheduler can take requests, else 503."""
     GetPing: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """SageMaker's name of GetHealth."""
+    """As GetHealth, on SageMaker's path."""
     GetVersion: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    """Tells the server's version."""
     GetMetrics: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
+    """Gives Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
 
 class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
     """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
@@ -123,7 +145,8 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Answers a conversation."""
 
     @_abc_1.abstractmethod
     def CreateChatCompletionBatch(
@@ -131,21 +154,31 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """vLLM's: an answer to each of several conversations."""
+        """Answers each of several conversations. vLLM's call."""
 
     @_abc_1.abstractmethod
     def CreateCompletion(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Continues prompts."""
 
     @_abc_1.abstractmethod
     def CreateResponse(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Answers a conversation, in the form of OpenAI's Responses API."""
+
+    @_abc_1.abstractmethod
+    def CountInputTokens(
+        self,
+        request: _httpbody_pb2.HttpBody,
+        context: _ServicerContext,
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """How many tokens the prompt of a response would have."""
 
     @_abc_1.abstractmethod
     def GetResponse(
@@ -153,14 +186,15 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _openai_pb2.GetResponseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """404: no response is kept."""
+        """Answers 404: no response is kept."""
 
     @_abc_1.abstractmethod
     def CreateEmbedding(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Gives a vector for each input."""
 
     @_abc_1.abstractmethod
     def CreateScore(
@@ -168,7 +202,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """vLLM's: how alike two texts are."""
+        """Tells how alike texts are. vLLM's call."""
 
     @_abc_1.abstractmethod
     def CreateRerank(
@@ -176,7 +210,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """vLLM's: documents in the order of their likeness to a query."""
+        """Orders documents by their likeness to a query. vLLM's call."""
 
     @_abc_1.abstractmethod
     def CreateCohereEmbedding(
@@ -184,7 +218,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Cohere's embeddings."""
+        """Gives a vector for each input. Cohere's call."""
 
     @_abc_1.abstractmethod
     def CreateInvocation(
@@ -192,35 +226,39 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """SageMaker's one path for everything: the body's fields tell what is asked for."""
+        """Answers what the body's fields ask for, on the one path that SageMaker has."""
 
     @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _openai_pb2.ListModelsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Lists the models that are served, by each of their names."""
 
     @_abc_1.abstractmethod
     def GetModel(
         self,
         request: _openai_pb2.GetModelRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Describes one model."""
 
     @_abc_1.abstractmethod
     def Tokenize(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Turns a text or a conversation into token ids. vLLM's call."""
 
     @_abc_1.abstractmethod
     def Detokenize(
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
+        """Turns token ids into text. vLLM's call."""
 
     @_abc_1.abstractmethod
     def GetTokenizerInfo(
@@ -228,7 +266,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _openai_pb2.GetTokenizerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """vLLM's: a model's tokenizer_config.json, with its chat template."""
+        """Gives a model's tokenizer_config.json, with its chat template. vLLM's call."""
 
     @_abc_1.abstractmethod
     def ResetPrefixCache(
@@ -236,7 +274,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Nothing computed so far is found again by any scheduler. vLLM's call."""
+        """Empties the prefix cache of every scheduler. vLLM's call."""
 
     @_abc_1.abstractmethod
     def GetHealth(
@@ -244,7 +282,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _openai_pb2.GetHealthRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """200 while at least one scheduler can take requests."""
+        """Answers 200 while at least one scheduler can take requests, else 503."""
 
     @_abc_1.abstractmethod
     def GetPing(
@@ -252,14 +290,15 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """SageMaker's name of GetHealth."""
+        """As GetHealth, on SageMaker's path."""
 
     @_abc_1.abstractmethod
     def GetVersion(
         self,
         request: _openai_pb2.GetVersionRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]: ...
+    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+        """Tells the server's version."""
 
     @_abc_1.abstractmethod
     def GetMetrics(
@@ -267,6 +306,6 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _openai_pb2.GetMetricsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
+        """Gives Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
 
 def add_OpenAIServiceServicer_to_server(servicer: OpenAIServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

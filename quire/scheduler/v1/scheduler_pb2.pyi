@@ -25,6 +25,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ConnectRequest(_message.Message):
+    """A message from a router to a scheduler."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     HELLO_FIELD_NUMBER: _builtins.int
@@ -32,13 +34,21 @@ class ConnectRequest(_message.Message):
     ABORT_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def hello(self) -> Global___RouterHello: ...
+    def hello(self) -> Global___RouterHello:
+        """The first message, and only that."""
+
     @_builtins.property
-    def submit(self) -> Global___Submit: ...
+    def submit(self) -> Global___Submit:
+        """Starts or resumes a request."""
+
     @_builtins.property
-    def abort(self) -> Global___Abort: ...
+    def abort(self) -> Global___Abort:
+        """Ends sequences that nobody wants any more."""
+
     @_builtins.property
-    def part(self) -> _parts_pb2.MessagePart: ...
+    def part(self) -> _parts_pb2.MessagePart:
+        """Some of a message of this stream that has more than 1 MiB."""
+
     def __init__(
         self,
         *,
@@ -59,6 +69,8 @@ Global___ConnectRequest: _TypeAlias = ConnectRequest  # noqa: Y015
 
 @_typing.final
 class ConnectResponse(_message.Message):
+    """A message from a scheduler to a router."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     HELLO_FIELD_NUMBER: _builtins.int
@@ -66,13 +78,21 @@ class ConnectResponse(_message.Message):
     LOAD_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def hello(self) -> Global___SchedulerHello: ...
+    def hello(self) -> Global___SchedulerHello:
+        """The first message, and only that."""
+
     @_builtins.property
-    def frame(self) -> Global___Frame: ...
+    def frame(self) -> Global___Frame:
+        """News of the router's sequences."""
+
     @_builtins.property
-    def load(self) -> Global___Load: ...
+    def load(self) -> Global___Load:
+        """How busy the scheduler is."""
+
     @_builtins.property
-    def part(self) -> _parts_pb2.MessagePart: ...
+    def part(self) -> _parts_pb2.MessagePart:
+        """Some of a message of this stream that has more than 1 MiB."""
+
     def __init__(
         self,
         *,
@@ -93,11 +113,13 @@ Global___ConnectResponse: _TypeAlias = ConnectResponse  # noqa: Y015
 
 @_typing.final
 class RouterHello(_message.Message):
+    """Introduces a router."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ROUTER_ID_FIELD_NUMBER: _builtins.int
     router_id: _builtins.str
-    """For logs and metrics."""
+    """A name of the router, for logs and metrics."""
     def __init__(
         self,
         *,
@@ -113,13 +135,18 @@ Global___RouterHello: _TypeAlias = RouterHello  # noqa: Y015
 
 @_typing.final
 class SchedulerHello(_message.Message):
+    """Introduces a scheduler."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SCHEDULER_ID_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
     scheduler_id: _builtins.str
+    """The scheduler's name, unique among schedulers: routers place requests by it."""
     @_builtins.property
-    def model(self) -> _model_pb2.ModelInfo: ...
+    def model(self) -> _model_pb2.ModelInfo:
+        """The model that its worker groups serve. It does not change while the scheduler lives."""
+
     def __init__(
         self,
         *,
@@ -138,6 +165,10 @@ Global___SchedulerHello: _TypeAlias = SchedulerHello  # noqa: Y015
 class Submit(_message.Message):
     """One request: a prompt and the choices to generate from it. Also a resubmission after a scheduler was lost: then each
     choice carries the output received so far, and goes on from there. Penalties and limits are rebuilt from prompt and output.
+    The scheduler checks every field. If one is out of its bounds, each choice ends with a Finished of code 3 (INVALID_ARGUMENT)
+    whose message names the field, and nothing else on the stream is affected. Bounds that a field does not state itself: 1,024
+    choices, 1,024 logit biases, 256 stop tokens, 2,048 bad words of 262,144 tokens together, 65,536 characters in a string. Of more
+    than 1,024 choices only the first 1,024 are answered.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -155,37 +186,39 @@ class Submit(_message.Message):
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """For logs and traces."""
+    """The request's id, for logs and traces."""
     prompt_token_ids: _builtins.bytes
-    """u32"""
+    """u32[]: the prompt, at least one token."""
     timeout_ms: _builtins.int
-    """Milliseconds left before the client gives up; unset: no limit."""
+    """Milliseconds left before the client gives up; 0: none are left, so the request fails with DEADLINE_EXCEEDED. Unset: no limit."""
     traceparent: _builtins.str
-    """W3C trace context, if the request is traced."""
+    """W3C trace context. Empty: the request is not traced."""
     cache_salt: _builtins.str
-    """Prompts share the KV of a common beginning only where this is equal: keeps tenants apart."""
+    """Prompts share the KV of a common beginning only where this is equal: keeps tenants apart. Empty is a value like others."""
     priority: _builtins.int
-    """Less is sooner, under --scheduling-policy priority."""
+    """Less is sooner, under --scheduling-policy priority; ignored elsewhere."""
     tenant: _builtins.str
-    """Whose request it is, under --fair-queueing."""
+    """Whose request it is, under --fair-queueing. Empty is a tenant like others."""
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
-        """Every field set but logprobs."""
+        """How tokens are drawn. Every field is set but logprobs and prompt_logprobs."""
 
     @_builtins.property
     def stop(self) -> _sampling_pb2.StopConditions:
-        """max_tokens set."""
+        """When each choice ends. max_tokens is set, and leaves room for the prompt in the context."""
 
     @_builtins.property
-    def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Choice]: ...
+    def choices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Choice]:
+        """The sequences to generate. All of them run on one worker group."""
+
     @_builtins.property
     def constraints(self) -> _constraints_pb2.TokenConstraints:
-        """Unset: any token may be drawn."""
+        """Limits on the tokens that may be drawn. Unset: any token may be drawn."""
 
     @_builtins.property
     def pooling(self) -> _pooling_pb2.PoolingParams:
         """Set: the prompt's embedding is wanted instead of output. There is one choice then, without output, and neither sampling nor
-        stop nor constraints are read.
+        stop nor constraints are read. Unset: output is wanted.
         """
 
     def __init__(
@@ -216,6 +249,8 @@ Global___Submit: _TypeAlias = Submit  # noqa: Y015
 
 @_typing.final
 class Choice(_message.Message):
+    """One sequence of a request."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQUENCE_ID_FIELD_NUMBER: _builtins.int
@@ -226,18 +261,25 @@ class Choice(_message.Message):
     NUM_PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     NUM_WORKER_LOSSES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
-    """The router's name for this choice, unique on its stream."""
+    """The router's name for this sequence, unique among its sequences under way on this stream. A Submit with the id of a sequence
+    under way replaces that sequence without a Finished.
+    """
     choice_index: _builtins.int
+    """Which of the request's answers this is, from 0. It keys the randomness."""
     attempt: _builtins.int
     """0, and one more for each resubmission."""
     output_token_ids: _builtins.bytes
-    """u32: output received before this attempt."""
+    """u32[]: output received before this attempt. Empty: none."""
     was_accepted: _builtins.bool
-    """A scheduler had taken it and was lost: no queue is too long for it. Those that were only refused elsewhere are new."""
+    """Whether a scheduler had accepted the sequence and was lost: then no queue is too long for it. A sequence that was only
+    refused elsewhere is new.
+    """
     num_prompt_logprobs: _builtins.int
-    """Log probabilities of prompt tokens received before this attempt. Only the choice of index 0 brings any."""
+    """Number of prompt tokens whose log probabilities were received before this attempt. Only the choice of index 0 brings any."""
     num_worker_losses: _builtins.int
-    """As in the last WorkerLoss of this choice, if no output came since. A choice that loses three workers in a row fails."""
+    """WorkerLoss.num_losses of this choice's last WorkerLoss, or 0 if output came since. A choice that loses three workers in a row
+    fails.
+    """
     def __init__(
         self,
         *,
@@ -259,11 +301,15 @@ Global___Choice: _TypeAlias = Choice  # noqa: Y015
 
 @_typing.final
 class Abort(_message.Message):
+    """Ends sequences. Their blocks are free at once, and no Finished comes for them; frames that were on their way may still arrive."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
-    """u32; unknown ids are ignored."""
+    """u32[]: the sequences. Unknown ids are ignored. If the length is no multiple of four, the scheduler ignores the whole message
+    and logs it.
+    """
     def __init__(
         self,
         *,
@@ -280,7 +326,7 @@ Global___Abort: _TypeAlias = Abort  # noqa: Y015
 @_typing.final
 class Frame(_message.Message):
     """All news for one router since the last frame, in columns (little-endian bytes). A frame is one step's tokens, or those of
-    several steps when the router reads slowly.
+    several steps when the router reads slowly. Every column but token_ids has one value per row; a row is new output of one sequence.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -297,29 +343,37 @@ class Frame(_message.Message):
     PROMPT_LOGPROBS_ATTEMPTS_FIELD_NUMBER: _builtins.int
     WORKER_LOSSES_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
-    """u32[n]"""
+    """u32[n]: the rows' sequences. A sequence may have several rows."""
     attempts: _builtins.bytes
-    """u32[n]"""
+    """u32[n]: the rows' attempts."""
     first_output_indices: _builtins.bytes
     """u32[n]: index in the choice's output of the row's first token. Lower than expected: stale or double, drop. Higher: a gap, resubmit."""
     token_offsets: _builtins.bytes
-    """u32[n + 1], row r brings token_ids[offsets[r]:offsets[r + 1]]"""
+    """u32[n + 1]: row r brings token_ids[offsets[r]:offsets[r + 1]]."""
     token_ids: _builtins.bytes
-    """u32"""
+    """u32[]: the tokens of all rows. A token that ends its sequence is among them."""
     prompt_logprobs_attempts: _builtins.bytes
-    """u32, beside its sequence_ids"""
+    """u32[]: attempts beside prompt_logprobs.sequence_ids. Each is that of the choice of index 0 that asked."""
     @_builtins.property
-    def logprobs(self) -> _sampling_pb2.TokenLogprobs: ...
-    @_builtins.property
-    def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finished]: ...
-    @_builtins.property
-    def started(self) -> _containers.RepeatedCompositeFieldContainer[Global___Started]: ...
-    @_builtins.property
-    def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
-        """All of a prompt's come before its first output token. Their attempt is that of the choice of index 0 that asked."""
+    def logprobs(self) -> _sampling_pb2.TokenLogprobs:
+        """Log probabilities of those of token_ids whose requests ask for them. Unset: there are none."""
 
     @_builtins.property
-    def worker_losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerLoss]: ...
+    def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finished]:
+        """Sequences that ended."""
+
+    @_builtins.property
+    def started(self) -> _containers.RepeatedCompositeFieldContainer[Global___Started]:
+        """Attempts that had their first step."""
+
+    @_builtins.property
+    def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
+        """Log probabilities of prompts. All of a prompt's come before its first output token."""
+
+    @_builtins.property
+    def worker_losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerLoss]:
+        """Sequences whose worker group was lost."""
+
     def __init__(
         self,
         *,
@@ -356,9 +410,11 @@ class WorkerLoss(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     NUM_LOSSES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
+    """The sequence."""
     attempt: _builtins.int
+    """The attempt at it."""
     num_losses: _builtins.int
-    """Groups lost in a row while they computed it, with no new token in between."""
+    """Number of groups lost in a row while they computed it, with no new token in between."""
     def __init__(
         self,
         *,
@@ -376,7 +432,7 @@ Global___WorkerLoss: _TypeAlias = WorkerLoss  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
-    """The first word on one attempt at a sequence, with its first token."""
+    """The first message about one attempt at a sequence. It comes with the attempt's first token."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -385,9 +441,11 @@ class Started(_message.Message):
     NUM_CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     QUEUE_US_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
+    """The sequence."""
     attempt: _builtins.int
+    """The attempt at it."""
     num_cached_tokens: _builtins.int
-    """Prompt tokens whose keys and values were found instead of computed."""
+    """Number of prompt tokens whose keys and values were found instead of computed."""
     queue_us: _builtins.int
     """Microseconds from the arrival of this attempt at the scheduler to the first plan that had a part of it."""
     def __init__(
@@ -410,7 +468,7 @@ Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
 class Finished(_message.Message):
-    """The last word on one sequence, after the tokens of the same frame."""
+    """The last message about one sequence, after the tokens of the same frame. An aborted sequence has none."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -420,13 +478,16 @@ class Finished(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     EMBEDDING_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
+    """The sequence."""
     attempt: _builtins.int
+    """The attempt at it."""
     reason: _sampling_pb2.FinishReason.ValueType
+    """Why it ended."""
     embedding: _builtins.bytes
-    """f32, of a sequence that was pooled."""
+    """f32[]: the vector of a sequence that was pooled. Empty for others."""
     @_builtins.property
     def error(self) -> Global___Error:
-        """With FINISH_REASON_ERROR."""
+        """What went wrong. Set with FINISH_REASON_ERROR only."""
 
     def __init__(
         self,
@@ -447,6 +508,8 @@ Global___Finished: _TypeAlias = Finished  # noqa: Y015
 
 @_typing.final
 class Error(_message.Message):
+    """What went wrong with one sequence."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CODE_FIELD_NUMBER: _builtins.int
@@ -455,8 +518,9 @@ class Error(_message.Message):
     code: _builtins.int
     """A google.rpc.Code."""
     message: _builtins.str
+    """A sentence for the client."""
     retry_after_ms: _builtins.int
-    """With RESOURCE_EXHAUSTED and UNAVAILABLE: when it is worth another try."""
+    """With RESOURCE_EXHAUSTED and UNAVAILABLE: milliseconds after which another try is worth it. 0: not known."""
     def __init__(
         self,
         *,
@@ -474,7 +538,7 @@ Global___Error: _TypeAlias = Error  # noqa: Y015
 
 @_typing.final
 class Load(_message.Message):
-    """Pushed to every router each 100 ms."""
+    """How busy a scheduler is: sums over its worker groups. Pushed to every router each 100 ms."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -498,32 +562,43 @@ class Load(_message.Message):
     outstanding_tokens: _builtins.int
     """Prompt tokens still to compute plus output tokens still allowed, of all unfinished sequences."""
     num_running: _builtins.int
+    """Number of sequences in the running batches."""
     num_waiting: _builtins.int
+    """Number of sequences that wait for their turn."""
     num_used_blocks: _builtins.int
+    """Number of KV blocks in use."""
     num_blocks: _builtins.int
+    """Number of KV blocks that there are."""
     block_size: _builtins.int
+    """Tokens per block."""
     num_prompt_tokens: _builtins.int
-    """Since the scheduler's start."""
+    """Prompt tokens of accepted requests since the scheduler's start."""
     num_generation_tokens: _builtins.int
+    """Tokens generated since the scheduler's start."""
     num_preemptions: _builtins.int
+    """Preemptions since the scheduler's start: sequences that gave their blocks to others and were resumed later."""
     num_ready_groups: _builtins.int
     """Worker groups that are claimed now. With none, what is submitted waits for one to come back: routers prefer schedulers that have some,
     and move to them what waits here.
     """
     is_draining: _builtins.bool
-    """Takes no new requests, as it is about to stop; those under way go on."""
+    """Whether the scheduler refuses new requests because it is about to stop. Sequences under way go on."""
     num_prefix_cache_queries: _builtins.int
-    """Since the scheduler's start: tokens of sequences that were started, and those of them whose KV was found."""
+    """Since the scheduler's start: tokens of sequences that were started."""
     num_prefix_cache_hits: _builtins.int
+    """Since the scheduler's start: tokens among num_prefix_cache_queries whose KV was found in the prefix cache."""
     num_used_host_blocks: _builtins.int
-    """Of the workers' swap space."""
+    """Number of blocks in use of the workers' swap space in host memory."""
     num_host_blocks: _builtins.int
+    """Number of blocks that the workers' swap space has."""
     num_scheduled_tokens: _builtins.int
-    """Since the scheduler's start: tokens that steps computed, and the number of steps by their tokens. The counts are of steps of up to 1, 8, 16,
-    32, 64, 128, 256, 512, 1024, 2048, 4096, 8192 and 16384 tokens, and of more; each step is in one of them.
-    """
+    """Since the scheduler's start: tokens that steps computed."""
     @_builtins.property
-    def num_steps_by_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def num_steps_by_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Since the scheduler's start: number of steps, by their tokens. The counts are of steps of up to 1, 8, 16, 32, 64, 128, 256, 512, 1024,
+        2048, 4096, 8192 and 16384 tokens, and of more; each step is in one of them.
+        """
+
     def __init__(
         self,
         *,
@@ -555,6 +630,8 @@ Global___Load: _TypeAlias = Load  # noqa: Y015
 
 @_typing.final
 class ResetPrefixCacheRequest(_message.Message):
+    """Asks to empty the prefix cache."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -570,6 +647,8 @@ Global___ResetPrefixCacheRequest: _TypeAlias = ResetPrefixCacheRequest  # noqa: 
 
 @_typing.final
 class ResetPrefixCacheResponse(_message.Message):
+    """The prefix cache is empty."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -585,6 +664,8 @@ Global___ResetPrefixCacheResponse: _TypeAlias = ResetPrefixCacheResponse  # noqa
 
 @_typing.final
 class GetStatsRequest(_message.Message):
+    """Asks how busy the scheduler is."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     def __init__(
@@ -600,6 +681,8 @@ Global___GetStatsRequest: _TypeAlias = GetStatsRequest  # noqa: Y015
 
 @_typing.final
 class GetStatsResponse(_message.Message):
+    """How busy the scheduler is, and what it has done."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     LOAD_FIELD_NUMBER: _builtins.int
@@ -608,8 +691,11 @@ class GetStatsResponse(_message.Message):
     num_steps: _builtins.int
     """Plans sent since the scheduler's start."""
     num_aborted: _builtins.int
+    """Sequences aborted since the scheduler's start."""
     @_builtins.property
-    def load(self) -> Global___Load: ...
+    def load(self) -> Global___Load:
+        """As pushed to routers."""
+
     def __init__(
         self,
         *,

@@ -27,7 +27,8 @@ if _version_not_supported:
 
 
 class SchedulerServiceStub(object):
-    """A scheduler owns the batches and block tables of some worker groups that serve one model.
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
+    one's own has to know.
     """
 
     def __init__(self, channel):
@@ -59,7 +60,8 @@ class SchedulerServiceStub(object):
 
 
 class SchedulerServiceServicer(object):
-    """A scheduler owns the batches and block tables of some worker groups that serve one model.
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
+    one's own has to know.
     """
 
     def Connect(self, request_iterator, context):
@@ -71,19 +73,21 @@ class SchedulerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetTokenizer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sends the tokenizer of the model, in pieces. UNAVAILABLE until a worker group was ready once.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStats(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells how busy the scheduler is and what it has done since it started.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetPrefixCache(self, request, context):
-        """Nothing computed so far is found again. Sequences under way keep what they share.
+        """Empties the prefix cache: later sequences compute their whole prompts. Sequences under way keep the blocks that they share.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,7 +125,8 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SchedulerService(object):
-    """A scheduler owns the batches and block tables of some worker groups that serve one model.
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
+    one's own has to know.
     """
 
     @staticmethod

@@ -28,7 +28,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SchedulerServiceStub:
-    """A scheduler owns the batches and block tables of some worker groups that serve one model."""
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
+    one's own has to know.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -39,13 +41,17 @@ class SchedulerServiceStub:
     scheduler's a SchedulerHello, sent once a worker group is ready. When the stream ends, the scheduler aborts what came over it.
     """
     GetTokenizer: _grpc.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]
+    """Sends the tokenizer of the model, in pieces. UNAVAILABLE until a worker group was ready once."""
     GetStats: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetStatsRequest, _scheduler_pb2.GetStatsResponse]
+    """Tells how busy the scheduler is and what it has done since it started."""
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ResetPrefixCacheRequest, _scheduler_pb2.ResetPrefixCacheResponse]
-    """Nothing computed so far is found again. Sequences under way keep what they share."""
+    """Empties the prefix cache: later sequences compute their whole prompts. Sequences under way keep the blocks that they share."""
 
 @_typing.type_check_only
 class SchedulerServiceAsyncStub(SchedulerServiceStub):
-    """A scheduler owns the batches and block tables of some worker groups that serve one model."""
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
+    one's own has to know.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Connect: _aio.StreamStreamMultiCallable[_scheduler_pb2.ConnectRequest, _scheduler_pb2.ConnectResponse]  # type: ignore[assignment]
@@ -53,12 +59,16 @@ class SchedulerServiceAsyncStub(SchedulerServiceStub):
     scheduler's a SchedulerHello, sent once a worker group is ready. When the stream ends, the scheduler aborts what came over it.
     """
     GetTokenizer: _aio.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]  # type: ignore[assignment]
+    """Sends the tokenizer of the model, in pieces. UNAVAILABLE until a worker group was ready once."""
     GetStats: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetStatsRequest, _scheduler_pb2.GetStatsResponse]  # type: ignore[assignment]
+    """Tells how busy the scheduler is and what it has done since it started."""
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ResetPrefixCacheRequest, _scheduler_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
-    """Nothing computed so far is found again. Sequences under way keep what they share."""
+    """Empties the prefix cache: later sequences compute their whole prompts. Sequences under way keep the blocks that they share."""
 
 class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """A scheduler owns the batches and block tables of some worker groups that serve one model."""
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
+    one's own has to know.
+    """
 
     @_abc_1.abstractmethod
     def Connect(
@@ -75,14 +85,16 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _model_pb2.GetTokenizerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_model_pb2.GetTokenizerResponse], _abc.AsyncIterator[_model_pb2.GetTokenizerResponse]]: ...
+    ) -> _typing.Union[_abc.Iterator[_model_pb2.GetTokenizerResponse], _abc.AsyncIterator[_model_pb2.GetTokenizerResponse]]:
+        """Sends the tokenizer of the model, in pieces. UNAVAILABLE until a worker group was ready once."""
 
     @_abc_1.abstractmethod
     def GetStats(
         self,
         request: _scheduler_pb2.GetStatsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_scheduler_pb2.GetStatsResponse, _abc.Awaitable[_scheduler_pb2.GetStatsResponse]]: ...
+    ) -> _typing.Union[_scheduler_pb2.GetStatsResponse, _abc.Awaitable[_scheduler_pb2.GetStatsResponse]]:
+        """Tells how busy the scheduler is and what it has done since it started."""
 
     @_abc_1.abstractmethod
     def ResetPrefixCache(
@@ -90,6 +102,6 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.ResetPrefixCacheRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.ResetPrefixCacheResponse, _abc.Awaitable[_scheduler_pb2.ResetPrefixCacheResponse]]:
-        """Nothing computed so far is found again. Sequences under way keep what they share."""
+        """Empties the prefix cache: later sequences compute their whole prompts. Sequences under way keep the blocks that they share."""
 
 def add_SchedulerServiceServicer_to_server(servicer: SchedulerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -25,6 +25,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class RunRequest(_message.Message):
+    """A message from a scheduler to a worker."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CLAIM_FIELD_NUMBER: _builtins.int
@@ -33,15 +35,25 @@ class RunRequest(_message.Message):
     PREPARE_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def claim(self) -> Global___Claim: ...
+    def claim(self) -> Global___Claim:
+        """The first message, and only that."""
+
     @_builtins.property
-    def plan(self) -> Global___StepPlan: ...
+    def plan(self) -> Global___StepPlan:
+        """A step to run."""
+
     @_builtins.property
-    def heartbeat(self) -> Global___Heartbeat: ...
+    def heartbeat(self) -> Global___Heartbeat:
+        """A sign of life."""
+
     @_builtins.property
-    def prepare(self) -> Global___PrepareGrammar: ...
+    def prepare(self) -> Global___PrepareGrammar:
+        """A grammar to compile."""
+
     @_builtins.property
-    def part(self) -> _parts_pb2.MessagePart: ...
+    def part(self) -> _parts_pb2.MessagePart:
+        """Some of a message of this stream that has more than 1 MiB."""
+
     def __init__(
         self,
         *,
@@ -63,6 +75,8 @@ Global___RunRequest: _TypeAlias = RunRequest  # noqa: Y015
 
 @_typing.final
 class RunResponse(_message.Message):
+    """A message from a worker to a scheduler."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     HELLO_FIELD_NUMBER: _builtins.int
@@ -70,13 +84,21 @@ class RunResponse(_message.Message):
     PREPARED_FIELD_NUMBER: _builtins.int
     PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
-    def hello(self) -> Global___Hello: ...
+    def hello(self) -> Global___Hello:
+        """The first message, and only that."""
+
     @_builtins.property
-    def result(self) -> Global___StepResult: ...
+    def result(self) -> Global___StepResult:
+        """Answers one StepPlan."""
+
     @_builtins.property
-    def prepared(self) -> Global___GrammarPrepared: ...
+    def prepared(self) -> Global___GrammarPrepared:
+        """Answers one PrepareGrammar."""
+
     @_builtins.property
-    def part(self) -> _parts_pb2.MessagePart: ...
+    def part(self) -> _parts_pb2.MessagePart:
+        """Some of a message of this stream that has more than 1 MiB."""
+
     def __init__(
         self,
         *,
@@ -97,11 +119,13 @@ Global___RunResponse: _TypeAlias = RunResponse  # noqa: Y015
 
 @_typing.final
 class Claim(_message.Message):
+    """Asks to become the worker's owner."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SCHEDULER_ID_FIELD_NUMBER: _builtins.int
     scheduler_id: _builtins.str
-    """For logs and metrics."""
+    """The scheduler's name, for logs and metrics."""
     def __init__(
         self,
         *,
@@ -145,8 +169,9 @@ class PrepareGrammar(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
-    """The scheduler's name for it."""
+    """The scheduler's name for the grammar."""
     grammar: _builtins.str
+    """The grammar, in the form of TokenConstraints.grammar."""
     def __init__(
         self,
         *,
@@ -163,13 +188,16 @@ Global___PrepareGrammar: _TypeAlias = PrepareGrammar  # noqa: Y015
 
 @_typing.final
 class GrammarPrepared(_message.Message):
+    """A grammar was compiled, or cannot be."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
+    """PrepareGrammar.key."""
     error: _builtins.str
-    """A sentence for the client where it cannot be compiled; sequences planned with it would fail."""
+    """A sentence for the client where it cannot be compiled; sequences planned with it would fail. Empty: it was compiled."""
     def __init__(
         self,
         *,
@@ -186,7 +214,7 @@ Global___GrammarPrepared: _TypeAlias = GrammarPrepared  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
-    """A new owner's world: no sequences, empty pages. Weights stay."""
+    """What a new owner gets: no sequences, empty pages. Weights stay."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -202,10 +230,11 @@ class Hello(_message.Message):
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_PER_TOKEN_FIELD_NUMBER: _builtins.int
     boot_id: _builtins.int
-    """Drawn when the process starts."""
+    """A random number, drawn when the process starts."""
     epoch: _builtins.int
     """Counts the owners of this boot. Every plan carries it."""
     num_blocks: _builtins.int
+    """Number of KV blocks on the device."""
     block_size: _builtins.int
     """KV slots (token positions) per block."""
     max_num_seqs: _builtins.int
@@ -213,13 +242,17 @@ class Hello(_message.Message):
     max_num_batched_tokens: _builtins.int
     """The most tokens one plan may schedule."""
     num_host_blocks: _builtins.int
-    """Slots in host memory, each for a block."""
+    """Number of slots in host memory, each for a block. 0: the worker cannot swap."""
     swap_seconds_per_block: _builtins.float
-    """Measured when the worker started: to copy a block to the host or back; a step of one token; and each token more."""
+    """Seconds to copy a block to the host or back. Measured when the worker started."""
     step_seconds: _builtins.float
+    """Seconds of a step of one token. Measured when the worker started."""
     step_seconds_per_token: _builtins.float
+    """Seconds that each further token adds to a step. Measured when the worker started."""
     @_builtins.property
-    def model(self) -> _model_pb2.ModelInfo: ...
+    def model(self) -> _model_pb2.ModelInfo:
+        """The model that the worker serves."""
+
     def __init__(
         self,
         *,
@@ -247,8 +280,8 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 class StepPlan(_message.Message):
     """One step: a diff of the batch, and one forward pass over it. Applied in this order: swap-out, release, swap-in,
     copies, new sequences, forward, sample.
-    Columns are little-endian bytes. Blocks and slots released here may be given out again in the same plan: steps run in
-    order on one compute stream, so whatever still reads them runs before.
+    Columns are little-endian bytes; an empty one has no values. Blocks and slots released here may be given out again in the same
+    plan: steps run in order on one compute stream, so whatever still reads them runs before.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -265,22 +298,31 @@ class StepPlan(_message.Message):
     SWAP_IN_SLOTS_FIELD_NUMBER: _builtins.int
     SWAP_IN_BLOCKS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
+    """Hello.epoch."""
     step_id: _builtins.int
     """From 1, without gaps."""
     released_wire_ids: _builtins.bytes
-    """u32: sequences that leave their slots: finished, aborted or preempted."""
+    """u32[]: sequences that leave their slots: finished, aborted or preempted."""
     copy_sources: _builtins.bytes
-    """u32, u32: blocks whose pages are copied to blocks that are nobody else's. All are read before any is written."""
+    """u32[n]: blocks whose pages are copied on the device. All are read before any is written."""
     copy_destinations: _builtins.bytes
+    """u32[n]: the blocks they are copied to, which no sequence shares."""
     swap_out_blocks: _builtins.bytes
-    """u32, u32: blocks copied to host memory, and the slots there; and back."""
+    """u32[n]: blocks that are copied to host memory."""
     swap_out_slots: _builtins.bytes
+    """u32[n]: the slots in host memory that swap_out_blocks are copied to."""
     swap_in_slots: _builtins.bytes
+    """u32[n]: slots in host memory that are copied back."""
     swap_in_blocks: _builtins.bytes
+    """u32[n]: the blocks that swap_in_slots are copied to."""
     @_builtins.property
-    def new_sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewSequence]: ...
+    def new_sequences(self) -> _containers.RepeatedCompositeFieldContainer[Global___NewSequence]:
+        """Sequences that enter slots."""
+
     @_builtins.property
-    def rows(self) -> Global___Rows: ...
+    def rows(self) -> Global___Rows:
+        """The batch to compute. Without rows, the plan only moves blocks and sequences."""
+
     def __init__(
         self,
         *,
@@ -327,33 +369,34 @@ class NewSequence(_message.Message):
     slot: _builtins.int
     """Where the device keeps its state: last token, position, penalty counts. 0 to max_num_seqs - 1."""
     token_ids: _builtins.bytes
-    """u32: the prompt, then the output so far."""
+    """u32[]: the prompt, then the output so far."""
     num_prompt_tokens: _builtins.int
+    """How many of token_ids are the prompt's."""
     num_computed_tokens: _builtins.int
-    """Tokens whose keys and values stand in the blocks already."""
+    """Number of tokens whose keys and values are in the blocks already."""
     block_ids: _builtins.bytes
-    """u32: its block table up to and with this step."""
+    """u32[]: its block table up to and with this step."""
     choice_index: _builtins.int
     """Which of the request's answers this is; keys the randomness."""
     traceparent: _builtins.str
-    """W3C trace context of the request, if it is traced."""
+    """W3C trace context of the request. Empty: it is not traced."""
     prompt_logprobs_from: _builtins.int
-    """Position of the first prompt token whose log probability is wanted, with sampling.prompt_logprobs; unset: none is. Not
-    before the first whose own position, or the one before it, is still to compute.
+    """Position of the first prompt token whose log probability is wanted, with sampling.prompt_logprobs. Not before the first whose own
+    position, or the one before it, is still to compute. Unset: none is wanted.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
-        """Every field set."""
+        """How its tokens are drawn. Every field is set but logprobs and prompt_logprobs."""
 
     @_builtins.property
     def constraints(self) -> _constraints_pb2.TokenConstraints:
-        """Unset: any token may be drawn. What it needs to know of the output so far is in token_ids."""
+        """Limits on the tokens that may be drawn. Unset: any token may be drawn. What it needs to know of the output so far is in token_ids."""
 
     @_builtins.property
     def pooling(self) -> _pooling_pb2.PoolingParams:
         """Set: where a row would sample the sequence's first output, the sequence is pooled instead, and over. A mean is over the tokens
         computed under this wire id, so such a sequence comes with none computed. `sampling` and `constraints` are not read then,
-        and no log probabilities are wanted.
+        and no log probabilities are wanted. Unset: the sequence generates.
         """
 
     def __init__(
@@ -398,17 +441,17 @@ class Rows(_message.Message):
     NEW_BLOCK_OFFSETS_FIELD_NUMBER: _builtins.int
     NEW_BLOCK_IDS_FIELD_NUMBER: _builtins.int
     wire_ids: _builtins.bytes
-    """u32[num_rows]"""
+    """u32[num_rows]: the rows' sequences."""
     slots: _builtins.bytes
-    """u32[num_rows]"""
+    """u32[num_rows]: their slots."""
     num_scheduled_tokens: _builtins.bytes
-    """u32[num_rows], at least 1"""
+    """u32[num_rows]: number of tokens to compute, at least 1."""
     num_computed_tokens: _builtins.bytes
-    """u32[num_rows], must match the worker's own count"""
+    """u32[num_rows]: number of tokens computed before this step; must match the worker's own count."""
     new_block_offsets: _builtins.bytes
-    """u32[num_rows + 1], row r appends new_block_ids[offsets[r]:offsets[r + 1]] to its table"""
+    """u32[num_rows + 1]: row r appends new_block_ids[offsets[r]:offsets[r + 1]] to its block table."""
     new_block_ids: _builtins.bytes
-    """u32"""
+    """u32[]: the new blocks of all rows."""
     def __init__(
         self,
         *,
@@ -429,6 +472,8 @@ Global___Rows: _TypeAlias = Rows  # noqa: Y015
 
 @_typing.final
 class StepResult(_message.Message):
+    """What one step brought."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     STEP_ID_FIELD_NUMBER: _builtins.int
@@ -440,26 +485,32 @@ class StepResult(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     POOLED_FIELD_NUMBER: _builtins.int
     step_id: _builtins.int
+    """StepPlan.step_id."""
     wire_ids: _builtins.bytes
-    """u32[n]: the rows that sampled, in the plan's order, and the token each drew."""
+    """u32[n]: the rows that sampled, in the plan's order."""
     token_ids: _builtins.bytes
+    """u32[n]: the token that each of wire_ids drew."""
     @_builtins.property
     def logprobs(self) -> _sampling_pb2.TokenLogprobs:
-        """Of those that asked for them; token_indices index the columns above."""
+        """Log probabilities of the rows that asked for them; token_indices index the columns above. Unset: none asked."""
 
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceError]:
         """Sequences that failed in this step and no other sequence with them; they are not among the columns above."""
 
     @_builtins.property
-    def timings(self) -> Global___StepTimings: ...
+    def timings(self) -> Global___StepTimings:
+        """Where the step's time went."""
+
     @_builtins.property
     def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
-        """Of the prompt tokens that follow those computed in this step, for sequences that asked; sequence_ids are wire ids."""
+        """Log probabilities of the prompt tokens that follow those computed in this step, for sequences that asked; sequence_ids are wire ids.
+        Unset: none asked.
+        """
 
     @_builtins.property
     def pooled(self) -> _containers.RepeatedCompositeFieldContainer[Global___PooledSequence]:
-        """Of the rows whose sequences were pooled; they are not among the columns above."""
+        """Vectors of the rows whose sequences were pooled; they are not among the columns above."""
 
     def __init__(
         self,
@@ -483,13 +534,16 @@ Global___StepResult: _TypeAlias = StepResult  # noqa: Y015
 
 @_typing.final
 class PooledSequence(_message.Message):
+    """The vector of a sequence that was pooled."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     WIRE_ID_FIELD_NUMBER: _builtins.int
     EMBEDDING_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
+    """The sequence."""
     embedding: _builtins.bytes
-    """f32"""
+    """f32[]: the vector."""
     def __init__(
         self,
         *,
@@ -506,16 +560,19 @@ Global___PooledSequence: _TypeAlias = PooledSequence  # noqa: Y015
 
 @_typing.final
 class SequenceError(_message.Message):
+    """The failure of one sequence."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     WIRE_ID_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     IS_REQUEST_AT_FAULT_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
+    """The sequence."""
     message: _builtins.str
     """A sentence for the client."""
     is_request_at_fault: _builtins.bool
-    """Whether it is the request itself that cannot be met, as its constraints leave no token or its grammar cannot be run."""
+    """Whether the request itself cannot be met, because its constraints leave no token or its grammar cannot be run."""
     def __init__(
         self,
         *,
@@ -533,14 +590,16 @@ Global___SequenceError: _TypeAlias = SequenceError  # noqa: Y015
 
 @_typing.final
 class StepTimings(_message.Message):
+    """Where the time of one step went."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     QUEUE_US_FIELD_NUMBER: _builtins.int
     RUN_US_FIELD_NUMBER: _builtins.int
     queue_us: _builtins.int
-    """Between the plan's arrival and its start on the device, copies of blocks included."""
+    """Microseconds between the plan's arrival and its start on the device, copies of blocks included."""
     run_us: _builtins.int
-    """Inputs, forward pass and sampling; 0 where the plan had no rows."""
+    """Microseconds of inputs, forward pass and sampling; 0 where the plan had no rows."""
     def __init__(
         self,
         *,

@@ -64,7 +64,8 @@ class WorkerServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetTokenizer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sends the tokenizer of the model, in pieces.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

@@ -42,6 +42,7 @@ class WorkerServiceStub:
     the contract below ends the stream with INVALID_ARGUMENT, and with it the epoch.
     """
     GetTokenizer: _grpc.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]
+    """Sends the tokenizer of the model, in pieces."""
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -56,6 +57,7 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     the contract below ends the stream with INVALID_ARGUMENT, and with it the epoch.
     """
     GetTokenizer: _aio.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]  # type: ignore[assignment]
+    """Sends the tokenizer of the model, in pieces."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """A worker group, addressed at rank 0. It owns weights, KV pages and sampler; it never sees text."""
@@ -78,6 +80,7 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _model_pb2.GetTokenizerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_model_pb2.GetTokenizerResponse], _abc.AsyncIterator[_model_pb2.GetTokenizerResponse]]: ...
+    ) -> _typing.Union[_abc.Iterator[_model_pb2.GetTokenizerResponse], _abc.AsyncIterator[_model_pb2.GetTokenizerResponse]]:
+        """Sends the tokenizer of the model, in pieces."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

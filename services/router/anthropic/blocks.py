@@ -27,7 +27,7 @@ class ThinkingBlock(Body):
 
 
 class ToolUseBlock(Body):
-    known_extras = frozenset({"cache_control", "caller"})
+    known_extras = frozenset({"cache_control", "caller", "toolset_name"})
 
     type: Literal["tool_use"] = Field(description="What an assistant called.")
     id: str = Field(description="By which the result names it.")
@@ -62,11 +62,20 @@ StringOrTexts = Annotated[
 
 
 class ToolResultBlock(Body):
-    known_extras = frozenset({"cache_control", "is_error"})
+    known_extras = frozenset({"cache_control", "toolset_name"})
 
     type: Literal["tool_result"] = Field(description="A call's result.")
     tool_use_id: str = Field(description="Which call's.")
     content: StringOrTexts | None = Field(None, description="A text or text blocks.")
+    is_error: bool | None = Field(
+        None, description="True: the call failed. The model sees `Error: ` before a text that does not begin so."
+    )
+
+    def text(self, param: str) -> str:
+        """`param`: the name of its content in errors. Raises ApiError where a block is no text."""
+        text = text_of(self.content, param)
+        # Templates know no other way to tell the model.
+        return f"Error: {text}" if self.is_error and not text.lower().startswith("error") else text
 
 
 Block = Annotated[

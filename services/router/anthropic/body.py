@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from services.router.anthropic.blocks import StringOrTexts, text_of
-from services.router.anthropic.messages import Turn
+from services.router.anthropic.context_management import ContextManagement
+from services.router.anthropic.errors import ThreadUnsupportedError
+from services.router.anthropic.messages import Turn, shown_turns
 from services.router.chat.request import ChatRequest
 from services.router.chat.thinking import thinking_kwargs
 from services.router.chat.thinking_budget import ThinkingBudget
@@ -20,25 +23,48 @@ from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
 from services.router.structure import Structure, StructureKind
 
-# Fields that change the answer and are not built.
-_NOT_BUILT = ("container", "mcp_servers")
-# Known, and without effect on the answer.
+# As in Body.not_built.
+_NOT_BUILT: dict[str, tuple[object, ...]] = {"container": ("",), "mcp_servers": ([],)}
+# Known, and without effect on the answer: they concern the provider's caches, tiers, bills and other models.
 _WITHOUT_EFFECT = frozenset(
-    {"metadata", "service_tier", "cache_control", "inference_geo", "context_management", "diagnostics", "speed"}
+    {"metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "speed", "billing_policy"}
+    | {"fallbacks", "fallback_credit_token"}
 )
 _MODES = {"auto": ToolMode.AUTO, "any": ToolMode.REQUIRED, "tool": ToolMode.NAMED, "none": ToolMode.NONE}
 
 
 class AnthropicTool(Body):
-    known_extras = frozenset(
-        {"cache_control", "defer_loading", "allowed_callers", "input_examples", "eager_input_streaming"}
-    )
+    known_extras = frozenset({"cache_control", "defer_loading", "eager_input_streaming"})
 
     name: str = Field(min_length=1, max_length=128, description="By which it is called.")
     type: str | None = Field(None, description="`custom`, or left out; others are refused by name.")
     description: str | None = Field(None, description="What it does, for the model.")
     input_schema: dict[str, Any] | None = Field(None, description="A JSON schema of its input, and required.")
     strict: bool | None = Field(None, description="Without effect where calls are forced: inputs match the schema.")
+    input_examples: list[dict[str, Any]] | None = Field(
+        None, description="Inputs that the model sees as `examples` of the schema."
+    )
+    allowed_callers: list[str] | None = Field(
+        None, description="`direct` must be among them: the model alone calls tools here."
+    )
+
+    def to_tool(self, param: str) -> Tool:
+        """`param`: its name in errors. Raises ApiError."""
+        if self.type not in (None, "custom"):
+            message = f"Invalid '{param}.type': the tool '{self.type[:64]}' is not supported by this server."
+            raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
+        if self.allowed_callers is not None and "direct" not in self.allowed_callers:
+            message = (
+                f"Invalid '{param}.allowed_callers': this server runs no code that could call tools. Add 'direct'."
+            )
+            raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.allowed_callers")
+        if self.input_schema is None:
+            missing = f"{param}.input_schema"
+            raise invalid(f"Missing required parameter: '{missing}'.", missing, "missing_required_parameter")
+        schema = self.input_schema
+        if self.input_examples:
+            schema = schema | {"examples": self.input_examples}
+        return Tool(self.name, self.description or "", schema, bool(self.strict))
 
 
 class AnthropicToolChoice(Body):
@@ -50,6 +76,9 @@ class AnthropicToolChoice(Body):
 
 
 class Thinking(Body):
+    # What becomes of thinking that another conversation made: it is told to the template like any other.
+    known_extras = frozenset({"block_binding"})
+
     type: Literal["enabled", "disabled", "adaptive", "between_tools"] = Field(
         description="`disabled` turns thinking off where the template can, the others turn it on."
     )
@@ -73,6 +102,8 @@ class JsonFormat(Body):
 
 
 class OutputConfig(Body):
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"task_budget": ()}
+
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(None, description="Told to the template.")
     format: JsonFormat | None = Field(None, description="What the answer looks like.")
 
@@ -80,7 +111,9 @@ class OutputConfig(Body):
 class CountTokensBody(Body):
     """What makes the prompt."""
 
-    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
+    # `compaction` says what an answer is made of; a count is that of the conversation as it is.
+    known_extras = _WITHOUT_EFFECT | {"compaction", "thread"}
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
     model: str = Field(description="A served name or alias.")
     messages: list[Turn] = Field(
@@ -93,13 +126,16 @@ class CountTokensBody(Body):
     tool_choice: AnthropicToolChoice | None = Field(None, description="Whether and which it calls.")
     thinking: Thinking | None = Field(None, description="Whether it thinks first; left out: as the template has it.")
     output_config: OutputConfig | None = Field(None, description="How hard it tries, and what the answer looks like.")
+    output_format: JsonFormat | None = Field(None, description="The older name of `output_config.format`.")
+    context_management: ContextManagement | None = Field(
+        None, description="Which earlier thinking the model does not see again; edits of other kinds are refused."
+    )
 
     def to_chat(self) -> ChatRequest:
         """Raises ApiError."""
-        for name in _NOT_BUILT:
-            if (self.model_extra or {}).get(name):
-                message = f"'{name}' is not supported by this server. Remove it from your request."
-                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
+        # An SDK that learns that there are no threads sends the whole conversation instead.
+        if (self.model_extra or {}).get("thread") is not None:
+            raise ThreadUnsupportedError.of("thread")
         messages = self._messages()
         # The answer goes on from what the last turn says, if it is the assistant's.
         is_prefilled = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
@@ -132,22 +168,15 @@ class CountTokensBody(Body):
         if self.system:
             messages.append({"role": "system", "content": text_of(self.system, "system")})
         made: set[str] = set()
-        for index, turn in enumerate(self.messages):
-            messages += turn.to_template(f"messages[{index}]", made)
+        thoughtless = frozenset[int]()
+        if self.context_management is not None:
+            thoughtless = self.context_management.thoughtless(self.messages)
+        for index, turn in shown_turns(self.messages):
+            messages += turn.to_template(f"messages[{index}]", made, shows_thinking=index not in thoughtless)
         return messages
 
     def _tools(self) -> tuple[Tool, ...]:
-        tools = []
-        for index, tool in enumerate(self.tools or ()):
-            param = f"tools[{index}]"
-            if tool.type not in (None, "custom"):
-                message = f"Invalid '{param}.type': the tool '{tool.type[:64]}' is not supported by this server."
-                raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
-            if tool.input_schema is None:
-                missing = f"{param}.input_schema"
-                raise invalid(f"Missing required parameter: '{missing}'.", missing, "missing_required_parameter")
-            tools.append(Tool(tool.name, tool.description or "", tool.input_schema, bool(tool.strict)))
-        return tuple(tools)
+        return tuple(tool.to_tool(f"tools[{index}]") for index, tool in enumerate(self.tools or ()))
 
     def _tool_choice(self, tools: tuple[Tool, ...]) -> ToolChoice:
         choice = self.tool_choice
@@ -166,6 +195,8 @@ class CountTokensBody(Body):
 
 
 class MessagesBody(CountTokensBody):
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT | {"compaction": ()}
+
     max_tokens: int = Field(
         ge=1, description="The longest answer, in tokens; what the context leaves where that is less."
     )
@@ -196,7 +227,7 @@ class MessagesBody(CountTokensBody):
         stop_strings = tuple(self.stop_sequences or ())
         check_stop_strings(stop_strings, "stop_sequences")
         sampling = SamplingParams(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
-        form = None if self.output_config is None else self.output_config.format
+        form = self.output_format if self.output_config is None else self.output_config.format or self.output_format
         return GenerationOptions(
             sampling=check_ranges(sampling),
             stop=StopConditions(self.max_tokens),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from services.router.errors import ApiError, ErrorKind
@@ -17,9 +18,29 @@ _TYPES = {
 }
 
 
+@dataclass(slots=True)
+class ThreadUnsupportedError(ApiError):
+    """The request asks for a conversation that the server holds. Anthropic's SDKs know this error by its details: their
+    tool runner goes on without a thread."""
+
+    unsupported: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, *unsupported: str) -> ThreadUnsupportedError:
+        message = (
+            f"'{unsupported[0]}' is not supported: this server holds no conversations. "
+            "Send the whole conversation in 'messages'."
+        )
+        return cls(ErrorKind.UNSUPPORTED, message, unsupported[0], unsupported=unsupported)
+
+
 def anthropic_error(error: ApiError) -> dict[str, Any]:
     """Its message names the field; the shape has no place of its own for it."""
-    return {
-        "type": "error",
-        "error": {"type": _TYPES.get(error.kind, "invalid_request_error"), "message": error.message},
+    described: dict[str, Any] = {
+        "type": _TYPES.get(error.kind, "invalid_request_error"),
+        "message": error.message,
     }
+    if isinstance(error, ThreadUnsupportedError):
+        details = {"error_code": "thread_unsupported_request", "unsupported": list(error.unsupported)}
+        described["details"] = details
+    return {"type": "error", "error": described}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence, Set
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,7 +17,6 @@ from services.router.anthropic.blocks import (
     ToolResultBlock,
     ToolUseBlock,
     not_supported,
-    text_of,
 )
 from services.router.chat.thinking import thought
 from services.router.chat.tools import check_call_made
@@ -25,21 +24,34 @@ from services.router.openai.body import Body
 
 
 class Turn(Body):
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"output_config": ({},)}
+
     role: Literal["user", "assistant", "system"] = Field(description="Who says it.")
     content: StringOrBlocks = Field(description="A text, or blocks.")
+    clear_at: Literal["next_user_message", "never"] | None = Field(
+        None, description="Of a system message: whether the model sees it only until the user says something more."
+    )
 
-    def to_template(self, param: str, made: set[str]) -> list[dict[str, Any]]:
+    def to_template(self, param: str, made: set[str], *, shows_thinking: bool = True) -> list[dict[str, Any]]:
         """`param`: its name in errors. `made`: the ids of the calls of turns before, to which its own are added. Raises
         ApiError."""
         if isinstance(self.content, str):
             return [{"role": self.role, "content": self.content}]
         if self.role == "assistant":
             made.update(block.id for block in self.content if isinstance(block, ToolUseBlock))
-            return [_assistant(self.content, f"{param}.content")]
+            return [_assistant(self.content, f"{param}.content", shows_thinking=shows_thinking)]
         return _others(self.role, self.content, f"{param}.content", made)
 
 
-def _assistant(blocks: Sequence[Block], param: str) -> dict[str, Any]:
+def shown_turns(turns: Sequence[Turn]) -> Iterator[tuple[int, Turn]]:
+    """The turns that the model sees, each with its index. A system message may hold for one turn of the user alone."""
+    last_user = max((index for index, turn in enumerate(turns) if turn.role == "user"), default=-1)
+    for index, turn in enumerate(turns):
+        if turn.role != "system" or turn.clear_at != "next_user_message" or index > last_user:
+            yield index, turn
+
+
+def _assistant(blocks: Sequence[Block], param: str, *, shows_thinking: bool) -> dict[str, Any]:
     texts, thoughts, calls = [], [], []
     for index, block in enumerate(blocks):
         match block:
@@ -56,7 +68,7 @@ def _assistant(blocks: Sequence[Block], param: str) -> dict[str, Any]:
             case _:
                 raise not_supported(block.type, f"{param}[{index}]")
     message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
-    if thoughts:
+    if thoughts and shows_thinking:
         thought(message, "\n".join(thoughts))
     if calls:
         message["tool_calls"] = calls
@@ -79,7 +91,7 @@ def _others(role: str, blocks: Sequence[Block], param: str, made: Set[str]) -> l
                 texts.append(block.text)
             case ToolResultBlock() if role == "user":
                 end_texts()
-                content = text_of(block.content, f"{param}[{index}].content")
+                content = block.text(f"{param}[{index}].content")
                 check_call_made(block.tool_use_id, made, f"{param}[{index}].tool_use_id")
                 messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": content})
             case _:

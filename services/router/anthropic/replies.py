@@ -127,8 +127,32 @@ class MessageEvent(
     """One event of a message that streams."""
 
 
+class AnthropicModel(Reply):
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str = Field(description="RFC 3339.")
+    lifecycle: Literal["active"]
+    max_input_tokens: int = Field(description="Tokens of prompt and output together, at most.")
+    max_tokens: int = Field(description="The same.")
+
+
+class AnthropicModelList(Reply):
+    data: list[AnthropicModel]
+    has_more: Literal[False] = Field(description="All of them are on one page.")
+    first_id: str | None
+    last_id: str | None
+
+
 class TokenCount(Reply):
     input_tokens: int
+
+
+class ThreadUnsupported(Reply):
+    """Anthropic's SDKs go on without a thread where they are told so."""
+
+    error_code: Literal["thread_unsupported_request"]
+    unsupported: list[str]
 
 
 class AnthropicErrorDetails(Reply):
@@ -137,6 +161,7 @@ class AnthropicErrorDetails(Reply):
         "api_error", "overloaded_error", "timeout_error", "permission_error",
     ]  # fmt: skip
     message: str
+    details: ThreadUnsupported = may_lack("Where the request has a `thread`.")
 
 
 class AnthropicError(Reply):

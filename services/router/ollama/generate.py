@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -13,6 +14,9 @@ MAX_TOKENS_PARAM = "options.num_predict"
 
 
 class GenerateBody(OllamaBody):
+    # Of a picture to generate.
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"width": (0,), "height": (0,), "steps": (0,)}
+
     prompt: str | None = Field(None, description="The text. None: the model is to be loaded.")
     system: str | None = Field(None, description="A system message before it.")
     raw: bool | None = Field(

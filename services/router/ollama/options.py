@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
@@ -17,17 +18,18 @@ from services.router.structure import Structure, StructureKind
 
 _UINT64 = 2**64 - 1
 # Samplers that are not built: the values that turn them off.
-_NOT_BUILT: dict[str, tuple[float, ...]] = {"mirostat": (0,), "tfs_z": (0, 1), "typical_p": (0, 1)}
+_NOT_BUILT: dict[str, tuple[object, ...]] = {"mirostat": (0,), "tfs_z": (0, 1), "typical_p": (0, 1)}
 # How a model is loaded, which the server decided, and what has no effect here.
 _WITHOUT_EFFECT = frozenset(
     {"num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "numa", "low_vram", "f16_kv", "vocab_only"}
-    | {"use_mmap", "use_mlock", "logits_all", "embedding_only", "num_keep", "repeat_last_n", "penalize_newline"}
+    | {"use_mmap", "use_mlock", "logits_all", "embedding_only", "num_keep", "penalize_newline"}
     | {"mirostat_tau", "mirostat_eta"}
 )
 
 
 class Options(Body):
-    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
+    known_extras = _WITHOUT_EFFECT
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
     num_predict: int | None = Field(
         None,
@@ -70,6 +72,9 @@ class Options(Body):
             "the prompt and the answer; 0 and 1 change nothing."
         ),
     )
+    repeat_last_n: int | None = Field(
+        None, ge=-1, description="0 turns all penalties off. Other values: penalties count all tokens."
+    )
     presence_penalty: float | None = Field(
         None, ge=-2, le=2, description="Subtracted from the logit of every token that the answer has already."
     )
@@ -80,24 +85,17 @@ class Options(Body):
         description="Subtracted from the logit of every token of the answer, once for each time it came.",
     )
 
-    def check(self) -> None:
-        """Raises ApiError where it asks for what is not built."""
-        for name, values in _NOT_BUILT.items():
-            value = (self.model_extra or {}).get(name)
-            if value is not None and value not in values:
-                param = f"options.{name}"
-                raise ApiError(ErrorKind.UNSUPPORTED, f"'{param}' is not supported by this server.", param)
-
     def sampling(self, logprobs: int | None) -> SamplingParams:
         """Raises ApiError."""
+        is_penalized = self.repeat_last_n != 0
         given = SamplingParams(
             temperature=self.temperature,
             top_k=None if self.top_k is None else max(0, self.top_k),
             top_p=self.top_p,
             min_p=self.min_p,
-            repetition_penalty=1.0 if self.repeat_penalty == 0 else self.repeat_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
+            repetition_penalty=1.0 if self.repeat_penalty == 0 or not is_penalized else self.repeat_penalty,
+            presence_penalty=self.presence_penalty if is_penalized else 0.0,
+            frequency_penalty=self.frequency_penalty if is_penalized else 0.0,
             seed=None if self.seed is None else self.seed & _UINT64,
             logprobs=logprobs,
         )
@@ -128,6 +126,9 @@ _NO_OPTIONS = Options.model_validate({})
 
 class OllamaBody(Body):
     """What chat and generate share."""
+
+    # Nothing is ever cut from a prompt, or moved out of the context.
+    known_extras = frozenset({"truncate", "shift"})
 
     model: str = Field(min_length=1, description="A served name or alias, with or without `:latest`.")
     stream: bool | None = Field(None, description="Whether the answer comes in lines; true unless told otherwise.")
@@ -172,7 +173,6 @@ class OllamaBody(Body):
         if self.top_logprobs and not self.logprobs:
             raise invalid("Invalid 'top_logprobs': it needs 'logprobs' to be true.", "top_logprobs")
         options = self.options or _NO_OPTIONS
-        options.check()
         check_stop_strings(options.stop_strings, "options.stop")
         return GenerationOptions(
             sampling=options.sampling((self.top_logprobs or 0) if self.logprobs else None),

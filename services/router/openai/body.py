@@ -5,11 +5,11 @@ are not built, and that would change the answer, are refused by name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.errors import invalid
 from services.router.openai.extra_fields import Body as Body
 from services.router.openai.structure import StructureFields
 from services.router.openai.union import union
@@ -19,7 +19,7 @@ from services.router.truncation import Truncation
 
 _UINT64 = 2**64 - 1
 
-# Fields that change the answer and are not built: the values that ask for nothing, besides null.
+# As in Body.not_built.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "moderation": (),
@@ -67,7 +67,8 @@ class StreamOptions(Body):
 class GenerationBody(Body, StructureFields):
     """What chat and completions share."""
 
-    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT)
+    known_extras = _WITHOUT_EFFECT
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
     model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
     stream: bool | None = Field(
@@ -167,11 +168,12 @@ class GenerationBody(Body, StructureFields):
     )
     prompt_logprobs: int | None = Field(
         None,
-        ge=0,
+        ge=-1,
         le=MAX_LOGPROBS,
         description=(
             "Tells of each token of the prompt its log probability and those of so many of the likeliest, in "
-            "vLLM's form. Not with `stream`. Such a prompt is computed anew, whatever is cached of it."
+            "vLLM's form. Not with `stream`; -1, the whole vocabulary, is refused. Such a prompt is computed anew, "
+            "whatever is cached of it."
         ),
     )
     logprob_token_ids: list[int] | None = Field(
@@ -213,12 +215,6 @@ class GenerationBody(Body, StructureFields):
 
     def check(self, max_n: int) -> None:
         """What the schema cannot say. Raises ApiError."""
-        extra = self.model_extra or {}
-        for name, value in extra.items():
-            allowed = _NOT_BUILT.get(name)
-            if allowed is not None and value is not None and value not in allowed:
-                message = f"'{name}' is not supported by this server. Remove it from your request."
-                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
         if self.stream_options is not None and not self.stream:
             message = "The 'stream_options' parameter is only allowed when 'stream' is enabled."
             raise invalid(message, "stream_options")
@@ -227,6 +223,12 @@ class GenerationBody(Body, StructureFields):
                 f"Invalid 'n': integer above maximum value. Expected a value <= {max_n}, but got {self.n} instead."
             )
             raise invalid(message, "n", "integer_above_max_value")
+        if self.prompt_logprobs == -1:
+            message = (
+                f"Invalid 'prompt_logprobs': -1 asks for the whole vocabulary at each place, and this server tells at "
+                f"most {MAX_LOGPROBS} tokens."
+            )
+            raise invalid(message, "prompt_logprobs", "integer_below_min_value")
         if self.prompt_logprobs is not None and self.stream:
             raise invalid("'prompt_logprobs' is not available when 'stream' is enabled.", "prompt_logprobs")
         if self.truncate_prompt_tokens == 0:

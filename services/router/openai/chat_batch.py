@@ -13,7 +13,7 @@ from services.router.logprob_count import check_num_logprobs
 from services.router.openai.chat_completions import (
     ChatCompletionRequest,
     ChatMessage,
-    check_conversation,
+    check_messages,
     template_messages,
 )
 from services.router.prompts import MAX_MESSAGES
@@ -37,13 +37,14 @@ class ChatCompletionBatchRequest(ChatCompletionRequest):
             raise invalid("Invalid 'stream': a batch of conversations is not streamed.", "stream")
         if self.n is not None and self.n != 1:
             raise invalid("Invalid 'n': a batch has one answer to each conversation.", "n")
-        if self.tools:
-            raise _not_in_batches("tools")
+        for name in ("tools", "functions"):
+            if getattr(self, name):
+                raise _not_in_batches(name)
         if self.prompt_logprobs is not None:
             raise _not_in_batches("prompt_logprobs")
         self.check_options(max_n)
         for index, messages in enumerate(self.messages):
-            check_conversation(self, messages, f"messages[{index}]")
+            check_messages(messages, f"messages[{index}]")
 
     def check_size(self, max_model_len: int) -> None:
         """Raises ApiError where the answer could have too many log probabilities."""

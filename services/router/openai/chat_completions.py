@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, Tag
 
 from services.router.chat.request import ChatRequest
 from services.router.chat.thinking_budget import ThinkingBudget
-from services.router.chat.tools import check_tool_messages
+from services.router.chat.tools import OPENAI_PATH, check_tool_messages
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, GenerationBody, string_or_array
 from services.router.openai.chat_writer import ChatStyle
+from services.router.openai.functions import FUNCTIONS_PATH, FunctionFields, FunctionName, with_tool_messages
 from services.router.openai.prompt_fields import PromptFields
-from services.router.openai.tools import NamedTool, ToolCall, refuse_functions, tools_and_choice
+from services.router.openai.tools import FunctionCall, NamedTool, ToolCall, tools_and_choice
 from services.router.openai.union import union
 from services.router.prompts import MAX_MESSAGES
 from services.router.sampling import MAX_LOGPROBS
@@ -83,8 +84,9 @@ Part = Annotated[
 
 
 class ChatMessage(Body):
-    # Of an answer that comes back in, and null there.
-    known_extras = frozenset({"annotations", "audio", "function_call"})
+    # Of an answer that comes back in.
+    known_extras = frozenset({"annotations"})
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"audio": ()}
 
     role: str = Field(
         min_length=1,
@@ -105,6 +107,7 @@ class ChatMessage(Body):
     name: str | None = Field(None, description="Who says it, by name, for templates that tell.")
     tool_call_id: str | None = Field(None, description="Which call a tool's message is the result of.")
     tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_CALLS, description="What an assistant called.")
+    function_call: FunctionCall | None = Field(None, description="The older form of `tool_calls`.")
     # What the model reasoned before: the name that most servers took over from DeepSeek, and vLLM's newer one.
     reasoning_content: str | None = Field(None, description="What an assistant reasoned before.")
     reasoning: str | None = Field(None, description="vLLM's newer name of `reasoning_content`.")
@@ -129,6 +132,9 @@ class ChatMessage(Body):
             message["tool_call_id"] = self.tool_call_id
         if self.tool_calls:
             message["tool_calls"] = [call.to_template() for call in self.tool_calls]
+        if self.function_call is not None:
+            function = {"name": self.function_call.name, "arguments": self.function_call.arguments or "{}"}
+            message["function_call"] = function
         if reasoning:
             message["reasoning_content"] = message["reasoning"] = reasoning
         return message
@@ -143,7 +149,7 @@ def _text_of(part: Any) -> str:
     return text
 
 
-class ChatCompletionRequest(GenerationBody, PromptFields):
+class ChatCompletionRequest(GenerationBody, PromptFields, FunctionFields):
     messages: list[ChatMessage] = Field(
         min_length=1,
         max_length=MAX_MESSAGES,
@@ -182,7 +188,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
 
     def check(self, max_n: int) -> None:
         self.check_options(max_n)
-        check_conversation(self, self.messages, "messages")
+        check_messages(self.messages, "messages")
 
     def check_options(self, max_n: int) -> None:
         """Checks every field but the messages. Raises ApiError."""
@@ -194,6 +200,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             raise invalid("Invalid 'logprob_token_ids': it needs 'logprobs' to be true.", "logprob_token_ids")
         if self.top_logprobs and not self.logprobs:
             raise invalid("Invalid 'top_logprobs': it needs 'logprobs' to be true.", "top_logprobs")
+        self.check_functions(has_tools=bool(self.tools) or self.tool_choice is not None)
         self.check_prompt()
 
     @property
@@ -211,7 +218,8 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             with_token_ids=bool(self.return_token_ids),
             with_reasoning=self.include_reasoning is not False,
             names_tokens_by_id=bool(self.return_tokens_as_token_ids),
-            names_function=isinstance(self.tool_choice, NamedTool),
+            names_function=isinstance(self.tool_choice, NamedTool) or isinstance(self.function_call, FunctionName),
+            with_function_call=bool(self.functions),
         )
 
     def to_chat(self) -> ChatRequest:
@@ -221,7 +229,11 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
     def chat_of(self, messages: Sequence[ChatMessage], path: str) -> ChatRequest:
         """The request for an answer to `messages`, which errors call `path`. Raises ApiError."""
         limit, limit_param = self.output_limit
-        tools, tool_choice = tools_and_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
+        tools, tool_choice = (
+            self.functions_and_choice()
+            if self.functions
+            else tools_and_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
+        )
         return ChatRequest(
             model=self.model,
             messages=template_messages(messages, path),
@@ -236,19 +248,14 @@ class ChatCompletionRequest(GenerationBody, PromptFields):
             documents=self.documents,
             thinking_budget=_budget(self.thinking_token_budget),
             messages_param=path,
+            tool_path=FUNCTIONS_PATH if self.functions else OPENAI_PATH,
             max_tokens_param=limit_param,
         )
 
 
-def check_conversation(body: Body, messages: list[ChatMessage], path: str) -> None:
-    """`body`: the request that has the messages. `path`: their name in errors. Raises ApiError."""
-    refuse_functions(body, messages, path)
-    check_messages(messages, path)
-
-
 def template_messages(messages: Sequence[ChatMessage], path: str) -> list[dict[str, Any]]:
     """The messages as chat templates expect them. `path`: their name in errors. Raises ApiError."""
-    written = [message.to_template() for message in messages]
+    written = with_tool_messages([message.to_template() for message in messages], path)
     check_tool_messages(written, path)
     return written
 

@@ -14,9 +14,9 @@ from services.router.generation import Usage
 from services.router.json_pieces import texts_of
 from services.router.openai.json import (
     AnswerHead,
+    ChunkTails,
     TokenNames,
     chat_logprobs,
-    chunk_tail,
     dumps,
     end_of_stream,
     error_event,
@@ -40,11 +40,16 @@ class ChatStyle:
     names_tokens_by_id: bool = False
     # Whether the request names the function that is called.
     names_function: bool = False
+    # Whether it has `functions`, so that the message has one call as `function_call`.
+    with_function_call: bool = False
 
     def finish_reason(self, reason: EndReason) -> str:
         """As OpenAI has it, who names the function knows that it is called: the message has just ended."""
-        is_known = self.names_function and reason is EndReason.TOOL_CALLS
-        return (EndReason.STOP if is_known else reason).value
+        if reason is not EndReason.TOOL_CALLS:
+            return reason.value
+        if self.names_function:
+            return EndReason.STOP.value
+        return "function_call" if self.with_function_call else reason.value
 
 
 class ChatCompletionWriter:
@@ -57,20 +62,20 @@ class ChatCompletionWriter:
         self._style = style
         self._start = head.of_chunk("chat.completion.chunk")
         self._names = TokenNames(head.vocabulary, style.names_tokens_by_id)
+        self._tails = ChunkTails(style.with_usage)
         self._num_begun = 0
 
     def events(self, delta: MessageDelta) -> bytes:
         start, index, style = self._start, delta.choice_index, self._style
-        tail = chunk_tail(delta.usage, style.with_usage)
         parts = []
         new = self._new(delta)
         if index >= self._num_begun:
             # With the first token, whether it has text yet or not: clients measure the time to the first token by this
             # chunk. The SDK counts on choices that begin in order.
             for choice in range(self._num_begun, index + 1):
-                first_tail = tail
+                first_tail = self._tails.first(delta.usage)
                 if style.with_token_ids and not choice:
-                    first_tail = f',"prompt_token_ids":{dumps(delta.prompt_token_ids)}{tail}'
+                    first_tail = f',"prompt_token_ids":{dumps(delta.prompt_token_ids)}{first_tail}'
                 # Null, as OpenAI has it, where a message begins with something else: perhaps no content comes.
                 begins_otherwise = delta.tool_calls or delta.reasoning or delta.is_undecided
                 is_content = choice == index and not begins_otherwise
@@ -86,9 +91,10 @@ class ChatCompletionWriter:
             token_ids = f',"token_ids":{dumps(delta.token_ids)}' if style.with_token_ids else ""
             parts.append(
                 f'{start}{{"index":{index},"delta":{{{new}}},'
-                f'"logprobs":{logprobs},"finish_reason":null{token_ids}}}]{tail}'
+                f'"logprobs":{logprobs},"finish_reason":null{token_ids}}}]{self._tails.tail(delta.usage)}'
             )
         if delta.end_reason is not None:
+            tail = self._tails.tail(delta.usage)
             parts.append(
                 f'{start}{{"index":{index},"delta":{{}},"logprobs":null,'
                 f'"finish_reason":"{style.finish_reason(delta.end_reason)}","stop_reason":{dumps(delta.stop_reason)}}}]{tail}'
@@ -101,7 +107,9 @@ class ChatCompletionWriter:
         if delta.reasoning and style.with_reasoning:
             reasoning = encode_basestring(delta.reasoning)
             fields.append(f'"reasoning_content":{reasoning},"reasoning":{reasoning}')
-        if delta.tool_calls:
+        if delta.tool_calls and style.with_function_call:
+            fields += [f'"function_call":{dumps(_function_chunk(call))}' for call in delta.tool_calls if not call.index]
+        elif delta.tool_calls:
             fields.append(f'"tool_calls":{dumps([_call_chunk(call) for call in delta.tool_calls])}')
         tells_tokens = bool(delta.logprobs and style.with_logprobs) or bool(delta.token_ids and style.with_token_ids)
         # What is told of tokens comes with content, be it empty, where nothing else came.
@@ -117,11 +125,12 @@ class ChatCompletionWriter:
 
     def whole(self, messages: list[Message], usage: Usage) -> Iterator[str]:
         body = self._body(messages, usage)
-        first = messages[0]
+        first, logprobs = messages[0], None
         if first.prompt_logprobs is not None:
-            body["prompt_logprobs"] = prompt_logprobs(first.prompt_token_ids, first.prompt_logprobs, self._names)
-        if self._style.with_token_ids:
-            body["prompt_token_ids"] = first.prompt_token_ids
+            logprobs = prompt_logprobs(first.prompt_token_ids, first.prompt_logprobs, self._names)
+        # Null, as vLLM has them, where they were not asked for.
+        body["prompt_logprobs"] = logprobs
+        body["prompt_token_ids"] = first.prompt_token_ids if self._style.with_token_ids else None
         return texts_of(body)
 
     def batch(self, messages: list[Message], usage: Usage) -> Iterator[str]:
@@ -142,7 +151,7 @@ class ChatCompletionWriter:
             "logprobs": logprobs,
             "finish_reason": None if message.end_reason is None else self._style.finish_reason(message.end_reason),
             "stop_reason": message.stop_reason,
-            **({"token_ids": message.token_ids} if self._style.with_token_ids else {}),
+            "token_ids": message.token_ids if self._style.with_token_ids else None,
         }
 
     def _message(self, message: Message) -> dict[str, Any]:
@@ -150,18 +159,27 @@ class ChatCompletionWriter:
         # A message that has something else may lack content; one that has nothing says so with an empty one.
         content = message.content or (None if calls or reasoning else "")
         written: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        if calls:
+        if calls and self._style.with_function_call:
+            written["function_call"] = {"name": calls[0].name, "arguments": calls[0].arguments}
+        elif calls:
             written["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
                 for call in calls
             ]
+        # Null, as vLLM has it, where there is none; servers that have the older name leave that out.
+        written["reasoning"] = None
         if reasoning and self._style.with_reasoning:
             written["reasoning_content"] = written["reasoning"] = reasoning
         return written
 
 
 def _call_chunk(call: ToolCallDelta) -> dict[str, Any]:
+    function = _function_chunk(call)
     if not call.id:
-        return {"index": call.index, "function": {"arguments": call.arguments}}
-    function = {"name": call.name, "arguments": call.arguments}
+        return {"index": call.index, "function": function}
     return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def _function_chunk(call: ToolCallDelta) -> dict[str, str]:
+    arguments = {"arguments": call.arguments}
+    return {"name": call.name, **arguments} if call.id else arguments

@@ -15,9 +15,9 @@ from services.router.json_pieces import texts_of
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.openai.json import (
     AnswerHead,
+    ChunkTails,
     EchoedPrompt,
     TokenNames,
-    chunk_tail,
     completion_logprobs,
     dumps,
     echoed_offsets,
@@ -44,6 +44,8 @@ class CompletionStyle:
     with_token_ids: bool = False
     with_prompt_logprobs: bool = False
     names_tokens_by_id: bool = False
+    # Whether a prompt that is echoed has the text of special tokens.
+    echoes_special_tokens: bool = False
 
 
 class _Choice:
@@ -93,6 +95,7 @@ class CompletionWriter:
         self._is_echoed = echoes is not None
         self._choices = [_Choice(echo) for echo in echoes or [""] * len(prompts) for _ in range(style.num_candidates)]
         self._told_prompt: set[int] = set()
+        self._tails = ChunkTails(style.with_usage)
 
     def events(self, delta: ChoiceDelta) -> bytes:
         choice, style = self._choices[delta.index], self._style
@@ -124,7 +127,7 @@ class CompletionWriter:
         prompt, start = self._prompts[delta.index // self._style.num_candidates], choice.num_echoed
         if not start:
             choice.pieces.clear()
-            choice.offsets = echoed_offsets(prompt, self._names, len(choice.echo))
+            choice.offsets = self._echoed_offsets(prompt, len(choice.echo))
         end = max(start, 1) + len(entries)
         offsets = list(islice(choice.offsets, end - start))
         is_last = end >= len(prompt)
@@ -148,7 +151,7 @@ class CompletionWriter:
         )
         return (
             f'{self._start}{{"index":{delta.index},"text":{encode_basestring(text)},"logprobs":{logprobs},'
-            f'"finish_reason":{reason}{more}}}]{chunk_tail(delta.usage, self._style.with_usage)}'
+            f'"finish_reason":{reason}{more}}}]{self._tails.tail(delta.usage)}'
         ).encode()
 
     def end(self, usage: Usage) -> bytes:
@@ -190,6 +193,11 @@ class CompletionWriter:
             "text": "".join(choice.pieces),
             "logprobs": None if num_top is None else self._logprobs(index, num_top),
             "finish_reason": None if choice.finish_reason is None else _FINISH_REASONS[choice.finish_reason],
+            # Null, as vLLM has them, where they were not asked for.
+            "stop_reason": None,
+            "token_ids": None,
+            "prompt_token_ids": None,
+            "prompt_logprobs": None,
             **dict(self._extras(index, streamed=False)),
         }
 
@@ -198,9 +206,13 @@ class CompletionWriter:
         choice, prompt = self._choices[index], None
         if self._is_echoed and choice.prompt_logprobs is not None:
             token_ids = self._prompts[index // self._style.num_candidates]
-            offsets = echoed_offsets(token_ids, self._names, choice.num_chars)
+            offsets = self._echoed_offsets(token_ids, choice.num_chars)
             prompt = EchoedPrompt(token_ids, choice.prompt_logprobs, offsets, num_top)
         return completion_logprobs(choice.logprobs, self._names, choice.num_chars, prompt)
+
+    def _echoed_offsets(self, token_ids: Sequence[int], end: int) -> Iterator[int]:
+        skip = not self._style.echoes_special_tokens
+        return echoed_offsets(token_ids, self._names, end, skip_special_tokens=skip)
 
     def _extras(self, index: int, *, streamed: bool) -> list[tuple[str, Any]]:
         """What vLLM's answers have besides OpenAI's."""

@@ -173,6 +173,7 @@ class CompletionService:
                 with_token_ids=bool(body.return_token_ids),
                 with_prompt_logprobs=body.prompt_logprobs is not None,
                 names_tokens_by_id=bool(body.return_tokens_as_token_ids),
+                echoes_special_tokens=not body.texts,
             )
             writer = CompletionWriter(AnswerHead.new("cmpl", model), style, prompts, echoes)
             await self.answers.send(request, span, context, writer, stream=bool(body.stream))
@@ -197,7 +198,8 @@ async def _encode(body: CompletionRequest, model: ServedModel) -> list[list[int]
 async def _echoes(body: CompletionRequest, model: ServedModel, prompts: list[list[int]]) -> list[str]:
     if body.texts and body.truncation is None:
         return body.texts
-    return await model.tokenizer.decode(prompts, skip_special_tokens=True)
+    # A client that sends ids reads them back as they are; tokens that we add to a text are no part of it.
+    return await model.tokenizer.decode(prompts, skip_special_tokens=bool(body.texts))
 
 
 def _budget(model: ServedModel, prompt: list[int], max_tokens: int | None) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
@@ -36,6 +36,12 @@ _Tokens = Annotated[list[int], Field(min_length=1)]
 
 
 class EmbeddingBody(PoolingBody):
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **PoolingBody.not_built,
+        "embed_dtype": ("float32",),
+        "endianness": ("native", "little"),
+    }
+
     input: Annotated[
         Annotated[Text, Tag("#string")]
         | Annotated[list[Text], Field(max_length=MAX_INPUTS), Tag("#strings")]

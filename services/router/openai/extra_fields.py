@@ -1,13 +1,18 @@
-"""Objects of JSON bodies, which may have fields that nobody knows: those are ignored and counted. A list or a map in
-them is looked at up to its first fault.
+"""Objects of JSON bodies, and the fields that they have besides the declared ones.
+
+A field that would change the answer and is not built is refused. A known field without effect is ignored. An unknown
+field is ignored and counted. A list or a map is looked at up to its first fault.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+
+from services.router.errors import ApiError, ErrorKind
 
 
 def _end_at_first_fault(schema: Any) -> None:
@@ -26,8 +31,10 @@ def _end_at_first_fault(schema: Any) -> None:
 class Body(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, hide_input_in_errors=True)
 
-    # Fields besides the declared ones that are known: what they ask for is refused, or the answer is right without it.
+    # Known fields besides the declared ones: the answer is right without them, or the body's own check refuses them.
     known_extras: ClassVar[frozenset[str]] = frozenset()
+    # Known fields that change the answer and are not built: the values that ask for nothing, besides null.
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> Any:
@@ -39,14 +46,46 @@ class Body(BaseModel):
     def num_ignored_fields(self) -> int:
         """Those that nobody knows, here and in all objects inside; what is data (a schema, a tool's arguments) has no
         fields."""
-        own = sum(name not in self.known_extras for name in self.model_extra or ())
+        own = sum(name not in self.known_extras and name not in self.not_built for name in self.model_extra or ())
         return own + sum(map(_num_ignored, self.__dict__.values()))
+
+    def refuse_not_built(self, path: str = "") -> None:
+        """`path`: what stands before the fields' names in errors. Raises ApiError for a field, here or in an object
+        inside, that asks for what is not built."""
+        for name, value in (self.model_extra or {}).items():
+            allowed = self.not_built.get(name)
+            if allowed is not None and value is not None and value not in allowed:
+                param = path + name
+                message = f"'{param}' is not supported by this server. Remove it from your request."
+                raise ApiError(ErrorKind.UNSUPPORTED, message, param)
+        for name, value in self.__dict__.items():
+            if isinstance(value, Body):
+                value.refuse_not_built(f"{path}{name}.")
+            elif isinstance(value, list):
+                _refuse_in(value, f"{path}{name}")
 
 
 def _num_ignored(value: object) -> int:
     if isinstance(value, Body):
         return value.num_ignored_fields
     # A list of objects has nothing else: token ids need not be looked at one by one.
-    if isinstance(value, list) and value and isinstance(value[0], Body):
-        return sum(item.num_ignored_fields for item in value)
+    if _holds_objects(value):
+        return sum(map(_num_ignored, value))
     return 0
+
+
+def _refuse_in(values: list[Any], path: str) -> None:
+    if not _holds_objects(values):
+        return
+    for index, value in enumerate(values):
+        if isinstance(value, Body):
+            value.refuse_not_built(f"{path}[{index}].")
+        else:
+            _refuse_in(value, f"{path}[{index}]")
+
+
+def _holds_objects(value: Any) -> TypeGuard[list[Any]]:
+    """Whether it is a list of objects, or of lists of them."""
+    if not isinstance(value, list) or not value:
+        return False
+    return isinstance(value[0], Body) or _holds_objects(value[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -80,11 +81,27 @@ def error_event(error: ApiError) -> bytes:
     return b"data: " + dump(error.body()) + b"\n\n"
 
 
-def chunk_tail(usage: Usage | None, with_usage: bool) -> str:
-    """The end of a chunk that is not the last. `usage`: where every chunk tells it; `with_usage`: whether one does."""
-    if usage is not None:
+class ChunkTails:
+    """The ends of a stream's chunks but the last. Where chunks tell the usage so far, none repeats a count of tokens:
+    clients work out from it what is new in each."""
+
+    __slots__ = ("_num_told", "_without")
+
+    def __init__(self, with_usage: bool) -> None:
+        """`with_usage`: whether any chunk has a usage; the others then have null."""
+        self._without = ',"usage":null}\n\n' if with_usage else "}\n\n"
+        self._num_told = -1
+
+    def tail(self, usage: Usage | None) -> str:
+        """`usage`: so far, where chunks tell it."""
+        if usage is None or usage.completion_tokens <= self._num_told:
+            return self._without
+        self._num_told = usage.completion_tokens
         return f',"usage":{dumps(usage_object(usage))}}}\n\n'
-    return ',"usage":null}\n\n' if with_usage else "}\n\n"
+
+    def first(self, usage: Usage | None) -> str:
+        """Of a chunk that comes before its choice's first token."""
+        return self.tail(None if usage is None else dataclasses.replace(usage, completion_tokens=0))
 
 
 def end_of_stream(chunk_start: str, usage: Usage | None) -> bytes:
@@ -175,9 +192,12 @@ class EchoedPrompt:
         }
 
 
-def echoed_offsets(token_ids: Sequence[int], names: TokenNames, end: int) -> Iterator[int]:
-    """Where the text of each of a prompt's tokens begins. `end`: where the prompt's text does not go on."""
-    follow, position = names.vocabulary.detokenizer(()), 0
+def echoed_offsets(
+    token_ids: Sequence[int], names: TokenNames, end: int, *, skip_special_tokens: bool
+) -> Iterator[int]:
+    """Where the text of each of a prompt's tokens begins. `end`: where the prompt's text does not go on.
+    `skip_special_tokens`: whether the prompt's text lacks them."""
+    follow, position = names.vocabulary.detokenizer((), skip_special_tokens), 0
     for token_id in token_ids:
         yield min(position, end)
         position += len(follow.push(token_id))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pydantic import RootModel
+
+from services.router.anthropic.replies import AnthropicModel, AnthropicModelList
 from services.router.openai.chat_batch import ChatCompletionBatchRequest
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.completions import CompletionRequest
@@ -28,6 +31,15 @@ _TOKENS = "Tokens"
 _SERVER = "Server"
 _MODEL = "quire-chat"
 _QUESTION = [{"role": "user", "content": "What is 7 plus 5?"}]
+
+
+class ListedModels(RootModel[ModelList | AnthropicModelList]):
+    pass
+
+
+class DescribedModel(RootModel[ModelCard | AnthropicModel]):
+    pass
+
 
 OPERATIONS = (
     Operation(
@@ -76,9 +88,14 @@ OPERATIONS = (
         ),
         names_model=True, may_overload=True,
     ),
-    Operation("GET", "/v1/models", "listModels", _OPENAI, "Lists the models", reply=ModelList),
     Operation(
-        "GET", "/v1/models/{model}", "retrieveModel", _OPENAI, "Describes a model", reply=ModelCard,
+        "GET", "/v1/models", "listModels", _OPENAI, "Lists the models",
+        "As OpenAI's, with vLLM's fields beside; as Anthropic's where the request has the header `anthropic-version`.",
+        reply=ListedModels,
+    ),
+    Operation(
+        "GET", "/v1/models/{model}", "retrieveModel", _OPENAI, "Describes a model",
+        "As OpenAI's, or as Anthropic's where the request has the header `anthropic-version`.", reply=DescribedModel,
         parameters={"model": "The model's name; slashes in it may be escaped or not."},
         examples=(Example("The bundled model", {"model": _MODEL}),), names_model=True,
     ),

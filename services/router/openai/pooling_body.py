@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, Tag
 
@@ -18,7 +19,8 @@ TextOrTexts = Annotated[
 
 
 class PoolingBody(Body):
-    known_extras = frozenset({"user", "metadata"})
+    known_extras = frozenset({"user", "metadata", "request_id"})
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"mm_processor_kwargs": (), "additional_data": ()}
 
     model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
     truncate_prompt_tokens: int | None = Field(

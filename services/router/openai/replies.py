@@ -83,17 +83,18 @@ class AssistantMessage(Reply):
     content: str | None
     refusal: None
     tool_calls: list[CallOfTool] = may_lack("Where the message makes some.")
+    function_call: CallOfFunction = may_lack("With `functions`: the call that the message makes.")
     reasoning_content: str = may_lack("Where the model reasoned before it answered.")
-    reasoning: str = may_lack("The same as `reasoning_content`.")
+    reasoning: str | None = Field(description="The same as `reasoning_content`; null where the model did not reason.")
 
 
 class ChatChoice(Reply):
     index: int
     message: AssistantMessage
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length", "tool_calls"]
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"]
     stop_reason: StopReason
-    token_ids: list[int] = may_lack("With `return_token_ids`: of the output.")
+    token_ids: list[int] | None = Field(description="With `return_token_ids`: of the output.")
 
 
 class ChatCompletion(Reply):
@@ -104,8 +105,12 @@ class ChatCompletion(Reply):
     choices: list[ChatChoice]
     usage: Usage
     system_fingerprint: str = Field(description="Changes when what answers changes.")
-    prompt_logprobs: PromptLogprobs = may_lack("Where they were asked for.")
-    prompt_token_ids: list[int] = may_lack("With `return_token_ids`.")
+    prompt_logprobs: PromptLogprobs | None = Field(
+        None, description="Null unless they were asked for; an answer to several conversations has none."
+    )
+    prompt_token_ids: list[int] | None = Field(
+        None, description="With `return_token_ids`; an answer to several conversations has none."
+    )
 
 
 class CallOfFunctionDelta(Reply):
@@ -127,6 +132,7 @@ class ChatDelta(Reply):
         description="What is new of the text; null in the first delta of a choice that may begin with something else.",
     )
     tool_calls: list[CallOfToolDelta] = may_lack("What is new of the calls.")
+    function_call: CallOfFunctionDelta = may_lack("With `functions`: what is new of the call.")
     reasoning_content: str = may_lack("What is new of the model's reasoning.")
     reasoning: str = may_lack("The same as `reasoning_content`.")
 
@@ -135,7 +141,7 @@ class ChatChunkChoice(Reply):
     index: int
     delta: ChatDelta
     logprobs: ChatLogprobs | None
-    finish_reason: Literal["stop", "length", "tool_calls"] | None
+    finish_reason: Literal["stop", "length", "tool_calls", "function_call"] | None
     stop_reason: StopReason = None
     token_ids: list[int] = may_lack("With `return_token_ids`: those that are new.")
 
@@ -161,7 +167,7 @@ class CompletionLogprobs(Reply):
 
 
 class CompletionExtras(Reply):
-    """What vLLM's choices have besides OpenAI's."""
+    """What vLLM's streamed choices have besides OpenAI's."""
 
     stop_reason: StopReason = None
     token_ids: list[int] = may_lack("With `return_token_ids`: of the output, those that are new.")
@@ -169,11 +175,15 @@ class CompletionExtras(Reply):
     prompt_logprobs: PromptLogprobs = may_lack("Where they were asked for.")
 
 
-class CompletionChoice(CompletionExtras):
+class CompletionChoice(Reply):
     index: int
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
+    stop_reason: StopReason
+    token_ids: list[int] | None = Field(description="With `return_token_ids`: of the output.")
+    prompt_token_ids: list[int] | None = Field(description="With `return_token_ids`.")
+    prompt_logprobs: PromptLogprobs | None = Field(description="Null unless they were asked for.")
 
 
 class Completion(Reply):

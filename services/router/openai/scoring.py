@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -48,6 +48,12 @@ class ScoreBody(PoolingBody):
 
 
 class RerankBody(PoolingBody):
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        **PoolingBody.not_built,
+        "max_tokens_per_doc": (0,),
+        "relevant_spans": (),
+    }
+
     query: Text = Field(description="What documents are compared with.")
     documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)] = Field(description="At most 2,048.")
     top_n: int | None = Field(None, ge=0, lt=2**31, description="How many of the best are told; 0: all.")

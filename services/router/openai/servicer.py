@@ -10,7 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.openai.v1 import openai_pb2
 from services.router.answers import JSON, write_pieces
-from services.router.calls import Calls, rpc
+from services.router.anthropic import models as anthropic
+from services.router.calls import Calls, metadata_of, rpc
 from services.router.chat.batch import answer_all
 from services.router.chat.service import ChatService
 from services.router.errors import model_not_found, unavailable
@@ -31,7 +32,7 @@ from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest, to
 from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
 from services.router.prompts import check_token_range
-from services.router.responses.body import ResponseBody
+from services.router.responses.body import InputTokensBody, ResponseBody
 from services.router.responses.response import ResponseObject, response_not_found
 from services.router.responses.writer import ResponseWriter
 from services.router.tokenizer import TextThreads
@@ -120,6 +121,17 @@ class OpenAIServicer:
         await self.chats.answer(chat, context, writer, stream=bool(body.stream))
 
     @rpc
+    async def CountInputTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+        self.calls.authenticate(context)
+        body = await self._parse(request, InputTokensBody)
+        body.check()
+        self.metrics.ignored_fields["responses.input_tokens"] += body.num_ignored_fields
+        chat = await self.threads.run(parsing_work(request.data), body.to_chat)
+        prompt = await self.chats.prompt(chat, await self.placement.model(chat.model))
+        answer = {"object": "response.input_tokens", "input_tokens": len(prompt)}
+        return HttpBody(content_type=JSON, data=dump(answer))
+
+    @rpc
     async def GetResponse(self, request: openai_pb2.GetResponseRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         raise response_not_found(request.response_id)
@@ -157,8 +169,13 @@ class OpenAIServicer:
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
         models = await self.placement.models()
-        cards = [_model_card(model, name) for model in models for name in (model.info.name, *model.info.aliases)]
-        return HttpBody(content_type=JSON, data=dump({"object": "list", "data": cards}))
+        named = [(model, name) for model in models for name in (model.info.name, *model.info.aliases)]
+        answer: dict[str, Any]
+        if metadata_of(context, anthropic.VERSION_HEADER):
+            answer = anthropic.model_list([anthropic.model_card(model, name) for model, name in named])
+        else:
+            answer = {"object": "list", "data": [_model_card(model, name) for model, name in named]}
+        return HttpBody(content_type=JSON, data=dump(answer))
 
     @rpc
     async def GetModel(self, request: openai_pb2.GetModelRequest, context: Any) -> HttpBody:  # noqa: N802
@@ -166,7 +183,8 @@ class OpenAIServicer:
         if not request.model:
             raise model_not_found(request.model)
         model = await self.placement.model(request.model)
-        return HttpBody(content_type=JSON, data=dump(_model_card(model, request.model)))
+        card = anthropic.model_card if metadata_of(context, anthropic.VERSION_HEADER) else _model_card
+        return HttpBody(content_type=JSON, data=dump(card(model, request.model)))
 
     @rpc
     async def Tokenize(self, request: HttpBody, context: Any) -> None:  # noqa: N802

@@ -7,11 +7,10 @@ from typing import Any
 from pydantic import Field
 
 from services.router.chat.request import ChatRequest
-from services.router.chat.tools import check_tool_messages
 from services.router.errors import invalid
 from services.router.model import ServedModel
 from services.router.openai.body import Body
-from services.router.openai.chat_completions import ChatMessage, check_messages
+from services.router.openai.chat_completions import ChatMessage, check_messages, template_messages
 from services.router.openai.prompt_fields import PromptFields
 from services.router.openai.tools import tools_and_choice
 from services.router.options import GenerationOptions
@@ -45,8 +44,7 @@ class TokenizeRequest(Body, PromptFields):
         """The chat whose prompt it asks for. Raises ApiError."""
         assert self.messages is not None
         tools, tool_choice = tools_and_choice(self.tools, self.tool_choice, self.parallel_tool_calls)
-        messages = [message.to_template() for message in self.messages]
-        check_tool_messages(messages)
+        messages = template_messages(self.messages, "messages")
         return ChatRequest(
             model=self.model,
             messages=messages,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode
-from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.errors import invalid
 from services.router.openai.body import Body
 from services.router.openai.union import union
 
@@ -42,6 +42,9 @@ class FunctionDefinition(Body):
     parameters: dict[str, Any] | None = Field(None, description="A JSON schema of its arguments.")
     strict: bool | None = Field(None, description="Without effect where calls are forced: arguments match the schema.")
 
+    def to_tool(self) -> Tool:
+        return Tool(self.name, self.description or "", self.parameters, bool(self.strict))
+
 
 class ToolDefinition(Body):
     known_extras = frozenset({"cache_control"})
@@ -50,8 +53,7 @@ class ToolDefinition(Body):
     function: FunctionDefinition = Field(description="The function.")
 
     def to_tool(self) -> Tool:
-        function = self.function
-        return Tool(function.name, function.description or "", function.parameters, bool(function.strict))
+        return self.function.to_tool()
 
 
 class NamedFunction(Body):
@@ -111,17 +113,3 @@ def tools_and_choice(
             return tools, ToolChoice(_MODES[choice], parallel=several)
         case _:
             return tools, ToolChoice(parallel=several)
-
-
-def refuse_functions(body: Body, messages: Sequence[Body], path: str = "messages") -> None:
-    """`path`: the messages' name in errors. Raises ApiError where a body has what tools replaced in 2023."""
-    _refuse(body, "functions", "tools")
-    _refuse(body, "function_call", "tool_choice")
-    for index, message in enumerate(messages):
-        _refuse(message, "function_call", "tool_calls", f"{path}[{index}].")
-
-
-def _refuse(body: Body, name: str, instead: str, path: str = "") -> None:
-    if (body.model_extra or {}).get(name) not in (None, [], "none", "auto"):
-        text = f"'{path}{name}' is deprecated and not supported by this server. Use '{instead}' instead."
-        raise ApiError(ErrorKind.UNSUPPORTED, text, path + name)

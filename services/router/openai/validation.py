@@ -68,7 +68,7 @@ def parsing_work(body: bytes) -> int:
 
 def parse_body(body: bytes, model: type[T]) -> T:
     """The body as `model`. Raises ApiError: not JSON (NaN, lone surrogates and deep nesting included), no object, or
-    a field that is missing, of the wrong type or out of range."""
+    a field that is missing, of the wrong type, out of range or not built."""
     try:
         value = pydantic_core.from_json(body, allow_inf_nan=False)
     except ValueError as error:
@@ -77,12 +77,18 @@ def parse_body(body: bytes, model: type[T]) -> T:
         raise invalid(f"The JSON body of a request must be an object, but this is {_json_name(value)}.")
     for _ in range(_MAX_REWRITES):
         try:
-            return model.model_validate(value)
+            return _built(model.model_validate(value))
         except pydantic.ValidationError as error:
             errors = error.errors(include_url=False)
         if not write_integers(value, errors):
             break
     raise _describe(errors[0])
+
+
+def _built(parsed: T) -> T:
+    if isinstance(parsed, Body):
+        parsed.refuse_not_built()
+    return parsed
 
 
 def _describe(error: ErrorDetails) -> ApiError:

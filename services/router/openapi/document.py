@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from services.router.openapi.grpc_services import grpc_services
 from services.router.openapi.operation import Operation
 from services.router.openapi.schemas import component_schemas
 
@@ -31,8 +32,8 @@ _RETRY_AFTER = {
 }
 
 _ABOUT = """\
-One gateway serves these paths and, on the same port, gRPC. Errors have OpenAI's shape, but for the paths of Anthropic's
-and Ollama's APIs, where they have theirs. A slash after a path changes nothing, and probes (`/`,
+One gateway serves these paths and, on the same port, gRPC and gRPC-Web. Errors have OpenAI's shape, but for the
+paths of Anthropic's and Ollama's APIs, where they have theirs. A slash after a path changes nothing, and probes (`/`,
 `/health`, `/v2/health/`) may ask by HEAD. Other paths than these get 404; other methods than a path's own get 405, with
 those in the header `Allow`.
 
@@ -61,6 +62,7 @@ def document(operations: Iterable[Operation], version: str, root_path: str = "")
         **({"servers": [{"url": root_path}]} if root_path else {}),
         "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for operation in operations)],
         "paths": paths,
+        "x-grpc-services": grpc_services(),
         "components": {
             "schemas": schemas,
             "securitySchemes": {
@@ -113,10 +115,12 @@ class _Describer:
         }
 
     def _answer(self, operation: Operation) -> dict[str, Any]:
-        schema = {"type": "object" if operation.content_type == _JSON else "string"}
-        content = {
-            operation.content_type: {"schema": schema if operation.reply is None else self._references[operation.reply]}
-        }
+        schema: dict[str, Any] = {"type": "object" if operation.content_type == _JSON else "string"}
+        if operation.reply is not None:
+            schema = self._references[operation.reply]
+        if operation.is_array:
+            schema = {"type": "array", "items": schema}
+        content: dict[str, Any] = {operation.content_type: {"schema": schema}}
         if operation.event is not None:
             content[operation.event_type] = {"schema": self._references[operation.event]}
         return {"description": "The answer.", "content": content}

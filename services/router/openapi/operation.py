@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from google.protobuf.descriptor import Descriptor
 from pydantic import BaseModel, ConfigDict, Field
 
 
@@ -42,6 +43,10 @@ class Example:
     value: Mapping[str, Any]
 
 
+# What JSON is: a pydantic model, or a protobuf message that the gateway turns into JSON.
+Shape = type[BaseModel] | Descriptor
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     # GET or POST.
@@ -55,9 +60,11 @@ class Operation:
     summary: str
     description: str = ""
     # What a request's JSON is checked by.
-    body: type[BaseModel] | None = None
+    body: Shape | None = None
     # The JSON of an answer.
-    reply: type[BaseModel] | None = None
+    reply: Shape | None = None
+    # Whether an answer is an array of `reply`.
+    is_array: bool = False
     # The JSON of each event of an answer that streams; None: it does not stream.
     event: type[BaseModel] | None = None
     event_type: str = "text/event-stream"

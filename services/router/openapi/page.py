@@ -4,6 +4,7 @@ what a package from PyPI would ship is a viewer of megabytes that has to be serv
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ def page(document: dict[str, Any]) -> str:
         lstrip_blocks=True,
     )
     environment.filters["type_of"] = type_of
+    environment.filters["code"] = code
+    environment.filters["paragraphs"] = paragraphs
     environment.filters["curl"] = curl
     operations = [
         {"verb": verb.upper(), "path": path, **operation}
@@ -40,6 +43,19 @@ def page(document: dict[str, Any]) -> str:
         for verb, operation in verbs.items()
     ]
     return environment.get_template("page.html.j2").render(document=document, operations=operations)
+
+
+def code(text: str) -> Markup:
+    """Markdown in a line: what stands between backticks is code."""
+    pieces = re.split(r"`([^`]+)`", text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(piece) if number % 2 else escape(piece) for number, piece in enumerate(pieces)
+    )
+
+
+def paragraphs(text: str) -> Markup:
+    """Markdown's paragraphs, which an empty line parts."""
+    return Markup("\n").join(Markup("<p>{}</p>").format(code(part)) for part in re.split(r"\n\s*\n", text))
 
 
 def type_of(schema: dict[str, Any]) -> Markup:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from services.router.anthropic.paths import OPERATIONS as ANTHROPIC
+from services.router.inference.paths import OPERATIONS as INFERENCE
 from services.router.kserve.paths import OPERATIONS as KSERVE
 from services.router.ollama.paths import OPERATIONS as OLLAMA
 from services.router.openai.paths import OPERATIONS as OPENAI
@@ -21,4 +22,4 @@ _DOCUMENT = (
 )  # fmt: skip
 
 # By API, in the page's order. Every path of the gateway is in here: a test holds it against the protos.
-OPERATIONS = (*OPENAI, *POOLING, *RESPONSES, *ANTHROPIC, *OLLAMA, *KSERVE, *_DOCUMENT)
+OPERATIONS = (*OPENAI, *POOLING, *RESPONSES, *ANTHROPIC, *OLLAMA, *INFERENCE, *KSERVE, *_DOCUMENT)

@@ -1,16 +1,18 @@
-"""JSON schemas of bodies and replies, from their pydantic models."""
+"""JSON schemas of bodies and replies, from their pydantic models and protobuf messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
-from pydantic import BaseModel
+from google.protobuf.descriptor import Descriptor
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-REF = "#/components/schemas/"
-Model = type[BaseModel]
+from services.router.openapi.messages import REF, message_schemas, schema_name
+from services.router.openapi.operation import Shape
+
+__all__ = ["REF", "component_schemas"]
 
 
 class _Generator(GenerateJsonSchema):
@@ -31,9 +33,14 @@ class _Generator(GenerateJsonSchema):
         return self.get_union_of_schemas([self.generate_inner(choice) for choice in schema["choices"].values()])
 
 
-def component_schemas(models: Iterable[Model]) -> tuple[dict[Model, Any], dict[str, Any]]:
-    """A reference to each model's schema, and the schemas, of all that they are made of too, by name."""
+def component_schemas(shapes: Iterable[Shape]) -> tuple[dict[Shape, Any], dict[str, Any]]:
+    """A reference to each one's schema, and the schemas, of all that they are made of too, by name."""
+    unique = list(dict.fromkeys(shapes))
+    messages = [shape for shape in unique if isinstance(shape, Descriptor)]
+    models = [shape for shape in unique if not isinstance(shape, Descriptor)]
     generator = _Generator(ref_template=REF + "{model}")
-    given = [(model, "validation", model.__pydantic_core_schema__) for model in dict.fromkeys(models)]
-    references, definitions = generator.generate_definitions(given)  # type: ignore[arg-type]  # a list of them, as asked
-    return {model: reference for (model, _), reference in references.items()}, dict(sorted(definitions.items()))
+    given = [(model, "validation", model.__pydantic_core_schema__) for model in models]
+    found, definitions = generator.generate_definitions(given)  # type: ignore[arg-type]  # a list of them, as asked
+    references: dict[Shape, Any] = {model: reference for (model, _), reference in found.items()}
+    references |= {message: {"$ref": REF + schema_name(message)} for message in messages}
+    return references, dict(sorted((definitions | message_schemas(messages)).items()))

@@ -1,9 +1,11 @@
-"""The body of /v1/responses. Unknown fields are ignored and counted; known ones that are not built are refused."""
+"""The bodies of /v1/responses and /v1/responses/input_tokens. Unknown fields are ignored and counted. Known
+fields that are not built are refused."""
 
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
@@ -17,24 +19,43 @@ from services.router.options import GenerationOptions
 from services.router.prompts import MAX_MESSAGES
 from services.router.responses.items import Item, to_template
 from services.router.responses.tools import ResponseTool, StringOrToolChoice, choose
-from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges
+from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
 from services.router.structure import Structure, StructureKind
 
 _UINT64 = 2**64 - 1
 _MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
-# Fields that change the answer and are not built: the values that ask for nothing, besides null.
+# As in Body.not_built.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "prompt": (),
     "context_management": ([],),
+    "background_options": (),
     "moderation": (),
+    "image": (),
+    # vLLM's.
+    "previous_input_messages": ([],),
+    "enable_response_messages": (False,),
+    "media_io_kwargs": (),
+    "mm_processor_kwargs": (),
+    "kv_transfer_params": (),
+    "ec_transfer_params": (),
+    "watermarking": (False,),
+    "logit_bias": ({},),
+    "structured_outputs": (),
 }
 _NEEDS_A_STORE = ("previous_response_id", "conversation")
 # Known, and without effect on the answer.
 _WITHOUT_EFFECT = frozenset(
     {"store", "service_tier", "stream_options", "max_tool_calls", "prompt_cache_retention", "prompt_cache_options"}
+    | {"access_programs", "request_id", "session_id", "vllm_xargs"}
 )
+
+
+StringOrStrings = Annotated[
+    Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
+    union(string_or_array, "a string or an array of strings"),
+]
 
 
 class Format(Body):
@@ -60,6 +81,10 @@ class Text(Body):
 class Reasoning(Body):
     # The older name of `summary`.
     known_extras = frozenset({"generate_summary"})
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {
+        "context": ("auto", "all_turns"),
+        "mode": ("standard",),
+    }
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
         None, description="Told to the template; `none` turns thinking off where it can."
@@ -69,8 +94,11 @@ class Reasoning(Body):
     )
 
 
-class ResponseBody(Body):
-    known_extras = _WITHOUT_EFFECT.union(_NOT_BUILT, _NEEDS_A_STORE)
+class InputTokensBody(Body):
+    """What makes the prompt."""
+
+    known_extras = frozenset(_NEEDS_A_STORE)
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"personality": ()}
 
     model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
     input: Annotated[
@@ -79,6 +107,79 @@ class ResponseBody(Body):
         union(string_or_array, "a string or an array of items"),
     ] = Field(description="A text, or items: messages, calls, their results, reasoning.")
     instructions: str | None = Field(None, description="A system message before the input.")
+    tools: list[ResponseTool] | None = Field(None, description="Functions that the model may call.")
+    tool_choice: StringOrToolChoice | None = Field(
+        None, description="`none`, `auto`, `required`, a function, or `allowed_tools`."
+    )
+    parallel_tool_calls: bool | None = Field(None, description="False: one call at most where calls are forced.")
+    text: Text | None = Field(None, description="What the answer's text looks like.")
+    reasoning: Reasoning | None = Field(None, description="How much the model reasons.")
+    truncation: Literal["auto", "disabled"] | None = Field(
+        None, description="Without effect: what does not fit is an error."
+    )
+    # vLLM's.
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="What the template is told besides; it may not replace its own arguments."
+    )
+
+    def check(self) -> None:
+        """What the schema cannot say. Raises ApiError."""
+        extra = self.model_extra or {}
+        for name in _NEEDS_A_STORE:
+            if extra.get(name) is not None:
+                message = (
+                    f"'{name}' needs a store of responses, and this server keeps none. "
+                    "Send the earlier items in 'input' instead."
+                )
+                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
+
+    def to_chat(self) -> ChatRequest:
+        """Raises ApiError."""
+        text = self.input
+        messages = [{"role": "user", "content": text}] if isinstance(text, str) else to_template(text)
+        if self.instructions is not None:
+            messages.insert(0, {"role": "system", "content": self.instructions})
+        all_tools = tuple(tool.to_tool(f"tools[{index}]") for index, tool in enumerate(self.tools or ()))
+        tools, tool_choice = choose(self.tool_choice, all_tools, self.parallel_tool_calls is not False)
+        return ChatRequest(
+            model=self.model,
+            messages=messages,
+            options=self._options(),
+            tools=tools,
+            tool_choice=tool_choice,
+            template_kwargs=self._template_kwargs(),
+            messages_param="input",
+            tool_path=ToolPath("tools[{}]"),
+            max_tokens_param="max_output_tokens",
+        )
+
+    def _template_kwargs(self) -> dict[str, Any] | None:
+        effort = None if self.reasoning is None else self.reasoning.effort
+        if effort is None:
+            return self.chat_template_kwargs
+        told = thinking_kwargs(False) if effort == "none" else thinking_kwargs(True, effort)
+        return {**(told or {}), **(self.chat_template_kwargs or {})}
+
+    def _options(self) -> GenerationOptions:
+        return GenerationOptions(SamplingParams(), StopConditions(), structure=self._structure())
+
+    def _structure(self) -> Structure | None:
+        form = None if self.text is None else self.text.format
+        if form is None or form.type == "text":
+            return None
+        if form.type == "json_object":
+            return Structure(StructureKind.JSON_OBJECT, "", "text.format")
+        for name, value in (("name", form.name), ("schema", form.schema_)):
+            if value is None:
+                param = f"text.format.{name}"
+                raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+        return Structure(StructureKind.JSON_SCHEMA, json.dumps(form.schema_), "text.format.schema")
+
+
+class ResponseBody(InputTokensBody):
+    known_extras = InputTokensBody.known_extras | _WITHOUT_EFFECT
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
+
     max_output_tokens: int | None = Field(
         None, ge=1, description="The longest answer, in tokens; what the context leaves unless told otherwise."
     )
@@ -100,21 +201,11 @@ class ResponseBody(Body):
         description="Tells the log probability of each token, and those of so many of the likeliest.",
     )
     stream: bool | None = Field(None, description="Whether the answer comes as server-sent events.")
-    tools: list[ResponseTool] | None = Field(None, description="Functions that the model may call.")
-    tool_choice: StringOrToolChoice | None = Field(
-        None, description="`none`, `auto`, `required`, a function, or `allowed_tools`."
-    )
-    parallel_tool_calls: bool | None = Field(None, description="False: one call at most where calls are forced.")
-    text: Text | None = Field(None, description="What the answer's text looks like.")
-    reasoning: Reasoning | None = Field(None, description="How much the model reasons.")
     metadata: dict[str, str] | None = Field(
         None, max_length=_MAX_METADATA, description="Up to 16 pairs, which the answer repeats."
     )
     include: list[str] | None = Field(
         None, description="`message.output_text.logprobs` tells log probabilities; anything else has no effect."
-    )
-    truncation: Literal["auto", "disabled"] | None = Field(
-        None, description="Without effect: what does not fit is an error."
     )
     user: str | None = Field(None, description="Repeated in the answer.")
     safety_identifier: str | None = Field(None, max_length=64, description="Repeated in the answer.")
@@ -122,6 +213,14 @@ class ResponseBody(Body):
         None, description="Requests with one key go to one scheduler, which has cached what they begin with."
     )
     # vLLM's.
+    stop: StringOrStrings | None = Field(
+        None, description="One string or up to 16, of at most 512 characters, any of which ends the answer."
+    )
+    include_stop_str_in_output: bool | None = Field(None, description="Whether the text has what stopped it, too.")
+    ignore_eos: bool | None = Field(None, description="Whether the answer goes on past the model's own end tokens.")
+    skip_special_tokens: bool | None = Field(
+        None, description="Whether special tokens are left out of the text; true unless told otherwise."
+    )
     top_k: int | None = Field(
         None, ge=-1, le=2**31, description="Draws from so many of the likeliest tokens; -1 and 0 keep all."
     )
@@ -162,46 +261,14 @@ class ResponseBody(Body):
         return (self.top_logprobs or 0) if wanted else None
 
     def check(self) -> None:
-        """What the schema cannot say. Raises ApiError."""
-        extra = self.model_extra or {}
-        for name in _NEEDS_A_STORE:
-            if extra.get(name) is not None:
-                message = (
-                    f"'{name}' needs a store of responses, and this server keeps none. "
-                    "Send the earlier items in 'input' instead."
-                )
-                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
-        for name, allowed in _NOT_BUILT.items():
-            value = extra.get(name)
-            if value is not None and value not in allowed:
-                message = f"'{name}' is not supported by this server. Remove it from your request."
-                raise ApiError(ErrorKind.UNSUPPORTED, message, name)
+        super().check()
+        check_stop_strings(self.stop_strings, "stop")
 
-    def to_chat(self) -> ChatRequest:
-        """Raises ApiError."""
-        text = self.input
-        messages = [{"role": "user", "content": text}] if isinstance(text, str) else to_template(text)
-        if self.instructions is not None:
-            messages.insert(0, {"role": "system", "content": self.instructions})
-        all_tools = tuple(tool.to_tool(f"tools[{index}]") for index, tool in enumerate(self.tools or ()))
-        tools, tool_choice = choose(self.tool_choice, all_tools, self.parallel_tool_calls is not False)
-        return ChatRequest(
-            model=self.model,
-            messages=messages,
-            options=self._options(),
-            tools=tools,
-            tool_choice=tool_choice,
-            template_kwargs=self._template_kwargs(),
-            messages_param="input",
-            tool_path=ToolPath("tools[{}]"),
-            max_tokens_param="max_output_tokens",
-        )
-
-    def _template_kwargs(self) -> dict[str, Any] | None:
-        effort = None if self.reasoning is None else self.reasoning.effort
-        if effort is None:
-            return None
-        return thinking_kwargs(False) if effort == "none" else thinking_kwargs(True, effort)
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def _options(self) -> GenerationOptions:
         sampling = SamplingParams(
@@ -217,21 +284,12 @@ class ResponseBody(Body):
         )
         return GenerationOptions(
             sampling=check_ranges(sampling),
-            stop=StopConditions(self.max_output_tokens),
+            stop=StopConditions(self.max_output_tokens, ignore_eos=bool(self.ignore_eos)),
+            stop_strings=self.stop_strings,
+            includes_stop=bool(self.include_stop_str_in_output),
+            skip_special_tokens=self.skip_special_tokens is not False,
             structure=self._structure(),
             cache_salt=self.cache_salt or "",
             priority=self.priority or 0,
             prompt_cache_key=self.prompt_cache_key or "",
         )
-
-    def _structure(self) -> Structure | None:
-        form = None if self.text is None else self.text.format
-        if form is None or form.type == "text":
-            return None
-        if form.type == "json_object":
-            return Structure(StructureKind.JSON_OBJECT, "", "text.format")
-        for name, value in (("name", form.name), ("schema", form.schema_)):
-            if value is None:
-                param = f"text.format.{name}"
-                raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
-        return Structure(StructureKind.JSON_SCHEMA, json.dumps(form.schema_), "text.format.schema")

@@ -43,7 +43,7 @@ class MessageItem(Body):
 
 
 class FunctionCallItem(Body):
-    known_extras = _OF_ITEMS | {"caller", "namespace"}
+    known_extras = _OF_ITEMS | {"caller", "namespace", "async"}
 
     type: Literal["function_call"] = Field(description="A call.")
     call_id: str = Field(description="By which its result names it.")

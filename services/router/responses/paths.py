@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from services.router.openapi.operation import Example, Operation
-from services.router.responses.body import ResponseBody
-from services.router.responses.replies import Response, ResponseEvent
+from services.router.responses.body import InputTokensBody, ResponseBody
+from services.router.responses.replies import InputTokenCount, Response, ResponseEvent
 
 _TAG = "OpenAI's responses"
 _MODEL = "quire-chat"
@@ -37,6 +37,12 @@ OPERATIONS = (
                 {"model": _MODEL, "input": _QUESTION, "tools": [_ADD], "tool_choice": "required"},
             ),
         ),
+        names_model=True, may_overload=True,
+    ),
+    Operation(
+        "POST", "/v1/responses/input_tokens", "countInputTokens", _TAG, "Counts a conversation's tokens",
+        "Those of the prompt that it would make.", body=InputTokensBody, reply=InputTokenCount,
+        examples=(Example("A question", {"model": _MODEL, "input": _QUESTION}),),
         names_model=True, may_overload=True,
     ),
     Operation(

@@ -132,14 +132,16 @@ class Response(Reply):
     model: str
     output: list[OutputItem]
     error: ResponseFault | None
+    frequency_penalty: float
     incomplete_details: IncompleteDetails | None
-    usage: ResponseUsage = may_lack("Once it is over.")
+    usage: ResponseUsage | None = Field(description="Null until it is over, and of one that failed.")
     background: Literal[False]
     instructions: str | None
     max_output_tokens: int | None
     max_tool_calls: None
     metadata: dict[str, str]
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: None
     prompt_cache_key: str | None
     reasoning: ReasoningEcho
@@ -154,6 +156,11 @@ class Response(Reply):
     top_p: float
     truncation: Literal["disabled"]
     user: str = may_lack("Where the request has one.")
+
+
+class InputTokenCount(Reply):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 class _Event(Reply):

@@ -35,6 +35,8 @@ class ResponseObject:
             "created_at": int(time.time()),
             "model": model.info.name,
             **_echo(body, sampling.resolve(model.info.default_sampling)),
+            # Until it is over.
+            "usage": None,
         }
 
     def item_id(self, segment: Segment) -> str:
@@ -97,12 +99,14 @@ def _echo(body: ResponseBody, effective: SamplingParams) -> dict[str, Any]:
         "background": False,
         "completed_at": None,
         "error": None,
+        "frequency_penalty": _decimal(effective.frequency_penalty),
         "incomplete_details": None,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,
         "max_tool_calls": None,
         "metadata": body.metadata or {},
         "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "presence_penalty": _decimal(effective.presence_penalty),
         "previous_response_id": None,
         "prompt_cache_key": body.prompt_cache_key,
         "reasoning": {"effort": effort, "summary": summary},

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
@@ -15,19 +16,28 @@ _MODES = {"none": ToolMode.NONE, "auto": ToolMode.AUTO, "required": ToolMode.REQ
 
 
 class ResponseTool(Body):
-    known_extras = frozenset({"defer_loading", "allowed_callers"})
+    known_extras = frozenset({"defer_loading", "output_schema"})
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"async": (False,)}
 
     type: str = Field(description="`function`; others are refused by name.")
     name: str | None = Field(None, description="By which it is called, and required.")
     description: str | None = Field(None, description="What it does, for the model.")
     parameters: dict[str, Any] | None = Field(None, description="A JSON schema of its arguments.")
     strict: bool | None = Field(None, description="Without effect where calls are forced: arguments match the schema.")
+    allowed_callers: list[str] | None = Field(
+        None, description="`direct` must be among them: the model alone calls tools here."
+    )
 
     def to_tool(self, param: str) -> Tool:
         """Raises ApiError."""
         if self.type != "function":
             message = f"Invalid '{param}.type': the tool '{self.type[:64]}' is not supported by this server."
             raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
+        if self.allowed_callers is not None and "direct" not in self.allowed_callers:
+            message = (
+                f"Invalid '{param}.allowed_callers': this server runs no code that could call tools. Add 'direct'."
+            )
+            raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.allowed_callers")
         if not self.name:
             raise invalid(f"Missing required parameter: '{param}.name'.", f"{param}.name", "missing_required_parameter")
         return Tool(self.name, self.description or "", self.parameters, bool(self.strict))

@@ -18,7 +18,7 @@ from services.worker.models.families import ENCODERS, FAMILIES, Family, layer_wi
 from services.worker.models.rope import RopeConfig, read_rope
 from services.worker.quantization.checkpoint import read_quantization
 from services.worker.quantization.scheme import CheckpointQuantization
-from services.worker.sampling.params import RANGES
+from shared.sampling_ranges import RANGES
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from services.worker.ops.upload import upload
 from services.worker.plan import NewSequence
 from services.worker.sampling.given_tokens import GivenColumns, GivenTokens
-from services.worker.sampling.params import MAX_LOGPROBS
 from services.worker.sampling.stage import I64
+from shared.sampling_ranges import MAX_LOGPROBS
 
 
 @dataclass(frozen=True, slots=True)

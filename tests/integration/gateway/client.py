@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tests.fakes.waiting import HANG_S
+
 
 @dataclass(frozen=True, slots=True)
 class Reply:
@@ -35,7 +37,7 @@ async def call(
 
 
 def _call(address: str, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
-    connection = http.client.HTTPConnection(address, timeout=20)
+    connection = http.client.HTTPConnection(address, timeout=HANG_S)
     try:
         if body is not None:
             headers = {"content-type": "application/json", **headers}

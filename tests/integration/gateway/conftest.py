@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -16,12 +15,6 @@ import pytest
 
 from shared.status import Status, parse_status
 from tests.integration.gateway.fake_router import FakeRouter
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(slots=True)

@@ -45,11 +45,12 @@ class FakeRouter:
         self.name = name
         self.reset()
         services = ["quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"]
-        self._server = GrpcServer(services, MAX_REQUEST_BYTES)
+        self._server = GrpcServer(services, max_request_bytes=MAX_REQUEST_BYTES)
         self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, FakeOpenAI(self))
         self._server.add(anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server, FakeAnthropic(self))
         self._server.add(ollama_pb2_grpc.add_OllamaServiceServicer_to_server, FakeOllama())  # type: ignore[abstract]
-        self._server.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, FakeInference(name))
+        self.inference = FakeInference(name)
+        self._server.add(inference_pb2_grpc.add_InferenceServiceServicer_to_server, self.inference)
 
     def reset(self) -> None:
         self.script: Script = echo
@@ -91,6 +92,9 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
     async def CreateResponse(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
         async for message in self._router.run_script(request, context):
             yield message
+
+    async def CountInputTokens(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
+        return body(b"{}")
 
     async def GetResponse(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"id": request.response_id}))
@@ -171,17 +175,39 @@ class FakeOllama(ollama_pb2_grpc.OllamaServiceServicer):
 
 
 class FakeInference(inference_pb2_grpc.InferenceServiceServicer):
-    """It lists its model; every other call fails, for its model does not exist."""
+    """It lists its model and, asked for it by name, generates; every other call fails, for its model does not exist."""
 
     def __init__(self, name: str) -> None:
         self._name = name
+        # Of the call that came last.
+        self.metadata: dict[str, str | bytes] = {}
+        self.seconds_left: float | None = None
+        # How many calls of Generate fail before one does not.
+        self.num_failures = 0
+        # A message of Generate that is sent before the call goes on, and what it goes on to wait for.
+        self.release: asyncio.Event | None = None
 
     async def ListModels(self, request: Any, context: Context) -> inference_pb2.ListModelsResponse:  # noqa: N802
         return inference_pb2.ListModelsResponse(models=[inference_pb2.Model(name=self._name, max_model_len=512)])
 
     async def Generate(self, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
-        await self._fail(request, context)
-        yield
+        """The prompt, piece by piece. A prompt `break` breaks off after the first piece."""
+        self.metadata = dict(context.invocation_metadata() or ())
+        self.seconds_left = context.time_remaining()
+        if self.num_failures > 0:
+            self.num_failures -= 1
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "not yet", (("grpc-retry-pushback-ms", "1"),))
+        if request.model != self._name:
+            await self._fail(request, context)
+        yield inference_pb2.GenerateResponse(delta=inference_pb2.Delta(text=request.text[:1], token_ids=[7]))
+        if self.release is not None:
+            await self.release.wait()
+        if request.text == "break":
+            error = error_json("The worker is lost.", "server_error", "", "")
+            context.set_trailing_metadata((("quire-error", error),))
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "The worker is lost.")
+        yield inference_pb2.GenerateResponse(delta=inference_pb2.Delta(text=request.text[1:]))
+        yield inference_pb2.GenerateResponse(final=inference_pb2.Final(usage=inference_pb2.Usage(prompt_tokens=3)))
 
     async def Chat(self, request: Any, context: Context) -> AsyncIterator[Any]:  # noqa: N802
         await self._fail(request, context)

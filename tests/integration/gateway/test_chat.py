@@ -18,7 +18,9 @@ import grpc
 import pytest
 from google.api.httpbody_pb2 import HttpBody
 
-from tests.integration.gateway.conftest import Gateway, free_port
+from tests.fakes.ports import free_port
+from tests.fakes.waiting import HANG_S
+from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.fake_router import Context, FakeRouter, aborting, error_json, event
 
 CTRL_C, CTRL_D, UP = b"\x03", b"\x04", b"\x1b[A"
@@ -61,7 +63,7 @@ async def through_a_pipe(url: str, text: str) -> tuple[int | None, str, str]:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    stdout, stderr = await asyncio.wait_for(process.communicate(text.encode()), 30)
+    stdout, stderr = await asyncio.wait_for(process.communicate(text.encode()), HANG_S)
     return process.returncode, stdout.decode(), stderr.decode()
 
 
@@ -119,11 +121,11 @@ class Terminal:
         self._seen = self._seen.partition(wanted)[2]
 
     async def ended(self) -> int:
-        return await asyncio.wait_for(self._process.wait(), 20)
+        return await asyncio.wait_for(self._process.wait(), HANG_S)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANG_S):
                 while not condition():
                     self._more.clear()
                     await self._more.wait()
@@ -178,7 +180,7 @@ async def test_ctrl_c_stops_the_answer_and_not_the_program(
         terminal.press(CTRL_C)
 
         await terminal.see("stopped")
-        await asyncio.wait_for(router.cancelled.wait(), 10)
+        await asyncio.wait_for(router.cancelled.wait(), HANG_S)
         await terminal.type(b"still there\r")
         await terminal.see("user:still there>")
         await terminal.type(CTRL_D)

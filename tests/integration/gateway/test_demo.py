@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from quire.cli.demo import PROMPT
+from tests.fakes.waiting import HANG_S
 from tests.unit.cli.processes import with_environment
 
 
@@ -26,10 +27,10 @@ async def test_it_streams_an_answer_prints_the_figures_and_leaves_nothing(short_
     before = sum(os.times()[2:4])  # seconds that child processes computed
     process = await start_demo(short_directory)
     assert process.stdout is not None
-    head = await asyncio.wait_for(process.stdout.readuntil(PROMPT.encode()), 100)
+    head = await asyncio.wait_for(process.stdout.readuntil(PROMPT.encode()), HANG_S)
     # The demo, Envoy, and the command of each of the four parts.
     assert len(with_environment(mark)) == 6
-    tail, stderr = await asyncio.wait_for(process.communicate(), 100)
+    tail, stderr = await asyncio.wait_for(process.communicate(), HANG_S)
 
     assert process.returncode == 0, stderr.decode()
     question, *answer, figures = (part.strip() for part in (head + tail).decode().strip().split("\n\n"))
@@ -44,7 +45,7 @@ async def test_it_streams_an_answer_prints_the_figures_and_leaves_nothing(short_
 
 async def test_it_asks_with_the_key_that_the_environment_sets(short_directory: Path) -> None:
     process = await start_demo(short_directory, "--prompt", "What is Quire?", QUIRE_API_KEY="open-sesame")
-    stdout, stderr = await asyncio.wait_for(process.communicate(), 100)
+    stdout, stderr = await asyncio.wait_for(process.communicate(), HANG_S)
 
     assert process.returncode == 0, stderr.decode()
     assert stdout.startswith(b"\nWhat is Quire?\n\n")

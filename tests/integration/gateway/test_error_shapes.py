@@ -16,7 +16,7 @@ MESSAGES = "/v1/messages"
 
 def anthropic_error(reply: Reply) -> dict[str, str]:
     """It names its request, as the header does that Anthropic's SDKs look for."""
-    content = AnthropicError.model_validate_json(reply.body).model_dump()
+    content = AnthropicError.model_validate_json(reply.body).model_dump(exclude_none=True)
     assert content.pop("request_id") == reply.headers["request-id"] == reply.headers["x-request-id"]
     assert content.keys() == {"type", "error"}
     return dict(content["error"])

@@ -14,6 +14,7 @@ import pytest_asyncio
 from google.api.httpbody_pb2 import HttpBody
 from openai import AsyncOpenAI
 
+from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.client import call
 from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import Context, FakeRouter, aborting, body, error_json, event, waiting_for
@@ -99,7 +100,7 @@ async def test_http_1_0_is_answered(gateway: Gateway, router: FakeRouter, head: 
         host, _, port = gateway.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         writer.write(request.encode())
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), HANG_S)
         writer.close()
         return answer
 
@@ -135,7 +136,7 @@ async def test_events_arrive_one_by_one(gateway: Gateway, router: FakeRouter) ->
     stream = await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}], stream=True)
 
     received = aiter(stream)
-    assert (await asyncio.wait_for(anext(received), 10)).id == "first"
+    assert (await asyncio.wait_for(anext(received), HANG_S)).id == "first"
     release.set()
     assert [chunk.id async for chunk in received] == ["second"]
 
@@ -285,9 +286,9 @@ async def test_a_client_that_leaves_cancels_the_routers_call(gateway: Gateway, r
     host, _, port = gateway.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{{}}".encode())
-    await asyncio.wait_for(reader.readuntil(b"data: 1"), 10)
+    await asyncio.wait_for(reader.readuntil(b"data: 1"), HANG_S)
     assert not router.cancelled.is_set()
 
     writer.close()
 
-    await asyncio.wait_for(router.cancelled.wait(), 10)
+    await asyncio.wait_for(router.cancelled.wait(), HANG_S)

@@ -10,6 +10,7 @@ from typing import Any
 
 from google.api.httpbody_pb2 import HttpBody
 
+from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.client import call
 from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter, event, waiting_for
@@ -22,7 +23,7 @@ MAX_BUFFERED_BYTES = 600_000
 async def test_one_connection_over_the_limit_is_closed(short_directory: Path, router: FakeRouter) -> None:
     gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--max-connections", "1")
     host, _, port = gateway.address.rpartition(":")
-    kept = http.client.HTTPConnection(gateway.address, timeout=10)
+    kept = http.client.HTTPConnection(gateway.address, timeout=HANG_S)
 
     def health() -> int:
         kept.request("GET", "/health")
@@ -33,7 +34,7 @@ async def test_one_connection_over_the_limit_is_closed(short_directory: Path, ro
     try:
         assert await asyncio.to_thread(health) == 200
         reader, writer = await asyncio.open_connection(host, int(port))
-        assert await asyncio.wait_for(reader.read(), 10) == b""
+        assert await asyncio.wait_for(reader.read(), HANG_S) == b""
         writer.close()
         assert await asyncio.to_thread(health) == 200
     finally:
@@ -45,7 +46,7 @@ async def test_one_stream_over_the_limit_is_503(short_directory: Path, router: F
     gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--max-streams", "1")
     release = asyncio.Event()
     router.script = waiting_for(release.wait(), event("1"), event("2"))
-    connection = http.client.HTTPConnection(gateway.address, timeout=10)
+    connection = http.client.HTTPConnection(gateway.address, timeout=HANG_S)
     try:
         connection.request("POST", CHAT, b"{}")
         response = await asyncio.to_thread(connection.getresponse)

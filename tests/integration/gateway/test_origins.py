@@ -29,6 +29,10 @@ ELSEWHERE = (
 )
 # What Stainless's JavaScript SDKs send beside what every client does.
 ASKED_HEADERS = "authorization,content-type,x-stainless-os"
+EXPOSED_HEADERS = (
+    "x-request-id, request-id, retry-after, "
+    "grpc-status, grpc-message, grpc-status-details-bin, grpc-retry-pushback-ms, quire-error"
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -81,7 +85,7 @@ async def test_pages_of_this_machine_may_do_everything(stack: tuple[Gateway, Fak
                 "allow-origin": origin,
                 "allow-methods": "GET, HEAD, POST",
                 "allow-headers": ASKED_HEADERS,
-                "expose-headers": "x-request-id, request-id, retry-after",
+                "expose-headers": EXPOSED_HEADERS,
                 "max-age": "600",
             },
         )
@@ -167,7 +171,8 @@ async def test_methods_headers_and_cookies_can_be_decided() -> None:
     options = ("--allowed-methods", "GET", "--allowed-headers", "authorization", "--allow-credentials")
     async with serving(*options) as (gateway, _):
         asked = permissions(await preflight(gateway, HERE[0]))
-        assert (asked["allow-methods"], asked["allow-headers"]) == ("GET", "content-type, authorization")
+        always = "content-type, x-grpc-web, x-user-agent, grpc-timeout"
+        assert (asked["allow-methods"], asked["allow-headers"]) == ("GET", f"{always}, authorization")
         assert asked["allow-credentials"] == "true"
         assert (await call(gateway.address, "GET", "/health", headers={"origin": HERE[0]})).status == 200
         refused = await post(gateway, {"origin": HERE[0]})

@@ -13,8 +13,10 @@ from pathlib import Path
 import grpc
 
 from quire.cli.http_probe import ask
+from tests.fakes.ports import free_port
+from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.client import call
-from tests.integration.gateway.conftest import Gateway, free_port, start_gateway
+from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter, aborting, event, waiting_for
 from tests.unit.cli.processes import children, until_ended
 
@@ -74,7 +76,7 @@ async def test_the_metrics_port_shows_metrics_and_nothing_else_of_the_admin_inte
 async def test_a_request_under_way_finishes_before_the_gateway_stops(gateway: Gateway, router: FakeRouter) -> None:
     release = asyncio.Event()
     router.script = waiting_for(release.wait(), event("1"), event("2"))
-    connection = http.client.HTTPConnection(gateway.address, timeout=10)
+    connection = http.client.HTTPConnection(gateway.address, timeout=HANG_S)
     connection.request("POST", CHAT, b"{}")
     response = await asyncio.to_thread(connection.getresponse)
     assert await asyncio.to_thread(response.readline) == b"data: 1\n"
@@ -83,17 +85,17 @@ async def test_a_request_under_way_finishes_before_the_gateway_stops(gateway: Ga
     release.set()
 
     assert b"data: 2" in await asyncio.to_thread(response.read)
-    assert await asyncio.wait_for(gateway.process.wait(), 10) == 0
+    assert await asyncio.wait_for(gateway.process.wait(), HANG_S) == 0
 
 
 async def test_what_does_not_finish_in_time_is_cut(short_directory: Path, router: FakeRouter) -> None:
     gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--drain-timeout", "0.2")
     router.script = waiting_for(asyncio.Event().wait(), event("1"), event("2"))
-    connection = http.client.HTTPConnection(gateway.address, timeout=10)
+    connection = http.client.HTTPConnection(gateway.address, timeout=HANG_S)
     connection.request("POST", CHAT, b"{}")
     await asyncio.to_thread(connection.getresponse)
 
-    assert await asyncio.wait_for(gateway.stop(), 10) == 0
+    assert await asyncio.wait_for(gateway.stop(), HANG_S) == 0
 
 
 async def test_killing_the_command_ends_envoy(gateway: Gateway, router: FakeRouter) -> None:

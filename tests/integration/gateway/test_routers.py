@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.client import Reply, call
 from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter
@@ -71,7 +72,7 @@ async def test_calls_that_had_sent_nothing_are_answered_by_another_router(
 
     doomed.kill()
 
-    for reply in await asyncio.wait_for(asyncio.gather(*calls), 10):
+    for reply in await asyncio.wait_for(asyncio.gather(*calls), HANG_S):
         assert (reply.status, reply.body) == (200, b'{"stream": false}')
 
 
@@ -93,7 +94,7 @@ async def test_a_stream_under_way_breaks_with_a_transport_error(
 
     doomed.kill()
 
-    outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 10)
+    outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), HANG_S)
     (broken,) = (outcome for outcome in outcomes if not isinstance(outcome, Reply))
     assert isinstance(broken, http.client.IncompleteRead | ConnectionError)
 
@@ -103,7 +104,7 @@ async def test_a_slow_router_gets_fewer_calls(pair: Gateway, doomed: asyncio.sub
     await call_on(doomed, pair, b"{}")
 
     for _ in range(10):
-        assert (await asyncio.wait_for(call(pair.address, "POST", CHAT, b"{}"), 10)).status == 200
+        assert (await asyncio.wait_for(call(pair.address, "POST", CHAT, b"{}"), HANG_S)).status == 200
 
 
 async def test_without_any_router_the_answer_is_503_in_openais_shape(gateway: Gateway, router: FakeRouter) -> None:
@@ -122,7 +123,7 @@ async def test_the_gateway_starts_before_its_routers(short_directory: Path) -> N
     try:
         assert (await call(gateway.address, "GET", "/health")).status == 503
         await router.start(address)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             while (await call(gateway.address, "GET", "/health")).status != 200:
                 pass
     finally:

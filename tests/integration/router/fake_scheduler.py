@@ -17,6 +17,7 @@ import grpc
 
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from tests.fakes.waiting import HANG_S
 
 
 def pack(values: Sequence[int]) -> bytes:
@@ -101,7 +102,7 @@ class FakeScheduler(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def wait_for(self, condition: Callable[[], bool]) -> None:
         """Until something that the router sent makes `condition` true."""
-        async with asyncio.timeout(10), self._changed:
+        async with asyncio.timeout(HANG_S), self._changed:
             await self._changed.wait_for(condition)
 
     @property

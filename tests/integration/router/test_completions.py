@@ -83,6 +83,20 @@ async def test_log_probabilities_are_columns(start_router: StartRouter) -> None:
     assert offsets == logprobs.text_offset
 
 
+async def test_anthropic_s_clients_get_its_shape_of_models(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    alias = f"{MODEL}-alias"
+    header = (("anthropic-version", "2023-06-01"),)
+    models = (await api.get("ListModels", metadata=header)).json
+    assert [model["id"] for model in models["data"]] == [MODEL, alias]
+    assert (models["has_more"], models["first_id"], models["last_id"]) == (False, MODEL, alias)
+    request = openai_pb2.GetModelRequest(model=alias)
+    model = (await api.get("GetModel", request, metadata=header)).json
+    assert model == models["data"][1]
+    assert (model["type"], model["display_name"], model["lifecycle"]) == ("model", alias, "active")
+    assert (await api.get("GetModel", request)).json["object"] == "model"
+
+
 async def test_models_are_listed_under_every_name(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler())
     models = (await api.get("ListModels")).json

@@ -109,9 +109,13 @@ async def test_many_inputs_are_offered_a_few_at_a_time_and_the_answer_comes_in_p
     inputs = [[1 + index % 100, index % 7] for index in range(2048)]
     call = asyncio.ensure_future(api.post("CreateEmbedding", {"input": inputs}))
     await scheduler.wait_for(lambda: len(scheduler.submits) == MAX_OPEN)
-    await asyncio.sleep(0.1)
-    assert len(scheduler.submits) == MAX_OPEN
+    # Were there another Submit, it would come before that of a later request.
+    later = asyncio.ensure_future(api.post("CreateEmbedding", {"input": [[1, 2]]}))
+    await scheduler.wait_for(lambda: len(scheduler.submits) > MAX_OPEN)
+    assert unpack(scheduler.submits[MAX_OPEN].prompt_token_ids) == [1, 2]
+    assert len(scheduler.submits) == MAX_OPEN + 1
     held.set()
+    await later
     reply = await call
     assert len(reply.messages) > 1
     data = json.loads(b"".join(reply.messages))["data"]

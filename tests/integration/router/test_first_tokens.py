@@ -14,6 +14,7 @@ from quire.anthropic.v1 import anthropic_pb2_grpc
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from quire.ollama.v1 import ollama_pb2_grpc
 from quire.scheduler.v1 import scheduler_pb2
+from tests.fakes.waiting import HANG_S
 from tests.integration.router.conftest import MODEL, Api, StartRouter, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer
 from tests.integration.router.small_tokenizers import CHAT_TEMPLATE, EOS_TOKEN_ID, byte_level
@@ -62,7 +63,7 @@ async def first_message(api: Api, method: str, body: dict[str, Any]) -> str:
     data = json.dumps({"model": MODEL, "stream": True} | body).encode()
     call = getattr(stubs.get(method, api.stub), method)(HttpBody(data=data))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             message: HttpBody = await call.read()
             return str(message.data.decode())
     finally:
@@ -119,7 +120,7 @@ async def test_the_typed_api_sends_the_first_token(start_router: StartRouter) ->
         stub.Generate(inference_pb2.GenerateRequest(model=MODEL, text="Hello")),
         stub.Chat(inference_pb2.ChatRequest(model=MODEL, messages=[message])),
     ):
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             reply: Any = await call.read()
         delta = reply.delta
         assert (list(delta.token_ids), delta.text) == (ids[:1], "")

@@ -28,7 +28,7 @@ from shared.grpc_server import CHANNEL_OPTIONS, GrpcServer
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
 from tests.fakes.stack import RunningScheduler, running_router, running_scheduler, talking_worker
-from tests.fakes.waiting import until
+from tests.fakes.waiting import HANG_S, until
 from tests.integration.router.conftest import GREETING, Api, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, unpack
 from tests.integration.router.test_recovery import IDS, pausing, read_rest, read_until, stream, text_in
@@ -108,6 +108,7 @@ async def streams_under_way(stack: Stack, step: Callable[[], object] = lambda: N
     for worker in stack.workers:
         worker.script.gate = asyncio.Semaphore(0)
     tasks = [asyncio.create_task(stack.ask(index)) for index in range(NUM_STREAMS)]
+    await until(lambda: sum(scheduler.num_unfinished for scheduler in stack.schedulers) == NUM_STREAMS)
     while not all(stack.outputs.get(index) for index in range(NUM_STREAMS)):
         if max(map(len, stack.outputs.values()), default=0) < MAX_TOKENS // 2:
             step()
@@ -391,6 +392,6 @@ async def test_a_request_that_its_worker_rejects_after_a_move_fails(start_router
 async def test_a_scheduler_that_was_unavailable_once_is_tried_again(start_router: StartRouter) -> None:
     first, other = fake_scheduler(always_pausing(4, asyncio.Event())), fake_scheduler(refusing_once(UNAVAILABLE))
     _, call = await stream_at_first(start_router, first, other)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_S):
         assert text_in(await read_rest(call)) == GREETING
     assert (len(first.submits), len(other.submits)) == (2, 2)

@@ -342,3 +342,23 @@ async def test_ollama_s_models_are_as_documented(start_router: StartRouter) -> N
         checked(Reply(reply.content_type, [reply.data]), method, service="ollama.v1.OllamaService")
     for body in (CHAT | {"messages": []}, CHAT | {"messages": [], "keep_alive": 0, "stream": True}):
         assert json.loads(b"".join(await post(api, "Chat", body)))["done_reason"] in ("load", "unload")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"input": "Hello"},
+        {"input": [USER], "instructions": "Be brief.", "text": {"format": {"type": "json_object"}}},
+        {"input": "Hello", "reasoning": {"effort": "low"}},
+    ],
+)
+async def test_input_tokens_are_counted_as_they_are_used(start_router: StartRouter, body: dict[str, Any]) -> None:
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    await api.chat()
+    (reply,) = await post(api, "CreateResponse", {"model": MODEL} | body)
+    (count,) = await post(api, "CountInputTokens", {"model": MODEL} | body)
+    expected = {"object": "response.input_tokens", "input_tokens": json.loads(reply)["usage"]["input_tokens"]}
+    assert json.loads(count) == expected
+    _, error = await error_of(api, "CountInputTokens", {"model": MODEL, "previous_response_id": "r"} | body)
+    assert error["error"]["param"] == "previous_response_id"

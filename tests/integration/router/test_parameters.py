@@ -52,7 +52,7 @@ async def test_echo_with_logprobs_tells_the_prompt_s_first(start_router: StartRo
     assert logprobs.top_logprobs is not None
     assert logprobs.top_logprobs[0] is None
     assert len(logprobs.top_logprobs[1]) == 2 + 1
-    assert "prompt_logprobs" not in choice.model_dump()
+    assert choice.model_dump()["prompt_logprobs"] is None
 
 
 async def test_streams_say_the_same_of_the_prompt_as_whole_answers(start_router: StartRouter) -> None:
@@ -231,11 +231,13 @@ async def test_usage_with_every_chunk(start_router: StartRouter) -> None:
         (await api.complete(stream=True, stream_options=options, max_tokens=100)).events,
         (await api.chat(stream=True, stream_options=options, max_tokens=100)).events,
     ):
-        counts = [event["usage"]["completion_tokens"] for event in events]
-        assert counts == sorted(counts)
-        assert counts[0] <= 2
-        assert counts[-1] == len(byte_level().encode(GREETING).ids) + 1
-        assert all(event["usage"]["prompt_tokens"] == events[-1]["usage"]["prompt_tokens"] for event in events)
+        usages = [event["usage"] for event in events if event["usage"] is not None]
+        # Clients work out from it how many tokens each chunk brings: none is counted twice. The last event sums up.
+        *counts, total = [usage["completion_tokens"] for usage in usages]
+        assert counts == sorted(set(counts))
+        assert counts[0] == (0 if events[0]["object"] == "chat.completion.chunk" else 1)
+        assert counts[-1] == total == len(byte_level().encode(GREETING).ids) + 1
+        assert all(usage["prompt_tokens"] == usages[-1]["prompt_tokens"] for usage in usages)
     plain = (await api.complete(stream=True, stream_options={"include_usage": True})).events
     assert [event["usage"] is None for event in plain] == [True] * (len(plain) - 1) + [False]
 
@@ -256,6 +258,28 @@ async def test_token_ids_come_along(start_router: StartRouter) -> None:
     events = (await api.chat(return_token_ids=True, max_tokens=100, stream=True)).events
     assert events[0]["prompt_token_ids"] == prompts(scheduler)[-1]
     assert [token for event in events for token in event["choices"][0].get("token_ids", ())] == expected
+
+
+async def test_what_was_not_asked_for_is_null_as_in_vllm(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler())
+    chat = (await api.chat()).json
+    assert (chat["prompt_logprobs"], chat["prompt_token_ids"]) == (None, None)
+    (choice,) = chat["choices"]
+    assert (choice["token_ids"], choice["message"]["reasoning"]) == (None, None)
+    (choice,) = (await api.complete()).json["choices"]
+    names = ("prompt_logprobs", "prompt_token_ids", "token_ids", "stop_reason")
+    assert {name: choice[name] for name in names} == dict.fromkeys(names)
+
+
+async def test_ids_that_are_echoed_keep_special_tokens(start_router: StartRouter) -> None:
+    """As they are in vLLM: a client that sends ids wants them back."""
+    api = await start_router(fake_scheduler())
+    ids = [EOS_TOKEN_ID, *byte_level().encode("Hi").ids]
+    special = byte_level().decode([EOS_TOKEN_ID], skip_special_tokens=False)
+    for options in ({}, {"logprobs": 0}):
+        (choice,) = (await api.complete(prompt=ids, echo=True, max_tokens=1, **options)).json["choices"]
+        assert choice["text"].startswith(f"{special}Hi")
+    assert choice["logprobs"]["text_offset"][:2] == [0, len(special)]
 
 
 async def test_tokens_by_their_ids(start_router: StartRouter) -> None:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import sys
 import urllib.request
 from collections.abc import AsyncIterator
@@ -19,6 +18,8 @@ import pytest
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from shared.status import Status, parse_status
+from tests.fakes.ports import free_port
+from tests.fakes.waiting import HANG_S
 from tests.integration.router.conftest import fake_scheduler
 from tests.integration.router.fake_scheduler import Answer
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
@@ -61,7 +62,7 @@ async def test_it_starts_serves_drains_and_exits(tmp_path: Path) -> None:
     ids = [*byte_level().encode("Hello, world!").ids, EOS_TOKEN_ID]
     scheduler = fake_scheduler(lambda submit, choice: Answer(ids, pause_after=1, resume=resume))
     address = f"unix:{tmp_path}/router.sock"
-    argv = ("--listen", address, "--scheduler", await scheduler.start(), "--metrics-port", str(_free_port()))
+    argv = ("--listen", address, "--scheduler", await scheduler.start(), "--metrics-port", str(free_port()))
     async with router_process(*argv) as (process, reader), grpc.aio.insecure_channel(address) as channel:
         assert (await status_of(reader, "starting")).detail == "waiting for a scheduler"
         assert (await status_of(reader, "ready")).facts == {"listen": address}
@@ -69,7 +70,7 @@ async def test_it_starts_serves_drains_and_exits(tmp_path: Path) -> None:
         call = stub.Generate(inference_pb2.GenerateRequest(text="x"))
         first = await call.read()
         url = f"http://127.0.0.1:{argv[-1]}/metrics"
-        metrics = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
+        metrics = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=HANG_S).read().decode())
         assert re.search(
             r'^vllm:prompt_tokens_total\{model_name="test-model",router="[^"]+"\} 1\.0$', metrics, re.MULTILINE
         )
@@ -106,9 +107,3 @@ async def test_what_keeps_it_from_starting_is_said(tmp_path: Path) -> None:
 async def test_bad_options_stop_the_start(argv: tuple[str, ...]) -> None:
     async with router_process(*argv) as (process, _):
         assert await process.wait() != 0
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

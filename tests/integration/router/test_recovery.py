@@ -10,11 +10,13 @@ import grpc
 import pytest
 from google.api.httpbody_pb2 import HttpBody
 
+from quire.inference.v1 import sampling_pb2
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router import calls
 from services.router.openai.chat_writer import ChatCompletionWriter
 from services.router.placement import Placement
+from tests.fakes.waiting import HANG_S
 from tests.integration.router.conftest import (
     GREETING,
     MODEL,
@@ -24,7 +26,7 @@ from tests.integration.router.conftest import (
     answer_text,
     fake_scheduler,
 )
-from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, frame_of, unpack
+from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script, frame_of, pack, unpack
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
 
 IDS = [*byte_level().encode(GREETING).ids, EOS_TOKEN_ID]
@@ -183,13 +185,16 @@ async def test_a_deadline_goes_with_the_request_and_ends_it(start_router: StartR
     scheduler = fake_scheduler(pausing(3, asyncio.Event()))
     api = await start_router(scheduler)
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
-    call = api.stub.CreateChatCompletion(HttpBody(data=json.dumps(body).encode()), timeout=0.5)
-    assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    timeout = 0.25
+    while not scheduler.submits:  # on a slow machine it may end before it comes that far
+        timeout *= 2
+        call = api.stub.CreateChatCompletion(HttpBody(data=json.dumps(body).encode()), timeout=timeout)
+        assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await scheduler.wait_for(lambda: scheduler.num_running == 0)
-    assert 0 < scheduler.submits[0].timeout_ms <= 500
+    assert 0 < scheduler.submits[0].timeout_ms <= 1000 * timeout
     scheduler.script = answer_text(GREETING)
     await api.chat()
-    assert not scheduler.submits[1].HasField("timeout_ms")
+    assert not scheduler.submits[-1].HasField("timeout_ms")
 
 
 async def test_stale_and_double_frames_are_dropped_and_a_gap_is_asked_for_again(start_router: StartRouter) -> None:
@@ -249,15 +254,33 @@ async def test_who_was_busy_is_asked_again_after_a_loss(start_router: StartRoute
     assert [submit.choices[0].attempt for submit in full.submits] == [0, 2]
 
 
-async def test_a_frame_that_breaks_the_contract_costs_the_stream_not_the_request(start_router: StartRouter) -> None:
+def frames_that_break_the_contract(choice: scheduler_pb2.Choice) -> list[scheduler_pb2.Frame]:
+    descending = sampling_pb2.PromptLogprobs(
+        sequence_ids=pack([choice.sequence_id] * 2), first_positions=pack([1, 1]), offsets=pack([0, 2, 1]),
+        logprobs=pack([0]), ranks=pack([1]), top_counts=pack([0, 0]),
+    )  # fmt: skip
+    return [
+        scheduler_pb2.Frame(sequence_ids=pack([1])),
+        scheduler_pb2.Frame(sequence_ids=b"1"),
+        scheduler_pb2.Frame(prompt_logprobs=descending, prompt_logprobs_attempts=pack([0, 0])),
+        frame_of(choice, 4, [7] * 10_000),
+    ]
+
+
+@pytest.mark.parametrize("index", range(4))
+async def test_a_frame_that_breaks_the_contract_costs_the_stream_not_the_request(
+    start_router: StartRouter, index: int, caplog: pytest.LogCaptureFixture
+) -> None:
     scheduler = fake_scheduler(pausing(4, asyncio.Event()))
     api = await start_router(scheduler)
     call = await stream(api)
-    messages = [(await call.read()).data]
-    await scheduler.send(scheduler_pb2.Frame(sequence_ids=b"\x01\x00\x00\x00"))
+    messages = await read_until(call, len(byte_level().decode(IDS[:4])))
+    (choice,) = scheduler.submits[0].choices
+    await scheduler.send(frames_that_break_the_contract(choice)[index])
     messages += await read_rest(call)
     assert text_in(messages) == GREETING
     assert scheduler.num_connects == 2
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_silent_scheduler_is_dropped(start_router: StartRouter) -> None:
@@ -398,7 +421,7 @@ async def test_a_client_that_never_reads_is_given_up(
     api = await start_router(scheduler)
     # More than fits between the two.
     call = await stream(api, n=64, logprobs=True, top_logprobs=20)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S):
         await scheduler.wait_for(lambda: bool(scheduler.submits))
         while api.router.generator.num_requests:
             await api.get("GetHealth")

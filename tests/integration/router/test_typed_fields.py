@@ -272,9 +272,9 @@ async def test_bad_fields_of_chats_are_named(start_router: StartRouter, fields: 
     chat = inference_pb2.ChatMessages(messages=[message], **fields)
     with pytest.raises(grpc.aio.AioRpcError) as tokenized:
         await stub.Tokenize(inference_pb2.TokenizeRequest(chat=chat))
-    for refused in (chatted.value, error_reply(tokenized.value)):
+    for refused, path in ((chatted.value, param), (error_reply(tokenized.value), f"chat.{param}")):
         assert refused.status is grpc.StatusCode.INVALID_ARGUMENT
-        assert refused.error["param"] == param
+        assert refused.error["param"] == path
 
 
 @pytest.mark.parametrize("given", [0, -2])

@@ -20,7 +20,7 @@ from services.router.chat.batch import MAX_PREPARING
 from services.router.chat_template import ChatTemplate
 from services.router.grammar_checks import GrammarChecks
 from services.router.openai.body import GenerationBody
-from tests.fakes.waiting import until
+from tests.fakes.waiting import HANG_S, until
 from tests.integration.router.conftest import GREETING, MODEL, RefusedError, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, unpack
 from tests.integration.router.small_tokenizers import CHAT_TEMPLATE, EOS_TOKEN_ID, byte_level
@@ -55,6 +55,7 @@ async def test_each_conversation_of_a_batch_has_its_own_answer(start_router: Sta
     for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
         assert batch["usage"][name] == sum(single["usage"][name] for single in alone)
     assert "prompt_token_ids" not in batch
+    assert "prompt_logprobs" not in batch
 
 
 async def test_a_batch_tells_reasoning_apart(start_router: StartRouter) -> None:
@@ -103,7 +104,7 @@ async def test_a_batch_leaves_room_for_other_requests(
 
     def held(self: ChatTemplate, messages: Any, **options: Any) -> str:
         if len(messages[0]["content"]) > 2000:
-            assert gate.wait(60)
+            assert gate.wait(HANG_S)
         return renders(self, messages, **options)
 
     monkeypatch.setattr(ChatTemplate, "render", held)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-import pytest
-
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.integration.scheduler.test_scheduler_service import running
-
-pytestmark = pytest.mark.timeout(30)
 
 
 async def test_a_worker_that_dies_while_it_prepares_is_asked_again(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from services.scheduler.fleet import Fleet
 from shared.config import ConfigError
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
+from tests.fakes.waiting import HANG_S
 
 NO_SWAP = "--preemption-mode is swap, but the worker has no swap space; set --swap-space, or use auto"
 
@@ -25,7 +26,7 @@ async def problem(tmp_path: Path, config: SchedulerConfig, model: FakeModel) -> 
     server = await start_fake_worker(FakeWorker(lambda: model), address)
     fleet = Fleet("scheduler-test", config)
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             await run_engines([Engine(address, fleet)])
     except UnusableWorkerError as error:
         return str(error)
@@ -53,7 +54,7 @@ async def test_the_process_ends_with_the_sentence(tmp_path: Path) -> None:
         sys.executable, "-P", "-m", "quire", *command, stderr=subprocess.PIPE
     )
     try:
-        _, errors = await asyncio.wait_for(process.communicate(), 60)
+        _, errors = await asyncio.wait_for(process.communicate(), HANG_S)
     finally:
         await server.stop(0)
     assert process.returncode == 1

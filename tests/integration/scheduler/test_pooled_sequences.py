@@ -16,8 +16,6 @@ from tests.fakes.fake_model import FakeModel, expected_output, expected_vector
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.integration.scheduler.test_scheduler_service import Router, running
 
-pytestmark = pytest.mark.timeout(30)
-
 LAST = pooling_pb2.EmbeddingInfo(size=2, pooling=pooling_pb2.POOLING_TYPE_LAST)
 MEAN = pooling_pb2.EmbeddingInfo(size=2, pooling=pooling_pb2.POOLING_TYPE_MEAN)
 

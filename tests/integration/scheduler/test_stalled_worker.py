@@ -10,7 +10,7 @@ import pytest
 from services.scheduler import worker_link
 from services.scheduler.core.sequence import Preparation
 from tests.fakes.fake_worker import FakeWorker, Script
-from tests.fakes.waiting import until
+from tests.fakes.waiting import HANG_S, until
 from tests.integration.scheduler.test_scheduler_service import running
 
 # More than the flow control of a stream lets through to a peer that does not read.
@@ -18,7 +18,7 @@ LARGE_GRAMMAR = "x" * 1_000_000
 
 
 async def test_a_worker_that_takes_no_message_is_claimed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_link, "STALLED_PEER_S", 0.1)
+    monkeypatch.setattr(worker_link, "STALLED_PEER_S", HANG_S)
     worker = FakeWorker(script=Script(preparation_gate=asyncio.Event()))
     async with running(tmp_path, worker) as stack:
         (engine,) = stack.fleet.engines
@@ -27,6 +27,10 @@ async def test_a_worker_that_takes_no_message_is_claimed_again(tmp_path: Path, m
             assert engine._link is not None
             for index in range(20):
                 engine._link.prepare(Preparation(bytes([index]), LARGE_GRAMMAR))
+            # Little time for these messages alone, not for those of the next claim.
+            monkeypatch.setattr(worker_link, "STALLED_PEER_S", 0.1)
+            await until(lambda: not engine.ready.is_set())
+            monkeypatch.setattr(worker_link, "STALLED_PEER_S", HANG_S)
             await until(lambda: worker.epoch > epoch)  # noqa: B023
         assert worker.script.preparation_gate is not None
         worker.script.preparation_gate.set()

@@ -15,6 +15,7 @@ from services.worker.engine import Engine, load_engine
 from services.worker.servicer import WorkerServicer
 from services.worker.step_thread import StepThread
 from shared.grpc_server import GrpcServer
+from tests.fakes.waiting import HANG_S
 from tests.unit.worker.tiny_models import VOCAB_SIZE, make_model
 
 # A token whose embedding is no number: what attends to it computes NaN.
@@ -64,7 +65,7 @@ def steps(engine: Engine) -> Iterator[StepThread]:
     thread = StepThread(lambda: engine)
     thread.start()
     yield thread
-    thread.stop(timeout=5)
+    thread.stop(timeout=HANG_S)
 
 
 @pytest_asyncio.fixture

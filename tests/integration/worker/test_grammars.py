@@ -14,6 +14,7 @@ from quire.worker.v1 import worker_pb2
 from services.worker import servicer as servicer_module
 from services.worker.engine import Engine
 from shared.grammar import GrammarError
+from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import Stream, claimed, new_sequence, rows, values
 
 GRAMMAR = 'start: "a"'
@@ -25,7 +26,7 @@ def gate(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.
     gate = threading.Event()
 
     def compile_late(grammar: str) -> LLMatcher:
-        gate.wait(20)
+        gate.wait(HANG_S)
         raise GrammarError("it is the test's")
 
     monkeypatch.setattr(engine.grammars, "_compile", compile_late)

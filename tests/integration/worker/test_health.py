@@ -17,6 +17,7 @@ from services.worker.engine import Engine
 from services.worker.servicer import WorkerServicer
 from services.worker.step_thread import StepThread
 from shared.grpc_server import GrpcServer
+from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import claimed, new_sequence, rows, values
 
 
@@ -29,7 +30,7 @@ async def test_a_step_that_hangs_turns_health_red_until_it_is_through(
     forward = engine.runner._forward.run
 
     def hanging(*arguments: Any) -> Any:
-        assert go_on.wait(timeout=20)
+        assert go_on.wait(timeout=HANG_S)
         return forward(*arguments)
 
     monkeypatch.setattr(engine.runner._forward, "run", hanging)

@@ -12,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from shared.status import parse_status
+from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import claimed, new_sequence, rows, values
 from tests.integration.worker.process import OPTIONS, statuses, worker
 
@@ -48,7 +49,7 @@ async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> N
             with pytest.raises(grpc.aio.AioRpcError) as end:
                 await stream.result()
             assert end.value.code() is grpc.StatusCode.UNAVAILABLE
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=HANG_S)
         assert process.returncode == 0
         log = errors.decode()
         assert "tiny-llama on cpu in float32: 24 KV blocks of 16 tokens (384 tokens)" in log
@@ -56,14 +57,14 @@ async def test_from_start_to_sigterm(model_directory: Path, tmp_path: Path) -> N
 
 
 def scrape(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as response:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=HANG_S) as response:
         return str(response.read().decode())
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_process_with_one_sentence(tmp_path: Path) -> None:
     with worker("/nowhere/model", "--listen", f"unix:{tmp_path}/worker.sock") as (process, reports):
         last = statuses(reports)[-1]
-        _, errors = process.communicate(timeout=10)
+        _, errors = process.communicate(timeout=HANG_S)
     assert (last.state, last.detail) == ("failed", "there is no directory /nowhere/model")
     assert process.returncode == 1
     assert errors.decode().splitlines()[-1] == "quire worker: there is no directory /nowhere/model"
@@ -80,7 +81,7 @@ async def test_a_step_thread_that_dies_ends_the_process(model_directory: Path, t
         assert (await asyncio.to_thread(statuses, reports))[-1].state == "ready"
         async with grpc.aio.insecure_channel(address) as channel:
             await (await claimed(channel)).close()
-            _, errors = await asyncio.to_thread(process.communicate, timeout=15)
+            _, errors = await asyncio.to_thread(process.communicate, timeout=HANG_S)
     assert process.returncode == 1
     log = errors.decode()
     assert "the step thread has died" in log
@@ -120,7 +121,7 @@ async def test_a_lost_device_ends_the_process_at_once_with_the_reason(model_dire
             await stream.plan(new_sequences=[new_sequence(2, 1, [66, 66], [1])], rows=rows((2, 1, 2, 0)))
             with pytest.raises(grpc.aio.AioRpcError):
                 await stream.result()
-            _, errors = await asyncio.to_thread(process.communicate, timeout=60)
+            _, errors = await asyncio.to_thread(process.communicate, timeout=HANG_S)
         last = [parse_status(line) for line in reports][-1]
     assert process.returncode == 1
     reason = "CUDA error: an illegal memory access was encountered"
@@ -152,7 +153,7 @@ def test_a_device_that_is_lost_while_loading_ends_the_process_with_the_reason(
     arguments = (str(model_directory), "--listen", f"unix:{tmp_path}/worker.sock", *OPTIONS)
     with worker(*arguments, prelude=LOSES_ITS_DEVICE_WHILE_LOADING) as (process, reports):
         last = statuses(reports)[-1]
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=HANG_S)
     assert process.returncode == 1
     reason = "CUDA error: an illegal memory access was encountered"
     sentence = f"cpu is lost: {reason}; the error showed first as: {reason}"
@@ -204,7 +205,7 @@ async def test_a_device_that_is_lost_while_the_worker_drains_is_reported(model_d
             await stream.plan(new_sequences=[new_sequence(2, 1, [66, 66], [1])], rows=rows((2, 1, 2, 0)))
             with pytest.raises(grpc.aio.AioRpcError):
                 await stream.result()
-            _, errors = await asyncio.to_thread(process.communicate, timeout=60)
+            _, errors = await asyncio.to_thread(process.communicate, timeout=HANG_S)
         last = [parse_status(line) for line in reports][-1]
     assert process.returncode == 1
     assert last.state == "failed"
@@ -216,12 +217,12 @@ def test_sigterm_while_loading_ends_the_process(model_directory: Path, tmp_path:
     with worker(str(model_directory), "--listen", f"unix:{tmp_path}/worker.sock", *OPTIONS) as (process, reports):
         assert parse_status(reports.readline()).state == "starting"
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=20)
+        process.communicate(timeout=HANG_S)
     assert process.returncode == 0
 
 
 def test_a_taken_address_is_named(model_directory: Path, tmp_path: Path) -> None:
     with worker(str(model_directory), "--listen", "256.0.0.1:1") as (process, reports):
         assert statuses(reports)[-1].detail == "cannot listen on 256.0.0.1:1: is another program using it?"
-        process.communicate(timeout=10)
+        process.communicate(timeout=HANG_S)
     assert process.returncode == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from services.worker import servicer as servicer_module
 from services.worker.engine import Engine
 from services.worker.model_runner import NO_NUMBERS, STEP_FAILED, ModelRunner
 from services.worker.servicer import WorkerServicer
+from tests.fakes.loop_clock import LoopClock
+from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import Stream, claimed, new_sequence, rows, u32, values
 from tests.integration.worker.conftest import POISON
 from tests.unit.worker.driver import Driver, Request
@@ -128,14 +130,23 @@ async def test_a_second_scheduler_is_refused_until_the_first_has_gone(channel: g
 async def test_a_scheduler_that_falls_silent_loses_the_worker_and_one_that_sends_heartbeats_keeps_it(
     channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servicer_module, "OWNER_SILENCE_S", 1.0)
+    clock, wait_for_message, waiting = LoopClock(), servicer_module._next, asyncio.Event()
+
+    async def told_of(requests: Any) -> Any:
+        asyncio.get_running_loop().call_soon(waiting.set)  # once the wait has begun
+        return await wait_for_message(requests)
+
+    monkeypatch.setattr(servicer_module, "_next", told_of)
     first = await claimed(channel)
-    started = time.monotonic()
-    while time.monotonic() - started < 2.0:
+    for _ in range(4):
+        await waiting.wait()
+        waiting.clear()
+        await clock.pass_by(0.6 * servicer_module.OWNER_SILENCE_S)
         await first.call.write(worker_pb2.RunRequest(heartbeat=worker_pb2.Heartbeat()))
-        await asyncio.sleep(0.1)
+    await waiting.wait()
     await first.step(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
     # Its connection stays and answers pings; that alone does not keep the worker.
+    await clock.pass_by(1.1 * servicer_module.OWNER_SILENCE_S)
     second = await claimed(channel)
     assert second.hello.epoch == first.hello.epoch + 1
     with pytest.raises(grpc.aio.AioRpcError, match="neither a plan nor a heartbeat") as end:
@@ -350,7 +361,7 @@ async def test_an_error_in_reading_a_plan_ends_the_stream_and_lets_the_next_sche
 
         patch.setattr("services.worker.servicer.plan_from_proto", broken)
         await stream.plan(new_sequences=[ADMITTED], rows=rows((1, 0, 6, 0)))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANG_S):
             with pytest.raises(grpc.aio.AioRpcError) as end:
                 await stream.result()
     assert end.value.code() is grpc.StatusCode.INTERNAL
@@ -374,10 +385,21 @@ async def test_many_plans_in_flight_are_held_back_not_dropped(channel: grpc.aio.
     await stream.close()
 
 
+def give_little_time(monkeypatch: pytest.MonkeyPatch, is_hurried: Callable[[worker_pb2.RunResponse], bool]) -> None:
+    """A message for which `is_hurried` has to be taken within 0.2 s, any other has as long as it takes."""
+    write = servicer_module._write
+
+    async def hurried(context: Any, message: worker_pb2.RunResponse) -> None:
+        monkeypatch.setattr(servicer_module, "WRITE_TIMEOUT_S", 0.2 if is_hurried(message) else HANG_S)
+        await write(context, message)
+
+    monkeypatch.setattr(servicer_module, "_write", hurried)
+
+
 async def test_a_scheduler_that_takes_no_results_is_dropped(
     address: str, channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.worker.servicer.WRITE_TIMEOUT_S", 0.2)
+    give_little_time(monkeypatch, lambda message: message.HasField("result"))
     wordy = sampling_pb2.SamplingParams(temperature=0.0, logprobs=20)
     # With gRPC's own way of widening the pipe, it takes megabytes to fill.
     narrow = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 16_384)]
@@ -404,7 +426,7 @@ async def test_a_scheduler_that_takes_no_results_is_dropped(
 async def test_a_scheduler_that_does_not_take_the_hello_is_dropped(
     address: str, servicer: WorkerServicer, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.worker.servicer.WRITE_TIMEOUT_S", 0.5)
+    give_little_time(monkeypatch, lambda message: message.hello.epoch == 1)
     # A Hello that no pipe holds.
     names = (engine.model.names[0], *["x" * 1_000_000] * 16)
     servicer.open(replace(engine, model=replace(engine.model, names=names)))
@@ -417,7 +439,7 @@ async def test_a_scheduler_that_does_not_take_the_hello_is_dropped(
         stalled = Stream(narrow_channel)
         await stalled.call.write(worker_pb2.RunRequest(claim=worker_pb2.Claim(scheduler_id="stalled")))
         await stalled.call.initial_metadata()  # the worker is its own from here on
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANG_S):
             following = await claimed(wide_channel)
         assert following.hello.epoch == 2
 

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
+from tests.fakes.waiting import HANG_S
+
 
 def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
@@ -34,6 +36,6 @@ def with_environment(entry: str) -> list[int]:
 
 async def until_ended(pids: Iterable[int]) -> None:
     """Raises TimeoutError where one still runs after 10 s."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANG_S):
         while any(map(is_running, pids)):  # noqa: ASYNC110 - nobody tells when somebody else's child ends
             await asyncio.sleep(0.005)

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from quire.cli import main as cli
+from tests.fakes.waiting import HANG_S
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "quire.cli.main", *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-m", "quire.cli.main", *words], capture_output=True, text=True, timeout=HANG_S
+    )
 
 
 def test_help_names_every_command() -> None:
@@ -41,7 +44,7 @@ def test_grpc_is_told_of_its_sockets_before_it_is_imported_unless_somebody_else_
 
     def told(environment: dict[str, str]) -> str:
         command = [sys.executable, "-c", code]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, env=environment, check=True)
         return result.stdout.splitlines()[-1]
 
     environment = {name: value for name, value in os.environ.items() if name != "GRPC_EXPERIMENTS"}

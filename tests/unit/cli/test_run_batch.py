@@ -15,6 +15,7 @@ import pytest
 
 from quire.batch import server as server_module
 from quire.cli.run_batch import main
+from tests.fakes.waiting import HANG_S
 from tests.unit.bench.scripted_server import serving, whole
 
 
@@ -151,8 +152,8 @@ async def test_lines_go_through_pipes(tmp_path: Path) -> None:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(request("a").encode())
-        first = json.loads(await asyncio.wait_for(process.stdout.readline(), 60))
-        rest, told = await asyncio.wait_for(process.communicate(request("b").encode()), 60)
+        first = json.loads(await asyncio.wait_for(process.stdout.readline(), HANG_S))
+        rest, told = await asyncio.wait_for(process.communicate(request("b").encode()), HANG_S)
 
     assert first["custom_id"] == "a"
     assert [json.loads(line)["custom_id"] for line in rest.splitlines()] == ["b"]
@@ -181,7 +182,7 @@ async def test_an_interrupted_run_tells_how_to_go_on(tmp_path: Path) -> None:
         while not os.path.getsize(tmp_path / "out"):  # noqa: ASYNC240, ASYNC110 - nobody tells when it has grown
             await asyncio.sleep(0.01)
         process.send_signal(signal.SIGINT)
-        _, told = await asyncio.wait_for(process.communicate(), 60)
+        _, told = await asyncio.wait_for(process.communicate(), HANG_S)
 
     assert process.returncode == 130
     assert b"out: 1 answers; 0 failed" in told

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from tests.fakes.waiting import HANG_S
 from tests.unit.cli.processes import children, is_running, until_ended
 
 
@@ -19,7 +20,7 @@ async def start(*specs: str) -> tuple[asyncio.subprocess.Process, list[int]]:
         stderr=asyncio.subprocess.PIPE,
     )
     assert process.stdout is not None
-    assert await asyncio.wait_for(process.stdout.readline(), 20) == b"ready\n"
+    assert await asyncio.wait_for(process.stdout.readline(), HANG_S) == b"ready\n"
     return process, children(process.pid)
 
 
@@ -44,7 +45,7 @@ async def test_a_second_signal_stops_at_once() -> None:
         pass
 
     process.send_signal(signal.SIGINT)
-    await asyncio.wait_for(process.wait(), 10)
+    await asyncio.wait_for(process.wait(), HANG_S)
 
     assert not any(map(is_running, parts))
 

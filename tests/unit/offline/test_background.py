@@ -13,6 +13,7 @@ from types import FrameType
 import pytest
 
 from quire.offline.background import BackgroundLoop
+from tests.fakes.waiting import HANG_S
 
 
 async def thread_name() -> str:
@@ -59,7 +60,7 @@ def test_an_interrupt_ends_the_work() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         BackgroundLoop().run(work())
-    assert is_cancelled.wait(10)
+    assert is_cancelled.wait(HANG_S)
 
 
 def test_a_forked_process_has_a_loop_of_its_own() -> None:

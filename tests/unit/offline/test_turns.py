@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.offline.engine import Turns
+from tests.fakes.waiting import HANG_S
 
 
 @settings(deadline=None)
@@ -42,7 +43,7 @@ def test_any_requests_have_their_turns(count: int, requests: list[tuple[int, int
                 await task
         assert num_done == len(requests) - len(cancelled)
         assert started == sorted(started)
-        async with asyncio.timeout(10), turns.take(count):
+        async with asyncio.timeout(HANG_S), turns.take(count):
             pass
 
     asyncio.run(run())

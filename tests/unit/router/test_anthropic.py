@@ -296,3 +296,67 @@ def test_errors() -> None:
     event = AnthropicWriter("m", True).error(overloaded("busy")).decode()
     assert event.startswith("event: error\ndata: {")
     assert '"rate_limit_error"' in event
+
+
+@pytest.mark.parametrize("thread", [{"type": "create"}, {"type": "continue", "previous_message_id": "msg_1"}])
+def test_a_thread_is_refused_in_the_words_that_sdks_know(thread: dict[str, Any]) -> None:
+    body = anthropic_error(refused(thread=thread))
+    assert body["error"]["type"] == "invalid_request_error"
+    assert body["error"]["details"] == {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
+    assert "details" not in anthropic_error(refused(container="c"))["error"]
+    assert chat(thread=None).messages == [USER]
+
+
+def test_the_model_learns_that_a_call_failed() -> None:
+    def result(**block: Any) -> str:
+        called = {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "add", "input": {}}]}
+        given = {"type": "tool_result", "tool_use_id": "t"} | block
+        text = chat(messages=[called, {"role": "user", "content": [given]}]).messages[-1]["content"]
+        assert isinstance(text, str)
+        return text
+
+    assert result(content="no such file", is_error=True) == "Error: no such file"
+    assert result(content="error 5", is_error=True) == "error 5"
+    assert result(content="5", is_error=False) == "5"
+
+
+@pytest.mark.parametrize(
+    ("edits", "thinking"),
+    [
+        ([{"type": "clear_thinking_20251015", "keep": "all"}], ["a", "b"]),
+        ([{"type": "clear_thinking_20251015", "keep": {"type": "all"}}], ["a", "b"]),
+        ([{"type": "clear_thinking_20251015", "keep": {"type": "thinking_turns", "value": 1}}], [None, "b"]),
+        ([{"type": "clear_thinking_20251015"}], [None, "b"]),
+        ([], ["a", "b"]),
+    ],
+)
+def test_earlier_thinking_is_cleared_as_asked(edits: list[Any], thinking: list[str | None]) -> None:
+    turns: list[Any] = []
+    for thought in ("a", "b"):
+        block = {"type": "thinking", "thinking": thought, "signature": "s"}
+        turns += [USER, {"role": "assistant", "content": [block, {"type": "text", "text": "x"}]}]
+    messages = chat(messages=[*turns, USER], context_management={"edits": edits}).messages
+    assert [message.get("reasoning") for message in messages if message["role"] == "assistant"] == thinking
+
+
+def test_other_edits_of_the_context_are_refused() -> None:
+    error = refused(context_management={"edits": [{"type": "clear_tool_uses_20250919"}]})
+    assert (error.kind, error.param) == (ErrorKind.UNSUPPORTED, "context_management.edits[0].type")
+
+
+def test_a_system_message_may_hold_for_one_turn() -> None:
+    hint = {"role": "system", "content": "Be brief.", "clear_at": "next_user_message"}
+    assert chat(messages=[USER, hint]).messages == [USER, {"role": "system", "content": "Be brief."}]
+    assert chat(messages=[hint, USER]).messages == [USER]
+
+
+def test_a_tool_s_examples_and_callers() -> None:
+    (tool,) = chat(tools=[ADD | {"input_examples": [{"a": 1}], "allowed_callers": ["direct"]}]).tools
+    assert tool.parameters == {"type": "object", "examples": [{"a": 1}]}
+    error = refused(tools=[ADD | {"allowed_callers": ["code_execution_20260521"]}])
+    assert error.param == "tools[0].allowed_callers"
+
+
+def test_the_older_name_of_the_output_s_format() -> None:
+    form = {"type": "json_schema", "schema": {"type": "object"}}
+    assert chat(output_format=form).options.structure == chat(output_config={"format": form}).options.structure

@@ -6,6 +6,7 @@ import asyncio
 from itertools import count
 
 from services.router.deliveries import Deliveries
+from tests.fakes.waiting import HANG_S
 
 
 def waiters(deliveries: Deliveries, number: int) -> list[asyncio.Future[None]]:
@@ -55,7 +56,7 @@ async def test_after_a_long_round_the_next_comes_after_a_rest_that_is_shorter() 
         await asyncio.sleep(0)
         assert not second.done()
     (third,) = waiters(deliveries, 1)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANG_S):
         await second
     # What came during the rest is in the same round.
     assert third.done()

@@ -9,17 +9,22 @@ from typing import Any
 
 import jsonschema
 import pytest
+from google.protobuf import json_format
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message_factory import GetMessageClass
 from pydantic import BaseModel, Field
 
-from deploy.envoy.routes import http_annotations
+from deploy.envoy.routes import GRPC_PREFIXES, http_annotations
 from services.router.openai.validation import parse_body
 from services.router.openapi.document import document
+from services.router.openapi.messages import schema_name
 from services.router.openapi.operation import Operation, Reply, may_lack
-from services.router.openapi.page import page, type_of
+from services.router.openapi.page import code, page, paragraphs, type_of
 from services.router.openapi.paths import OPERATIONS
 
 DOCUMENT = document(OPERATIONS, "1.2.3")
-WITH_BODY = [operation for operation in OPERATIONS if operation.body is not None]
+WITH_BODY = [operation for operation in OPERATIONS if isinstance(operation.body, type)]
+TYPED = [operation for operation in OPERATIONS if isinstance(operation.body, Descriptor)]
 
 
 def test_it_has_the_paths_of_the_protos_and_no_others() -> None:
@@ -62,7 +67,8 @@ def test_a_new_field_is_in_the_document() -> None:
 
 def test_every_field_of_a_request_says_what_it_means() -> None:
     schemas = DOCUMENT["components"]["schemas"]
-    names = {operation.body.__name__ for operation in WITH_BODY if operation.body is not None}
+    names = {operation.body.__name__ for operation in WITH_BODY if isinstance(operation.body, type)}
+    names |= {schema_name(operation.body) for operation in TYPED if isinstance(operation.body, Descriptor)}
     while more := set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps([schemas[n] for n in names]))) - names:
         names |= more
     silent = [
@@ -124,12 +130,56 @@ def test_errors_are_those_that_can_happen() -> None:
 
 @pytest.mark.parametrize("operation", WITH_BODY, ids=lambda operation: operation.name)
 def test_examples_are_bodies_by_the_schema_and_by_the_parser(operation: Operation) -> None:
-    assert operation.body is not None
+    assert isinstance(operation.body, type)
     assert operation.examples
     schema = {"$ref": f"#/components/schemas/{operation.body.__name__}", "components": DOCUMENT["components"]}
     for example in operation.examples:
         jsonschema.validate(example.value, schema)
         parse_body(json.dumps(example.value).encode(), operation.body)
+
+
+@pytest.mark.parametrize("operation", TYPED, ids=lambda operation: operation.name)
+def test_examples_of_the_typed_api_are_messages_by_the_schema_and_by_protobuf(operation: Operation) -> None:
+    assert isinstance(operation.body, Descriptor)
+    assert operation.examples
+    schema = {"$ref": f"#/components/schemas/{schema_name(operation.body)}", "components": DOCUMENT["components"]}
+    for example in operation.examples:
+        jsonschema.validate(example.value, schema)
+        message = json_format.ParseDict(dict(example.value), GetMessageClass(operation.body)())
+        assert json_format.MessageToDict(message) == example.value
+
+
+def test_a_messages_schema_is_protobufs_json() -> None:
+    schemas = DOCUMENT["components"]["schemas"]
+    sampling = schemas["InferenceSamplingParams"]["properties"]
+    assert sampling["topK"]["type"] == "integer"
+    assert {"type": "string", "pattern": "^[0-9]+$"} in sampling["seed"]["anyOf"]
+    assert sampling["logitBias"]["items"] == {"$ref": "#/components/schemas/InferenceLogitBias"}
+    assert "FINISH_REASON_STOP" in schemas["InferenceDelta"]["properties"]["finishReason"]["enum"]
+    answer = DOCUMENT["paths"]["/quire.inference.v1.InferenceService/Chat"]["post"]["responses"]["200"]
+    item = {"$ref": "#/components/schemas/InferenceChatResponse"}
+    assert answer["content"] == {"application/json": {"schema": {"type": "array", "items": item}}}
+
+
+def test_it_lists_the_grpc_services_of_the_port() -> None:
+    services = {service["name"]: service for service in DOCUMENT["x-grpc-services"]}
+    prefixes = tuple(prefix.lstrip("/") for prefix in GRPC_PREFIXES)
+    assert all(f"{name}/".startswith(prefixes) for name in services)
+    assert len(services) == len(prefixes)
+    chat = next(one for one in services["quire.inference.v1.InferenceService"]["methods"] if one["name"] == "Chat")
+    assert chat["streams"]
+    assert chat["description"].startswith("Answers a conversation")
+
+
+def test_the_page_lists_the_grpc_services_and_renders_markdown() -> None:
+    written = page(DOCUMENT)
+    assert '<h3 id="quire.inference.v1.InferenceService">' in written
+    assert '<td>a stream of <a href="#schema-InferenceChatResponse">' in written
+    assert "<code>data: [DONE]</code>" in written
+    text = re.sub(r"<pre>.*?</pre>", "", written, flags=re.DOTALL)
+    assert "`" not in text
+    assert str(code("a `b<c>` d")) == "a <code>b&lt;c&gt;</code> d"
+    assert str(paragraphs("a\n\nb & c")) == "<p>a</p>\n<p>b &amp; c</p>"
 
 
 @pytest.mark.parametrize(

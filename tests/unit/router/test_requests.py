@@ -133,8 +133,22 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
         ({"tool_choice": 7}, "tool_choice", "invalid_type", "a string or an object"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.function", "missing_required_parameter", "Missing"),
         ({"tools": [tool("f")], "tool_choice": allowed("g")}, "tool_choice", "invalid_value", "no tool named 'g'"),
-        ({"functions": [{"name": "f"}]}, "functions", None, "Use 'tools' instead"),
-        ({"function_call": {"name": "f"}}, "function_call", None, "Use 'tool_choice' instead"),
+        (
+            {"functions": [{"name": "f"}], "tools": [{"type": "function", "function": {"name": "f"}}]},
+            "functions",
+            None,
+            "older form of 'tools'",
+        ),
+        ({"functions": [{"name": "?"}]}, "functions[0].name", "invalid_value", "pattern"),
+        ({"function_call": {"name": "f"}}, "function_call", "invalid_value", "no function named 'f'"),
+        ({"function_call": "required"}, "function_call", "invalid_value", "'none' or 'auto'"),
+        (
+            {"messages": [USER, {"role": "function", "name": "f", "content": "x"}]},
+            "messages[1].name",
+            "invalid_value",
+            "calls this function",
+        ),
+        ({"prompt_logprobs": -1}, "prompt_logprobs", "integer_below_min_value", "whole vocabulary"),
         ({"reasoning_effort": "huge"}, "reasoning_effort", "invalid_value", "'huge'"),
         (
             {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "Hm."}]}]},
@@ -145,9 +159,9 @@ def test_a_body_that_is_no_json_object_is_refused(body: bytes, words: str) -> No
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message", None, "exclude"),
         (
             {"messages": [USER, {"role": "assistant", "content": "", "function_call": {"name": "f"}}]},
-            "messages[1].function_call",
-            None,
-            "Use 'tool_calls' instead",
+            "messages[1].function_call.arguments",
+            "missing_required_parameter",
+            "Missing",
         ),
         (
             {"messages": [USER, calling("f", "{}"), {"role": "tool", "content": "x"}]},

@@ -277,6 +277,19 @@ def test_a_streamed_response_has_the_same_items(model: ServedModel) -> None:
     assert (events[16]["item"]["name"], events[19]["arguments"]) == ("add", '{"a": 2}')
 
 
+def test_fields_that_open_responses_wants_are_always_there(model: ServedModel) -> None:
+    """The suite of Open Responses refuses a response without any of them, in events, too."""
+    wanted = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
+    events = streamed(model, THINK_SAY_CALL)
+    responses = [event["response"] for event in events if "response" in event]
+    assert [response["usage"] is None for response in responses] == [True, True, False]
+    for response in (*responses, whole(model, THINK_SAY_CALL)):
+        assert {name: response[name] for name in wanted} == wanted
+    asked = {"presence_penalty": 0.5, "frequency_penalty": -1.5}
+    response = whole(model, THINK_SAY_CALL, **asked)
+    assert {name: response[name] for name in asked} == asked
+
+
 def test_only_the_item_that_was_cut_is_incomplete(model: ServedModel) -> None:
     deltas = [MessageDelta(0, reasoning="Hm"), MessageDelta(0, "Let", end_reason=EndReason.LENGTH)]
     for response in (whole(model, deltas), streamed(model, deltas)[-1]["response"]):
@@ -306,6 +319,7 @@ def test_a_stream_that_breaks_off_has_failed(model: ServedModel) -> None:
         data = b"".join(map(joined, [*begun, writer.error(error)]))
         last = events_of(data)[-1]
         assert last["type"] == "response.failed"
+        assert last["response"]["usage"] is None
         assert last["response"]["error"] == {"code": code, "message": error.message}
         # What was complete by then.
         assert [item["type"] for item in last["response"]["output"]] == ["reasoning"]
@@ -336,3 +350,16 @@ def test_every_reply_and_event_is_as_openai_documents_it(
         validator = jsonschema.Draft202012Validator(schema)
         for value in values:
             assert [error.message for error in validator.iter_errors(value)] == [], value
+
+
+def test_vllm_s_options() -> None:
+    options = chat(
+        stop=["#"], ignore_eos=True, include_stop_str_in_output=True, skip_special_tokens=False,
+        chat_template_kwargs={"enable_thinking": False},
+    )  # fmt: skip
+    assert (options.options.stop_strings, options.options.stop.ignore_eos) == (("#",), True)
+    assert (options.options.includes_stop, options.options.skip_special_tokens) == (True, False)
+    assert options.template_kwargs == {"enable_thinking": False}
+    assert chat(chat_template_kwargs={"x": 1}, reasoning={"effort": "none"}).template_kwargs == {
+        "enable_thinking": False, "thinking": False, "x": 1,
+    }  # fmt: skip

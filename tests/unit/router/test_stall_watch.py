@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from types import SimpleNamespace
 
 import pytest
 
+from services.router import stall_watch
 from services.router.stall_watch import ClientStalledError, StallWatch
+from tests.fakes.loop_clock import LoopClock
 
 
-async def test_a_write_that_is_not_taken_ends_and_others_go_on() -> None:
-    watch = StallWatch(0.05)
+@pytest.fixture
+async def clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
+    clock = LoopClock()
+    monkeypatch.setattr(stall_watch, "time", SimpleNamespace(monotonic=clock.time))
+    return clock
+
+
+async def test_a_write_that_is_not_taken_ends_and_others_go_on(clock: LoopClock) -> None:
+    watch = StallWatch(10)
     never, later = asyncio.Event(), asyncio.Event()
     ended: list[str] = []
 
@@ -25,26 +34,27 @@ async def test_a_write_that_is_not_taken_ends_and_others_go_on() -> None:
 
     async def writes_often() -> None:
         while not later.is_set():
-            await watch.over(asyncio.sleep(0.001))
+            await watch.over(clock.pass_by(3))
         ended.append("often")
 
     await asyncio.gather(stalled(), writes_often())
     assert ended == ["stalled", "often"]
 
 
-async def test_a_write_that_begins_while_another_is_watched_has_as_long() -> None:
-    watch = StallWatch(0.1)
-    taken = asyncio.Event()
+async def test_a_write_that_begins_while_another_is_watched_has_as_long(clock: LoopClock) -> None:
+    watch = StallWatch(10)
+    taken, never = asyncio.Event(), asyncio.Event()
     first = asyncio.create_task(watch.over(taken.wait()))  # type: ignore[arg-type]
-    await asyncio.sleep(0.05)
-    began = time.monotonic()
-    second = asyncio.create_task(watch.over(asyncio.sleep(60)))
+    await clock.pass_by(5)
+    second = asyncio.create_task(watch.over(never.wait()))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     taken.set()
     await first
+    await clock.pass_by(9)
+    assert not second.done()
+    await clock.pass_by(2)
     with pytest.raises(ClientStalledError):
         await second
-    assert time.monotonic() - began >= 0.1
 
 
 async def test_a_task_that_somebody_else_cancels_is_cancelled() -> None:

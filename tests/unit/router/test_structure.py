@@ -20,6 +20,7 @@ from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.validation import parse_body
 from services.router.structure import Structure, StructureKind
 from shared.grammar import compile_grammar
+from tests.fakes.waiting import HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +242,7 @@ class SlowProcess:
 
     def check(self, structure: Structure) -> str:
         self.asked.append(structure.source)
-        self.may_answer.wait(60)
+        self.may_answer.wait(HANG_S)
         return f"grammar of {structure.source}"
 
     def close(self) -> None:

@@ -247,3 +247,27 @@ def test_reading_takes_time_in_proportion_to_the_text(form: str) -> None:
         parser.parse(ChoiceDelta(0, text[start : start + 7], [1], [], None))
         longest = max(longest, len(parser._feed._text) - parser._feed._at)
     assert longest < 64
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "get_weather", "arguments": '),
+        ("llama3_json", '{"name": "get_weather", "parameters":'),
+        ("mistral", '[TOOL_CALLS][{"name": "get_weather", "arguments": '),
+        ("qwen3_coder", "<tool_call>\n<function=get_weather>\n"),
+        ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<para"),
+        ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<parameter=ci"),
+        ("qwen3_coder", "<tool_call>\n<function=get_weather>\n</func"),
+        ("deepseek_v31", f"{DEEPSEEK_BEGIN}<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"),
+        ("pythonic", "[get_weather("),
+        ("required", '[{"name": "get_weather", "parameters": '),
+        ("named", ""),
+        ("named", "\n"),
+    ],
+)
+def test_a_call_that_is_cut_before_its_arguments_is_none(form: str, text: str) -> None:
+    for pieces in ([text], list(text)):
+        message = play(PLANS[form], pieces, FinishReason.LENGTH)
+        assert message.tool_calls == []
+        assert message.end_reason is EndReason.LENGTH

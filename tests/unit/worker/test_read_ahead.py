@@ -8,6 +8,7 @@ import time
 import pytest
 
 from services.worker.models.read_ahead import ReadAhead
+from tests.fakes.waiting import wait_until
 
 SIZES = {f"item {index}": 10 for index in range(8)}
 
@@ -26,9 +27,8 @@ class Disk:
 
     def wait_for(self, count: int) -> list[str]:
         """What was begun, once it is `count` items and no more have come for a while."""
-        deadline = time.monotonic() + 5
-        while len(self.begun) < count and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: len(self.begun) >= count)
+        # Were more read than the budget holds, they would come about now. A slow machine can only hide that.
         time.sleep(0.02)
         return self.begun
 

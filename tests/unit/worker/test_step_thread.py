@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +12,7 @@ from services.worker.device_check import NoDeviceCheck
 from services.worker.engine import Engine
 from services.worker.plan import Rows, StepPlan, StepResult
 from services.worker.step_thread import Outcome, Session, StepThread
+from tests.fakes.waiting import HANG_S, wait_until
 
 NO_IDS = np.zeros(0, np.uint32)
 
@@ -38,7 +38,7 @@ class FakeRunner:
         return self.ended[step.plan.step_id].is_set()
 
     def collect(self, step: Any) -> StepResult:
-        assert self.ended[step.plan.step_id].wait(20)
+        assert self.ended[step.plan.step_id].wait(HANG_S)
         return StepResult(step.plan.step_id, NO_IDS, NO_IDS, None, (), 0, 0, 0)
 
     device_check = NoDeviceCheck()
@@ -65,16 +65,14 @@ def test_a_plan_that_comes_while_a_step_runs_is_launched_behind_it() -> None:
     thread.start()
     session = Session(deliver)
     thread.submit(session, plan(1))
-    deadline = time.monotonic() + 20
-    while thread.stuck_for() == 0.0:  # launched, and waited for
-        assert time.monotonic() < deadline
+    wait_until(lambda: thread.stuck_for() > 0.0)  # launched, and waited for
     thread.submit(session, plan(2))
-    assert runner.second.wait(20), "the thread waits for the first step instead of launching the second"
+    assert runner.second.wait(HANG_S), "the thread waits for the first step instead of launching the second"
     assert not delivered
     runner.ended[1].set()
-    assert first.wait(20)
+    assert first.wait(HANG_S)
     runner.ended[2].set()
-    assert last.wait(20)
+    assert last.wait(HANG_S)
     assert [outcome.step_id for outcome in delivered if isinstance(outcome, StepResult)] == [1, 2]
-    thread.stop(20)
+    thread.stop(HANG_S)
     assert thread.ended.done()

@@ -83,6 +83,11 @@ class Feed:
                 return False
             yield
 
+    def is_cut(self, *words: str) -> bool:
+        """Whether no more comes than the beginning of one of the words, or nothing. Asked after `word` found none."""
+        rest = self._text[self._at :]
+        return self.is_over and any(word.startswith(rest) for word in words)
+
     def record(self, before: str = "") -> None:
         """From here on, what is taken is remembered after `before`: it may turn out to be nothing but text."""
         self._record = [before]

@@ -40,6 +40,9 @@ def read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None 
             if not name or (names is not None and name not in names):
                 return False
         elif key in ARGUMENTS and not has_begun and not early:
+            # A call that was cut before its arguments is none.
+            if not (yield from feed.peek()):
+                return False
             if name:
                 builder.begin_call(name)
                 has_begun = True

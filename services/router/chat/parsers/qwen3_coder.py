@@ -50,7 +50,6 @@ def _read_call(feed: Feed, builder: MessageBuilder, functions: Functions) -> Rea
     name = yield from feed.all(_NAME)
     if not NAME.fullmatch(name) or not (yield from feed.word(">")):
         return False
-    builder.begin_call(name)
     schema = functions.get(name) or {}
     separator = "{"
     while True:
@@ -58,7 +57,10 @@ def _read_call(feed: Feed, builder: MessageBuilder, functions: Functions) -> Rea
         if not (yield from feed.word(_PARAMETER)):
             break
         key = yield from feed.all(_KEY)
-        yield from feed.word(">")
+        if not (yield from feed.word(">")) and separator == "{" and feed.is_cut(">"):
+            return False
+        if separator == "{":
+            builder.begin_call(name)
         builder.arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
         separator = ", "
         if _is_string(schema, key):
@@ -69,8 +71,13 @@ def _read_call(feed: Feed, builder: MessageBuilder, functions: Functions) -> Rea
             pieces: list[str] = []
             yield from _read_value(feed, pieces.append)
             builder.arguments(_as_json("".join(pieces)))
+    has_ended = yield from feed.word(_FUNCTION_END)
+    if separator == "{":
+        # A call that was cut before its arguments is none.
+        if not has_ended and feed.is_cut(_PARAMETER, _FUNCTION_END):
+            return False
+        builder.begin_call(name)
     builder.arguments("{}" if separator == "{" else "}")
-    yield from feed.word(_FUNCTION_END)
     return True
 
 

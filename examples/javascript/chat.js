@@ -1,0 +1,99 @@
+// Asks a question, prints the answer while it is generated, and shows what an error brings.
+//
+//   npm install && node chat.js --url http://127.0.0.1:8000
+
+import { fileURLToPath } from "node:url";
+import { parseArgs } from "node:util";
+
+import grpc from "@grpc/grpc-js";
+import protoLoader from "@grpc/proto-loader";
+
+const { values: options } = parseArgs({
+  options: {
+    url: { type: "string", default: "http://127.0.0.1:8000" },
+    key: { type: "string" },
+    question: { type: "string", default: "What is 7 plus 5?" },
+  },
+});
+
+const protos = fileURLToPath(new URL("../../protos", import.meta.url));
+const definition = protoLoader.loadSync("quire/inference/v1/inference.proto", {
+  includeDirs: [protos],
+  // Enums by name; 64-bit numbers as strings; `event` names the field of the oneof that is set.
+  enums: String,
+  longs: String,
+  oneofs: true,
+  defaults: true,
+});
+const { InferenceService } = grpc.loadPackageDefinition(definition).quire.inference.v1;
+
+// Retries of calls that have brought nothing, as docs/grpc.md explains.
+const serviceConfig = {
+  methodConfig: [
+    {
+      name: [{ service: "quire.inference.v1.InferenceService" }],
+      waitForReady: true,
+      retryPolicy: {
+        maxAttempts: 4,
+        initialBackoff: "0.2s",
+        maxBackoff: "5s",
+        backoffMultiplier: 2,
+        retryableStatusCodes: ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+      },
+    },
+  ],
+};
+const client = new InferenceService(new URL(options.url).host, grpc.credentials.createInsecure(), {
+  "grpc.service_config": JSON.stringify(serviceConfig),
+  "grpc.keepalive_time_ms": 30_000,
+  "grpc.keepalive_timeout_ms": 10_000,
+});
+
+function metadata() {
+  const headers = new grpc.Metadata();
+  if (options.key) headers.set("authorization", `Bearer ${options.key}`);
+  return headers;
+}
+
+// The deadline covers the whole answer. The scheduler frees the request's memory when it passes.
+const deadline = () => ({ deadline: Date.now() + 120_000 });
+
+function listModels() {
+  return new Promise((resolve, reject) => {
+    client.listModels({}, metadata(), deadline(), (error, response) => (error ? reject(error) : resolve(response)));
+  });
+}
+
+async function chat(question) {
+  const stream = client.chat(
+    {
+      messages: [{ role: "user", content: question }],
+      options: { sampling: { temperature: 0 }, stop: { maxTokens: 64 } },
+    },
+    metadata(),
+    deadline(),
+  );
+  let usage;
+  for await (const response of stream) {
+    if (response.event === "delta") process.stdout.write(response.delta.text);
+    else usage = response.final.usage;
+  }
+  // The last message has the usage; a stream that ends without it was cut.
+  console.log(usage ? `\n${usage.completionTokens} tokens` : "\nThe answer was cut.");
+}
+
+async function fail() {
+  try {
+    for await (const _ of client.chat({ model: "gpt-none" }, metadata(), deadline()));
+  } catch (error) {
+    // OpenAI's error object, as JSON.
+    const [body] = error.metadata.get("quire-error");
+    console.log(`${grpc.status[error.code]}: ${JSON.parse(body).error.message}`);
+  }
+}
+
+const { models } = await listModels();
+console.log("models:", models.map((model) => model.name).join(", "));
+await chat(options.question);
+await fail();
+client.close();

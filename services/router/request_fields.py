@@ -1,0 +1,101 @@
+"""What a request's descriptor says of its fields: their paths as the proto writes them, and the values of its enums."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from services.router.errors import ApiError, invalid
+
+# A part of a path: a field's name, and where it is repeated or a map the index or key of one entry.
+_PART = re.compile(r"(\w+)(?:\[([^\]]*)\])?")
+# The field that names the model, as each API calls it.
+_MODEL_NAMES = ("model", "name", "model_name")
+
+
+def proto_path(descriptor: Any, param: str) -> str | None:
+    """The path of the field of this message that an error calls `param`, such as `options.sampling.logit_bias` for
+    `options.logit_bias`: the messages that a field stands in may be missing or be named by another API. The shallowest
+    field that fits is meant. None where no field fits."""
+    parts = param.split(".")
+    for first in range(len(parts)):
+        rest = ".".join(parts[first:])
+        for name in _MODEL_NAMES if rest == "model" else (rest,):
+            for prefix, message in _messages(descriptor):
+                if _resolves(message, name):
+                    return prefix + name
+    return None
+
+
+def in_proto_terms(error: ApiError, descriptor: Any) -> ApiError:
+    """The same error, with the field named by its path in the request's message, in its text, too."""
+    if error.param is None:
+        return error
+    path = proto_path(descriptor, error.param)
+    if path is None or path == error.param:
+        return error
+    message = error.message.replace(f"'{error.param}", f"'{path}")
+    return ApiError(error.kind, message, path, error.code, error.retry_after)
+
+
+def check_enums(request: Any) -> None:
+    """Raises ApiError for the first field, in the order of the proto, with a value that its enum does not have."""
+    for path, enum, value in _enum_values(request, ""):
+        if value not in enum.values_by_number:
+            names = ", ".join(entry.name for entry in enum.values)
+            message = f"Invalid '{path}': {value} is no value of {enum.name}. Expected one of {names}."
+            raise invalid(message, path, "invalid_value")
+
+
+def _enum_values(message: Any, prefix: str) -> Iterator[tuple[str, Any, int]]:
+    """Each enum field that is set: its path, its enum and its value. Skips messages that can hold none, unread."""
+    if not _has_enums(message.DESCRIPTOR):
+        return
+    for field, value in message.ListFields():
+        path = prefix + field.name
+        entry = field.message_type
+        if entry is not None and entry.GetOptions().map_entry:
+            field = entry.fields_by_name["value"]
+            values = [(f"{path}[{key}]", value[key]) for key in value]
+        elif field.is_repeated:
+            values = [(f"{path}[{index}]", one) for index, one in enumerate(value)]
+        else:
+            values = [(path, value)]
+        for one_path, one in values:
+            if field.enum_type is not None:
+                yield one_path, field.enum_type, one
+            elif field.message_type is not None:
+                yield from _enum_values(one, f"{one_path}.")
+
+
+@cache
+def _has_enums(descriptor: Any) -> bool:
+    """Whether a field of this message, or of one inside it, is an enum."""
+    return any(field.enum_type is not None for _, message in _messages(descriptor) for field in message.fields)
+
+
+@cache
+def _messages(descriptor: Any) -> tuple[tuple[str, Any], ...]:
+    """The message, and those inside it with the path before their fields, the shallowest first; each type once."""
+    found = [("", descriptor)]
+    for prefix, message in found:
+        for field in message.fields:
+            inner = field.message_type
+            if inner is not None and all(inner is not known for _, known in found):
+                found.append((f"{prefix}{field.name}.", inner))
+    return tuple(found)
+
+
+def _resolves(descriptor: Any, path: str) -> bool:
+    message = descriptor
+    for part in path.split("."):
+        match = _PART.fullmatch(part)
+        if match is None or message is None or match[1] not in message.fields_by_name:
+            return False
+        field = message.fields_by_name[match[1]]
+        if match[2] is not None and not field.is_repeated:
+            return False
+        message = field.message_type
+    return True

@@ -1,0 +1,61 @@
+"""gRPC server reflection, in both of its versions: clients ask for `v1`, older ones for `v1alpha`.
+
+grpcio-reflection has v1alpha alone. The messages of both are the same on the wire, so that one servicer answers both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool
+from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
+
+_ALPHA = "grpc.reflection.v1alpha"
+_V1 = "grpc.reflection.v1"
+_V1_FILE = "grpc/reflection/v1/reflection.proto"
+NAMES = (f"{_V1}.ServerReflection", f"{_ALPHA}.ServerReflection")
+
+
+def add_reflection(services: Iterable[str], server: Any) -> None:
+    """`services`: full names of those that are listed beside reflection itself; their descriptors must be loaded."""
+    _load_v1()
+    servicer = _Reflection([*services, *NAMES])
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
+    handler = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        reflection_pb2.ServerReflectionRequest.FromString,
+        reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(NAMES[0], {"ServerReflectionInfo": handler})])
+
+
+class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
+    def _file_containing_symbol(self, request: Any, fully_qualified_name: str) -> Any:
+        """Finds methods, too, which the protocol asks for and the descriptor pool does not take for symbols."""
+        try:
+            service: Any = self._pool.FindMethodByName(fully_qualified_name).containing_service
+        except KeyError:
+            return super()._file_containing_symbol(request, fully_qualified_name)
+        return self._file_by_filename(request, service.file.name)
+
+
+def _load_v1() -> None:
+    """Adds the proto of version 1: that of v1alpha under another package."""
+    pool = descriptor_pool.Default()
+    try:
+        pool.FindFileByName(_V1_FILE)
+    except KeyError:
+        file = descriptor_pb2.FileDescriptorProto()
+        reflection_pb2.DESCRIPTOR.CopyToProto(file)
+        file.name, file.package = _V1_FILE, _V1
+        file.ClearField("options")
+        for message in file.message_type:
+            for field in message.field:
+                if field.type_name:
+                    field.type_name = field.type_name.replace(f".{_ALPHA}.", f".{_V1}.")
+        for method in file.service[0].method:
+            method.input_type = method.input_type.replace(f".{_ALPHA}.", f".{_V1}.")
+            method.output_type = method.output_type.replace(f".{_ALPHA}.", f".{_V1}.")
+        pool.AddSerializedFile(file.SerializeToString())

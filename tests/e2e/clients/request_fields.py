@@ -1,0 +1,114 @@
+"""Prints the fields of the request types of the SDKs that are installed, by request and by object inside it.
+
+It needs nothing but the SDKs, so it runs in any environment. Objects that a server refuses by their `type` (pictures,
+tools that a provider runs itself) are not listed: a new kind of them is refused, too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+from typing import Any, get_args, get_type_hints
+
+# By name: where the types are whose fields it has. A method has its parameters.
+REQUESTS = {
+    "openai.chat": ("openai.types.chat.completion_create_params:CompletionCreateParamsStreaming",),
+    "openai.chat.stream_options": (
+        "openai.types.chat.chat_completion_stream_options_param:ChatCompletionStreamOptionsParam",
+    ),
+    "openai.chat.message": ("openai.types.chat.chat_completion_message_param:ChatCompletionMessageParam",),
+    "openai.chat.message.text": (
+        "openai.types.chat.chat_completion_content_part_text_param:ChatCompletionContentPartTextParam",
+    ),
+    "openai.chat.tool": ("openai.types.chat.chat_completion_function_tool_param:ChatCompletionFunctionToolParam",),
+    "openai.chat.function": ("openai.types.shared_params.function_definition:FunctionDefinition",),
+    "openai.completions": ("openai.types.completion_create_params:CompletionCreateParamsStreaming",),
+    "openai.embeddings": ("openai.types.embedding_create_params:EmbeddingCreateParams",),
+    "openai.responses": ("openai.types.responses.response_create_params:ResponseCreateParamsStreaming",),
+    "openai.responses.input_tokens": ("openai.types.responses.input_token_count_params:InputTokenCountParams",),
+    "openai.responses.reasoning": ("openai.types.shared_params.reasoning:Reasoning",),
+    "openai.responses.text": ("openai.types.responses.response_text_config_param:ResponseTextConfigParam",),
+    "openai.responses.text.format": (
+        "openai.types.responses.response_format_text_json_schema_config_param:ResponseFormatTextJSONSchemaConfigParam",
+    ),
+    "openai.responses.tool": ("openai.types.responses.function_tool_param:FunctionToolParam",),
+    "openai.responses.message": (
+        "openai.types.responses.easy_input_message_param:EasyInputMessageParam",
+        "openai.types.responses.response_input_item_param:Message",
+        "openai.types.responses.response_output_message_param:ResponseOutputMessageParam",
+    ),
+    "openai.responses.function_call": (
+        "openai.types.responses.response_function_tool_call_param:ResponseFunctionToolCallParam",
+    ),
+    "openai.responses.function_call_output": ("openai.types.responses.response_input_item_param:FunctionCallOutput",),
+    "openai.responses.reasoning_item": (
+        "openai.types.responses.response_reasoning_item_param:ResponseReasoningItemParam",
+    ),
+    "anthropic.messages": (
+        "anthropic.types.message_create_params:MessageCreateParamsStreaming",
+        "anthropic.types.beta.message_create_params:MessageCreateParamsStreaming",
+    ),
+    "anthropic.count_tokens": (
+        "anthropic.types.message_count_tokens_params:MessageCountTokensParams",
+        "anthropic.types.beta.message_count_tokens_params:MessageCountTokensParams",
+    ),
+    "anthropic.message": (
+        "anthropic.types.message_param:MessageParam",
+        "anthropic.types.beta.beta_message_param:BetaMessageParam",
+    ),
+    "anthropic.text": ("anthropic.types.beta.beta_text_block_param:BetaTextBlockParam",),
+    "anthropic.thinking_block": ("anthropic.types.beta.beta_thinking_block_param:BetaThinkingBlockParam",),
+    "anthropic.tool_use": ("anthropic.types.beta.beta_tool_use_block_param:BetaToolUseBlockParam",),
+    "anthropic.tool_result": ("anthropic.types.beta.beta_tool_result_block_param:BetaToolResultBlockParam",),
+    "anthropic.tool": ("anthropic.types.beta.beta_tool_param:BetaToolParam",),
+    "anthropic.tool_choice": ("anthropic.types.beta.beta_tool_choice_param:BetaToolChoiceParam",),
+    "anthropic.thinking": ("anthropic.types.beta.beta_thinking_config_param:BetaThinkingConfigParam",),
+    "anthropic.output_config": ("anthropic.types.beta.beta_output_config_param:BetaOutputConfigParam",),
+    "anthropic.context_management": (
+        "anthropic.types.beta.beta_context_management_config_param:BetaContextManagementConfigParam",
+    ),
+    "anthropic.clear_thinking": (
+        "anthropic.types.beta.beta_clear_thinking_20251015_edit_param:BetaClearThinking20251015EditParam",
+    ),
+    "ollama.chat": ("ollama._types:ChatRequest",),
+    "ollama.generate": ("ollama._types:GenerateRequest",),
+    "ollama.embed": ("ollama._types:EmbedRequest",),
+    "ollama.options": ("ollama._types:Options",),
+    "ollama.message": ("ollama._types:Message",),
+    "ollama.tool": ("ollama._types:Tool",),
+    "cohere.embed": ("cohere.v2.client:V2Client.embed",),
+    "cohere.rerank": ("cohere.v2.client:V2Client.rerank",),
+}
+
+
+def fields(place: str) -> set[str]:
+    module, _, path = place.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    if inspect.isfunction(found):
+        return set(inspect.signature(found).parameters) - {"self", "request_options"}
+    return _fields(found)
+
+
+def _fields(kind: Any) -> set[str]:
+    """Of a pydantic model or a TypedDict, inherited ones included; of a union those of its members."""
+    if members := get_args(kind):
+        return set().union(*map(_fields, members))
+    return set(getattr(kind, "model_fields", None) or get_type_hints(kind, include_extras=True))
+
+
+def main() -> dict[str, list[str]]:
+    found: dict[str, set[str]] = {}
+    for name, places in REQUESTS.items():
+        try:
+            importlib.import_module(name.partition(".")[0])
+        except ImportError:
+            continue
+        found[name] = set().union(*map(fields, places))
+    return {name: sorted(names) for name, names in found.items()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()))

@@ -1,0 +1,77 @@
+"""Python runs this first in every process that finds it. A worker follows the script that a test wrote, from SIGUSR1
+on: it stops itself (SIGSTOP) or loses its device at exact points of its work, however fast it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+REASON = "CUDA error: an illegal memory access was encountered"
+
+
+def take_script(*_: object) -> None:
+    """The test knows that the worker has taken the script when the file is gone."""
+    path = Path(os.environ["QUIRE_TEST_WORKER_SCRIPT"])
+    follow(json.loads(path.read_text()))
+    path.unlink()
+
+
+def follow(points: list[dict[str, Any]]) -> None:
+    """Each point is passed once, in this order."""
+    from services.worker.device_check import NoDeviceCheck
+    from services.worker.errors import DeviceLostError
+    from services.worker.model_runner import ModelRunner
+
+    launch, run, collect, reset = ModelRunner.launch, ModelRunner._run, ModelRunner.collect, ModelRunner.reset
+    num_steps = 0
+    # Tokens of each sequence that the worker holds.
+    num_tokens: Counter[int] = Counter()
+
+    def is_reached(point: dict[str, Any]) -> bool:
+        num_far = sum(count >= point["num_tokens"] for count in num_tokens.values())
+        return num_steps >= int(point["num_steps"]) and num_far >= int(point["num_sequences"])
+
+    def launch_counted(runner: Any, plan: Any, received_at: float) -> Any:
+        for wire_id in plan.released_wire_ids.tolist():
+            num_tokens.pop(wire_id, None)
+        return launch(runner, plan, received_at)
+
+    def run_counted(runner: Any, batch: Any) -> Any:
+        nonlocal num_steps
+        num_steps += bool(len(batch.slots))
+        if points and points[0]["action"] == "lose the device" and is_reached(points[0]):
+            raise RuntimeError(REASON)
+        return run(runner, batch)
+
+    def collect_counted(runner: Any, step: Any) -> Any:
+        nonlocal num_steps
+        result = collect(runner, step)
+        num_tokens.update(result.wire_ids.tolist())
+        if points and points[0]["action"] == "stop" and is_reached(points[0]):
+            del points[0]
+            os.kill(os.getpid(), signal.SIGSTOP)
+            num_steps = 0
+        return result
+
+    def reset_counted(runner: Any) -> None:
+        num_tokens.clear()
+        reset(runner)
+
+    def is_lost(_: object, error: Exception) -> None:
+        raise DeviceLostError(f"the device is lost: {error}")
+
+    ModelRunner.launch = launch_counted  # type: ignore[assignment]
+    ModelRunner._run = run_counted  # type: ignore[assignment]
+    ModelRunner.collect = collect_counted  # type: ignore[assignment]
+    ModelRunner.reset = reset_counted  # type: ignore[assignment]
+    if any(point["action"] == "lose the device" for point in points):
+        NoDeviceCheck.after = is_lost  # type: ignore[method-assign, assignment]
+
+
+if "worker" in sys.orig_argv:
+    signal.signal(signal.SIGUSR1, take_script)

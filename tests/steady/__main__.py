@@ -1,0 +1,61 @@
+"""`python -m tests.steady --runs N PYTEST_OPTION...` runs pytest N times in each setting and prints what failed.
+
+Exits with status 1 if any test failed in any run. The output of a run with failures stays in build/steady.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.steady.report import Run, read_run, table
+from tests.steady.settings import SETTINGS, Setting
+
+ROOT = Path(__file__).parents[2]
+
+
+def run(setting: Setting, options: Sequence[str], out: Path) -> Run:
+    """One run of pytest. `out`: its output and its XML, with `.log` and `.xml` added; kept if a test failed."""
+    log, xml = out.with_suffix(".log"), out.with_suffix(".xml")
+    xml.unlink(missing_ok=True)
+    command = [sys.executable, "-m", "pytest", *options, *setting.options, f"--junitxml={xml}"]
+    with setting.neighbours(), log.open("w") as file:
+        status = subprocess.run(
+            command, cwd=ROOT, stdout=file, stderr=file, preexec_fn=setting.take_core, check=False
+        ).returncode
+    result = read_run(setting.name, xml, status)
+    xml.unlink(missing_ok=True)
+    if not result.failed:
+        log.unlink()
+    return result
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.steady", description=__doc__)
+    parser.add_argument("--runs", type=int, default=10, help="how often in each setting")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "steady", help="where output of failed runs stays")
+    known, options = parser.parse_known_args(arguments)
+    known.out.mkdir(parents=True, exist_ok=True)
+    runs: list[Run] = []
+    try:
+        # Setting after setting in each round: an early end has tried them all.
+        for number in range(1, known.runs + 1):
+            for setting in SETTINGS:
+                began = time.monotonic()
+                out = known.out / f"{setting.name.replace(' ', '-')}-{number}"
+                runs.append(run(setting, options, out))
+                minutes = (time.monotonic() - began) / 60
+                words = f"{len(runs[-1].failed)} failed: {out}.log" if runs[-1].failed else "all passed"
+                print(f"{setting.name}, run {number} of {known.runs}: {words} ({minutes:.1f} minutes)", flush=True)
+    except KeyboardInterrupt:
+        print("\nended early", file=sys.stderr)
+    print(table(runs))
+    return 1 if len(runs) < known.runs * len(SETTINGS) or any(one.failed for one in runs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,85 @@
+"""The table of `make test-steady`, and one setting that really runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.steady import processes
+from tests.steady.__main__ import ROOT, run
+from tests.steady.report import Run, read_run, table
+from tests.steady.settings import SETTINGS, Setting
+
+XML = """<testsuites><testsuite>
+  <testcase classname="tests.a" name="test_passes"/>
+  <testcase classname="tests.a" name="test_is_skipped"><skipped/></testcase>
+  <testcase classname="tests.a" name="test_fails"><failure/></testcase>
+  <testcase classname="tests.b" name="test_cannot_begin"><error/></testcase>
+  <testcase classname="tests.b" name="test_cannot_begin"><failure/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_failures_and_errors_of_a_run_are_read(tmp_path: Path) -> None:
+    (tmp_path / "xml").write_text(XML)
+    assert read_run("as in CI", tmp_path / "xml", 1) == Run(
+        "as in CI", 4, ("tests.a::test_fails", "tests.b::test_cannot_begin")
+    )
+
+
+@pytest.mark.parametrize("status", [0, 2, 5, -9])
+def test_a_run_without_tests_has_failed_whatever_its_status(tmp_path: Path, status: int) -> None:
+    assert read_run("as in CI", tmp_path / "absent", status).failed == (f"(pytest ended with status {status})",)
+
+
+def test_the_table_counts_by_setting_and_names_what_failed() -> None:
+    runs = [
+        Run("as in CI", 8, ()),
+        Run("on one core", 8, ("a", "b")),
+        Run("as in CI", 8, ()),
+        Run("on one core", 7, ("a",)),
+    ]
+    assert table(runs).splitlines() == [
+        "setting     | runs | tests | failures",
+        "as in CI    | 2    | 16    | 0",
+        "on one core | 2    | 15    | 3",
+        "on one core: a failed in 2 of 2",
+        "on one core: b failed in 1 of 2",
+    ]
+
+
+def test_a_run_takes_place_in_its_setting(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import os\n"
+        "def test_has_one_core():\n    assert len(os.sched_getaffinity(0)) == 1\n"
+        "def test_has_a_neighbour():\n"
+        "    found = [open(f'/proc/{pid}/cmdline').read() for pid in os.listdir('/proc') if pid.isdigit()]\n"
+        "    assert any('while True: pass' in words for words in found)\n"
+        "def test_fails():\n    assert False, 'on purpose'\n"
+    )
+    options = ("-c", os.devnull, "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path))
+    setting = Setting("hard", is_on_one_core=True, num_busy_loops=1)
+    result = run(setting, options, tmp_path / "hard-1")
+    assert result == Run("hard", 3, ("test_it::test_fails",))
+    assert "on purpose" in (tmp_path / "hard-1.log").read_text()
+
+
+def test_the_three_settings_are_those_of_the_documentation() -> None:
+    text = (ROOT / "docs" / "testing.md").read_text()
+    assert all(f"| {setting.name} |" in text for setting in SETTINGS)
+
+
+def test_tests_that_start_processes_are_known() -> None:
+    tests = ROOT / "tests"
+    for name in (
+        "e2e/test_recovery.py",
+        "integration/gateway/test_http.py",
+        "integration/router/test_chat.py",
+        "unit/cli/test_supervisor.py",
+        "unit/gpu_benchmark/test_first_hour.py",
+        "unit/offline/test_llm.py",
+    ):
+        assert processes.starts_processes(tests / name), name
+    for name in ("unit/scheduler/test_core.py", "unit/worker/ops/test_attention.py", "unit/router/test_requests.py"):
+        assert not processes.starts_processes(tests / name), name

@@ -1,0 +1,345 @@
+"""What becomes of every field that the newest SDKs can send: served, refused, or ignored for a reason.
+
+tests/e2e/clients/request_fields.py lists the fields of the SDKs that are installed. A field that is not here fails
+test_client_fields.py: a field that changes the meaning of a request must never be dropped in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from services.router.anthropic.blocks import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from services.router.anthropic.body import (
+    AnthropicTool,
+    AnthropicToolChoice,
+    CountTokensBody,
+    MessagesBody,
+    OutputConfig,
+    Thinking,
+)
+from services.router.anthropic.context_management import ContextEdit, ContextManagement
+from services.router.anthropic.messages import Turn
+from services.router.ollama.chat import ChatBody, OllamaMessage, OllamaTool
+from services.router.ollama.embed import EmbedBody
+from services.router.ollama.generate import GenerateBody
+from services.router.ollama.options import Options
+from services.router.openai.body import Body, StreamOptions
+from services.router.openai.chat_completions import ChatCompletionRequest, ChatMessage, TextPart
+from services.router.openai.cohere import CohereEmbedBody
+from services.router.openai.completions import CompletionRequest
+from services.router.openai.embeddings import EmbeddingBody
+from services.router.openai.scoring import RerankBody
+from services.router.openai.tools import FunctionDefinition, ToolDefinition
+from services.router.responses.body import Format, InputTokensBody, Reasoning, ResponseBody, Text
+from services.router.responses.items import FunctionCallItem, FunctionCallOutputItem, MessageItem, ReasoningItem
+from services.router.responses.tools import ResponseTool
+
+
+@dataclass(frozen=True)
+class Fields:
+    """Of one object. `inside`: makes the request that has it of the object's fields."""
+
+    type: type[Body]
+    request: type[Body]
+    inside: Callable[[dict[str, Any]], dict[str, Any]]
+    served: str
+    # By name: why the answer is right without it.
+    ignored: Mapping[str, str] = field(default_factory=dict)
+    # By name: a value that asks for something.
+    refused: Mapping[str, Any] = field(default_factory=dict)
+    # What SDKs send as headers.
+    headers: str = ""
+
+    @property
+    def names(self) -> set[str]:
+        return {*self.served.split(), *self.ignored, *self.refused, *self.headers.split()}
+
+
+USER = {"role": "user", "content": "Hi"}
+_CHAT = {"messages": [USER]}
+_RESPONSE = {"input": "Hi"}
+_MESSAGE = {"model": "m", "max_tokens": 8, "messages": [USER]}
+_FUNCTION = {"name": "add", "parameters": {"type": "object"}}
+_TOOL_USE = {"type": "tool_use", "id": "t", "name": "add", "input": {}}
+
+_CACHE = "The cache keeps what it has room for, whatever the client marks."
+_TIER = "There is one tier."
+_TOOLSET = "It names a toolset of the provider's; those are refused where they are defined."
+_STORE = "Nothing is stored."
+_USER = "It identifies the end user to the provider."
+_ITEM = "It repeats what an earlier answer said of the item."
+_LOADING = "The model sees all tools at once."
+_LOADED = "It says how Ollama loads a model; this server has loaded it."
+
+
+def _chat(given: dict[str, Any]) -> dict[str, Any]:
+    return _CHAT | given
+
+
+def _response(given: dict[str, Any]) -> dict[str, Any]:
+    return _RESPONSE | given
+
+
+def _message(given: dict[str, Any]) -> dict[str, Any]:
+    return _MESSAGE | given
+
+
+def _block(role: str, block: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    def inside(given: dict[str, Any]) -> dict[str, Any]:
+        called = {"role": "assistant", "content": [_TOOL_USE]}
+        return _MESSAGE | {"messages": [called, {"role": role, "content": [block | given]}]}
+
+    return inside
+
+
+def _item(item: dict[str, Any]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    call = {"type": "function_call", "call_id": "c", "name": "add", "arguments": "{}"}
+    return lambda given: {"input": [call, item | given]}
+
+
+TABLE: dict[str, Fields] = {
+    "openai.chat": Fields(
+        ChatCompletionRequest, ChatCompletionRequest, _chat,
+        "frequency_penalty logit_bias logprobs max_completion_tokens max_tokens messages model n parallel_tool_calls "
+        "presence_penalty prompt_cache_key reasoning_effort response_format seed stop stream stream_options "
+        "temperature tool_choice tools top_logprobs top_p function_call functions metadata safety_identifier "
+        "service_tier store user",
+        ignored={
+            "prediction": "A hint that may speed the answer up, and cannot change it.",
+            "prompt_cache_options": _CACHE,
+            "prompt_cache_retention": _CACHE,
+            "verbosity": "A hint of style that no open model's template takes.",
+        },
+        refused={
+            "audio": {"voice": "v", "format": "wav"}, "modalities": ["text", "audio"], "moderation": {"model": "m"},
+            "web_search_options": {},
+        },
+    ),
+    "openai.chat.stream_options": Fields(
+        StreamOptions, ChatCompletionRequest, lambda given: _CHAT | {"stream": True, "stream_options": given},
+        "include_usage",
+        ignored={"include_obfuscation": "Padding against those who measure packets; the text is the same."},
+    ),
+    "openai.chat.message": Fields(
+        ChatMessage, ChatCompletionRequest, lambda given: {"messages": [{"role": "assistant", "content": "x"} | given]},
+        "content function_call name refusal role tool_call_id tool_calls",
+        refused={"audio": {"id": "a"}},
+    ),
+    "openai.chat.message.text": Fields(
+        TextPart, ChatCompletionRequest,
+        lambda given: {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"} | given]}]},
+        "text type", ignored={"prompt_cache_breakpoint": _CACHE},
+    ),
+    "openai.chat.tool": Fields(
+        ToolDefinition, ChatCompletionRequest,
+        lambda given: _CHAT | {"tools": [{"type": "function", "function": _FUNCTION} | given]}, "function type",
+    ),
+    "openai.chat.function": Fields(
+        FunctionDefinition, ChatCompletionRequest,
+        lambda given: _CHAT | {"tools": [{"type": "function", "function": _FUNCTION | given}]},
+        "description name parameters strict",
+    ),
+    "openai.completions": Fields(
+        CompletionRequest, CompletionRequest, lambda given: {"prompt": "x"} | given,
+        "best_of echo frequency_penalty logit_bias logprobs max_tokens model n presence_penalty prompt seed stop "
+        "stream stream_options temperature top_p user",
+        refused={"suffix": "x"},
+    ),
+    "openai.embeddings": Fields(
+        EmbeddingBody, EmbeddingBody, lambda given: {"input": "x"} | given, "dimensions encoding_format input model",
+        ignored={"user": _USER},
+    ),
+    "openai.responses": Fields(
+        ResponseBody, ResponseBody, _response,
+        "include input instructions max_output_tokens metadata model parallel_tool_calls prompt_cache_key reasoning "
+        "safety_identifier stream temperature text tool_choice tools top_logprobs top_p truncation user",
+        ignored={
+            "access_programs": "It chooses among OpenAI's own models.",
+            "max_tool_calls": "It counts calls of tools that OpenAI runs itself, and those are refused.",
+            "prompt_cache_options": _CACHE,
+            "prompt_cache_retention": _CACHE,
+            "service_tier": _TIER,
+            "store": _STORE,
+            "stream_options": "Padding against those who measure packets; the text is the same.",
+        },
+        refused={
+            "background": True, "background_options": {"completion_window": "2h"},
+            "context_management": [{"type": "compaction"}], "conversation": "c", "image": {},
+            "moderation": {"model": "m"}, "previous_response_id": "r", "prompt": {"id": "p"},
+        },
+    ),
+    "openai.responses.input_tokens": Fields(
+        InputTokensBody, InputTokensBody, _response,
+        "input instructions model parallel_tool_calls reasoning text tool_choice tools truncation",
+        refused={"conversation": "c", "previous_response_id": "r", "personality": "friendly"},
+    ),
+    "openai.responses.reasoning": Fields(
+        Reasoning, ResponseBody, lambda given: _RESPONSE | {"reasoning": given}, "effort summary",
+        ignored={"generate_summary": "The older name of `summary`: reasoning is told as it is."},
+        refused={"context": "current_turn", "mode": "pro"},
+    ),
+    "openai.responses.text": Fields(
+        Text, ResponseBody, lambda given: _RESPONSE | {"text": given}, "format verbosity"
+    ),
+    "openai.responses.text.format": Fields(
+        Format, ResponseBody, lambda given: _RESPONSE | {"text": {"format": {"type": "text"} | given}},
+        "description name schema strict type",
+    ),
+    "openai.responses.tool": Fields(
+        ResponseTool, ResponseBody, lambda given: _RESPONSE | {"tools": [{"type": "function"} | _FUNCTION | given]},
+        "allowed_callers description name parameters strict type",
+        ignored={"defer_loading": _LOADING, "output_schema": "It describes results to code that OpenAI runs."},
+        refused={"async": True},
+    ),
+    "openai.responses.message": Fields(
+        MessageItem, ResponseBody, _item(USER), "content role type",
+        ignored={"id": _ITEM, "phase": _ITEM, "status": _ITEM},
+    ),
+    "openai.responses.function_call": Fields(
+        FunctionCallItem, ResponseBody,
+        _item({"type": "function_call", "call_id": "d", "name": "add", "arguments": "{}"}),
+        "arguments call_id name type",
+        ignored=dict.fromkeys(("async", "caller", "id", "namespace", "status"), _ITEM),
+    ),
+    "openai.responses.function_call_output": Fields(
+        FunctionCallOutputItem, ResponseBody, _item({"type": "function_call_output", "call_id": "c", "output": "5"}),
+        "call_id output type", ignored=dict.fromkeys(("caller", "id", "name", "namespace", "status"), _ITEM),
+    ),
+    "openai.responses.reasoning_item": Fields(
+        ReasoningItem, ResponseBody, _item({"type": "reasoning", "summary": []}), "content summary type",
+        ignored={
+            "id": _ITEM, "status": _ITEM,
+            "encrypted_content": "Nobody but its maker can read it; `content` and `summary` are read.",
+        },
+    ),
+    "anthropic.messages": Fields(
+        MessagesBody, MessagesBody, _message,
+        "context_management max_tokens messages model output_config stop_sequences stream system thinking tool_choice "
+        "tools",
+        ignored={
+            "billing_policy": "Nobody is billed.",
+            "cache_control": _CACHE,
+            "diagnostics": "It asks why the provider's cache missed.",
+            "fallback_credit_token": "It lowers a bill.",
+            "fallbacks": "They answer where a model declines by a policy of the provider's; this server has none.",
+            "inference_geo": "It runs where this server runs.",
+            "metadata": _USER,
+            "service_tier": _TIER,
+            "speed": _TIER,
+        },
+        refused={
+            "compaction": {"type": "enabled"}, "container": "c", "mcp_servers": [{"url": "u"}],
+            "thread": {"type": "create"},
+        },
+        headers="betas user_profile_id workspace_id",
+    ),
+    "anthropic.count_tokens": Fields(
+        CountTokensBody, CountTokensBody, lambda given: {"model": "m", "messages": [USER]} | given,
+        "context_management messages model output_config system thinking tool_choice tools",
+        ignored={
+            "billing_policy": "Nobody is billed.",
+            "cache_control": _CACHE,
+            "compaction": "The count is that of the conversation as it is, as at Anthropic.",
+            "speed": _TIER,
+        },
+        refused={"mcp_servers": [{"url": "u"}]},
+        headers="betas user_profile_id workspace_id",
+    ),
+    "anthropic.message": Fields(
+        Turn, MessagesBody, lambda given: _MESSAGE | {"messages": [{"role": "system", "content": "x"} | given, USER]},
+        "clear_at content role", refused={"output_config": {"effort": "low"}},
+    ),
+    "anthropic.text": Fields(
+        TextBlock, MessagesBody, _block("user", {"type": "text", "text": "x"}), "text type",
+        ignored={"cache_control": _CACHE, "citations": "They are of an earlier answer, whose text says the same."},
+    ),
+    "anthropic.thinking_block": Fields(
+        ThinkingBlock, MessagesBody, _block("assistant", {"type": "thinking", "thinking": "x"}), "thinking type",
+        ignored={"signature": "Nothing is checked by it."},
+    ),
+    "anthropic.tool_use": Fields(
+        ToolUseBlock, MessagesBody, _block("assistant", _TOOL_USE), "id input name type",
+        ignored={"cache_control": _CACHE, "caller": _ITEM, "toolset_name": _TOOLSET},
+    ),
+    "anthropic.tool_result": Fields(
+        ToolResultBlock, MessagesBody, _block("user", {"type": "tool_result", "tool_use_id": "t"}),
+        "content is_error tool_use_id type", ignored={"cache_control": _CACHE, "toolset_name": _TOOLSET},
+    ),
+    "anthropic.tool": Fields(
+        AnthropicTool, MessagesBody, lambda given: _MESSAGE | {"tools": [{"name": "add", "input_schema": {}} | given]},
+        "allowed_callers description input_examples input_schema name strict type",
+        ignored={
+            "cache_control": _CACHE, "defer_loading": _LOADING,
+            "eager_input_streaming": "Inputs are always streamed as they come.",
+        },
+    ),
+    "anthropic.tool_choice": Fields(
+        AnthropicToolChoice, MessagesBody, lambda given: _MESSAGE | {"tool_choice": {"type": "auto"} | given},
+        "disable_parallel_tool_use name type",
+    ),
+    "anthropic.thinking": Fields(
+        Thinking, MessagesBody, lambda given: _MESSAGE | {"thinking": {"type": "adaptive"} | given},
+        "budget_tokens display type", ignored={"block_binding": "Thinking blocks are not checked."},
+    ),
+    "anthropic.output_config": Fields(
+        OutputConfig, MessagesBody, lambda given: _MESSAGE | {"output_config": given}, "effort format",
+        refused={"task_budget": {"type": "tokens", "total": 8}},
+    ),
+    "anthropic.context_management": Fields(
+        ContextManagement, MessagesBody, lambda given: _MESSAGE | {"context_management": given}, "edits"
+    ),
+    "anthropic.clear_thinking": Fields(
+        ContextEdit, MessagesBody,
+        lambda given: _MESSAGE | {"context_management": {"edits": [{"type": "clear_thinking_20251015"} | given]}},
+        "keep type",
+    ),
+    "ollama.chat": Fields(
+        ChatBody, ChatBody, lambda given: {"model": "m", "messages": [USER]} | given,
+        "format keep_alive logprobs messages model options stream think tools top_logprobs",
+    ),
+    "ollama.generate": Fields(
+        GenerateBody, GenerateBody, lambda given: {"model": "m", "prompt": "x"} | given,
+        "format keep_alive logprobs model options prompt raw stream system think top_logprobs",
+        refused={
+            "context": [1], "images": ["x"], "suffix": "x", "template": "x", "height": 8, "steps": 8, "width": 8,
+        },
+    ),
+    "ollama.embed": Fields(
+        EmbedBody, EmbedBody, lambda given: {"model": "m", "input": "x"} | given,
+        "dimensions input keep_alive model options truncate",
+    ),
+    "ollama.options": Fields(
+        Options, ChatBody, lambda given: {"model": "m", "messages": [USER], "options": given},
+        "frequency_penalty num_predict presence_penalty repeat_last_n repeat_penalty seed stop temperature top_k top_p",
+        ignored={
+            **dict.fromkeys(
+                ("embedding_only", "f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu",
+                 "num_thread", "numa", "use_mlock", "use_mmap", "vocab_only"), _LOADED,
+            ),
+            "mirostat_eta": "It has no effect without `mirostat`.",
+            "mirostat_tau": "It has no effect without `mirostat`.",
+            "num_keep": "The context is never shifted.",
+            "penalize_newline": "Ollama's own runner ignores it.",
+        },
+        refused={"mirostat": 1, "tfs_z": 0.5, "typical_p": 0.5},
+    ),
+    "ollama.message": Fields(
+        OllamaMessage, ChatBody, lambda given: {"model": "m", "messages": [USER | given]},
+        "content role thinking tool_calls tool_name", refused={"images": ["x"]},
+    ),
+    "ollama.tool": Fields(
+        OllamaTool, ChatBody,
+        lambda given: {"model": "m", "messages": [USER], "tools": [{"function": _FUNCTION} | given]}, "function type",
+    ),
+    "cohere.embed": Fields(
+        CohereEmbedBody, CohereEmbedBody, lambda given: {"texts": ["x"]} | given,
+        "embedding_types input_type inputs max_tokens model output_dimension priority texts truncate",
+        refused={"images": ["x"]},
+    ),
+    "cohere.rerank": Fields(
+        RerankBody, RerankBody, lambda given: {"query": "x", "documents": ["y"]} | given,
+        "documents model priority query top_n", refused={"max_tokens_per_doc": 8, "relevant_spans": {}},
+    ),
+}  # fmt: skip

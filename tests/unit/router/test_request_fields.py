@@ -1,0 +1,92 @@
+"""Errors name fields as the proto does, and no enum takes a value that it does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from quire.inference.v1 import inference_pb2
+from quire.kserve.v1 import open_inference_pb2
+from quire.scheduler.v1 import scheduler_pb2
+from services.router.errors import ApiError, invalid
+from services.router.request_fields import check_enums, in_proto_terms, proto_path
+
+GENERATE = inference_pb2.GenerateRequest.DESCRIPTOR
+TOKENIZE = inference_pb2.TokenizeRequest.DESCRIPTOR
+
+
+@pytest.mark.parametrize(
+    ("descriptor", "param", "path"),
+    [
+        (GENERATE, "options.logit_bias", "options.sampling.logit_bias"),
+        (GENERATE, "options.stop_token_ids", "options.stop.stop_token_ids"),
+        (GENERATE, "options.min_tokens", "options.stop.min_tokens"),
+        (GENERATE, "options.bad_words", "options.bad_words"),
+        (GENERATE, "token_ids.ids[3]", "token_ids.ids[3]"),
+        (TOKENIZE, "messages[2].role", "chat.messages[2].role"),
+        (TOKENIZE, "chat_template", "chat.template.chat_template"),
+        (TOKENIZE, "template.documents[1]", "chat.template.documents[1]"),
+        (open_inference_pb2.ModelReadyRequest.DESCRIPTOR, "model", "name"),
+        (GENERATE, "model[0]", None),
+        (GENERATE, "nothing", None),
+        (GENERATE, "", None),
+        (GENERATE, "options.sampling.nothing", None),
+    ],
+)
+def test_a_field_is_found_by_what_an_error_calls_it(descriptor: Any, param: str, path: str | None) -> None:
+    assert proto_path(descriptor, param) == path
+
+
+def test_the_text_of_an_error_names_the_same_field() -> None:
+    error = in_proto_terms(invalid("Invalid 'options.logit_bias': no.", "options.logit_bias"), GENERATE)
+    assert (error.message, error.param) == ("Invalid 'options.sampling.logit_bias': no.", "options.sampling.logit_bias")
+    unknown = invalid("Invalid 'x'.", "x")
+    assert in_proto_terms(unknown, GENERATE) is unknown
+
+
+def enum_fields(descriptor: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    for field in descriptor.fields:
+        if field.enum_type is not None:
+            yield path + field.name, field
+        elif field.message_type is not None:
+            yield from enum_fields(field.message_type, f"{path}{field.name}.")
+
+
+def requests_with_enums() -> list[tuple[Any, str]]:
+    messages = [
+        method.input_type
+        for file in (inference_pb2.DESCRIPTOR, open_inference_pb2.DESCRIPTOR)
+        for service in file.services_by_name.values()
+        for method in service.methods
+    ]
+    return [(message, path) for message in messages for path, _ in enum_fields(message)]
+
+
+@pytest.mark.parametrize(("descriptor", "path"), requests_with_enums(), ids=lambda part: getattr(part, "name", part))
+def test_no_enum_of_a_typed_request_takes_an_unknown_value(descriptor: Any, path: str) -> None:
+    request = getattr(inference_pb2, descriptor.name)()
+    *outer, name = path.split(".")
+    message = request
+    for part in outer:
+        message = getattr(message, part)
+    setattr(message, name, 77)
+    with pytest.raises(ApiError, match=f"Invalid '{path}': 77 is no value of .* Expected one of ") as caught:
+        check_enums(request)
+    assert (caught.value.param, caught.value.code) == (path, "invalid_value")
+    setattr(message, name, 1)
+    check_enums(request)
+
+
+def test_there_are_enums_to_try() -> None:
+    assert {path for _, path in requests_with_enums()} >= {"options.truncation_side", "chat.tool_choice.mode"}
+
+
+def test_enums_in_lists_are_read() -> None:
+    """Wherever a message stands that may hold one."""
+    model = inference_pb2.Model(tasks=[1, 77])  # type: ignore[list-item]
+    with pytest.raises(ApiError) as caught:
+        check_enums(inference_pb2.ListModelsResponse(models=[inference_pb2.Model(), model]))
+    assert caught.value.param == "models[1].tasks[1]"
+    check_enums(scheduler_pb2.Submit())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,9 @@ from deploy.envoy.origins import origins
 from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, http_routes, service_names
 
 HERE = Path(__file__).parent
+# A request has so long to arrive, and what the largest body takes at the least rate.
+_FIRST_SECONDS = 30
+_LEAST_BODY_BYTES_PER_SECOND = 256 * 1024
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 
@@ -171,6 +175,8 @@ def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
         local_replies=(*([_wrong_host(foreign)] if foreign else ()), *LOCAL_REPLIES),
         refused=(*([foreign] if foreign else ()), *browsers.refused),
         origins=browsers,
+        body_seconds=_FIRST_SECONDS + config.max_body_bytes // _LEAST_BODY_BYTES_PER_SECOND,
+        bounds_unsent=sys.platform == "linux",
     )
 
 

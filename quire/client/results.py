@@ -235,7 +235,7 @@ class Gatherer:
         for call in delta.tool_calls:
             choice.add_call(call)
         choice.finish_reason = delta.finish_reason
-        choice.prompt_logprobs = choice.prompt_logprobs or delta.prompt_logprobs
+        choice.prompt_logprobs += delta.prompt_logprobs
         choice.stop_reason = delta.stop_reason
 
     def result(self, usage: Usage | None, prompt_token_ids: tuple[int, ...], timings: Timings | None) -> Result:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,8 @@ from google.api.httpbody_pb2 import HttpBody
 from services.router.calls import Calls
 from services.router.errors import ApiError, internal
 from services.router.generation import ChoiceDelta, GenerationRequest, Generator, Usage
+from services.router.json_pieces import in_pieces
+from services.router.logprob_count import bounded
 from services.router.stall_watch import ClientStalledError
 from services.router.tracing import RequestSpan
 
@@ -19,6 +21,13 @@ logger = logging.getLogger(__name__)
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
+# A stream's message that has so many bytes is sent before more is added, and none has more than the latter.
+_FULL_BYTES = 65_536
+_LARGEST_BYTES = 2**20
+
+
+# Of a stream: what is short, or pieces of what may be long, which are made one at a time.
+Written = bytes | Iterator[bytes]
 
 
 class AnswerWriter(Protocol):
@@ -28,19 +37,19 @@ class AnswerWriter(Protocol):
     # Content type of a stream.
     stream_type: str
 
-    def events(self, delta: ChoiceDelta) -> bytes:
+    def events(self, delta: ChoiceDelta) -> Written:
         """What a stream says of it; may be nothing."""
 
-    def end(self, usage: Usage) -> bytes:
+    def end(self, usage: Usage) -> Written:
         """The stream's last words."""
 
-    def error(self, error: ApiError) -> bytes:
+    def error(self, error: ApiError) -> Written:
         """A stream's last words where it breaks off, once it has begun."""
 
     def add(self, delta: ChoiceDelta) -> None: ...
 
-    def whole(self, usage: Usage) -> bytes:
-        """The body, of everything added."""
+    def whole(self, usage: Usage) -> Iterator[str]:
+        """The texts that make up the body, of everything added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +58,48 @@ class Answers:
     generator: Generator
 
     async def send(
-        self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter, *, stream: bool
+        self,
+        request: GenerationRequest,
+        span: RequestSpan,
+        context: Any,
+        writer: AnswerWriter,
+        *,
+        stream: bool,
+        max_tokens_param: str = "max_tokens",
     ) -> None:
-        """Generates and writes. Raises ApiError as long as nothing is written."""
+        """Generates and writes. `max_tokens_param`: the field that limits the answer, for errors. Raises ApiError as
+        long as nothing is written."""
         if stream:
             await self._stream(request, span, context, writer)
         else:
-            await self._whole(request, span, context, writer)
+            await self._whole(bounded(request, max_tokens_param), span, context, writer)
 
     async def _stream(self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter) -> None:
         """An error before the first byte is the call's status, a later one the stream's last word."""
-        has_begun = False
-        # One object for all messages: each is serialized before its write waits for anything.
-        message = HttpBody(content_type=writer.stream_type)
+        stream = _Stream(self.calls, context, writer.stream_type)
         with self.generator.start(request) as generation:
             span.started(request)
             try:
                 async for deltas in generation.deltas():
-                    if data := b"".join([writer.events(delta) for delta in deltas]):
-                        has_begun = True
-                        message.data = data
-                        await self.calls.write(context, message)
+                    for delta in deltas:
+                        await stream.add(writer.events(delta))
+                    await stream.flush()
             except ClientStalledError:
                 raise
             except Exception as fault:
-                if not has_begun or context.done():
+                if not stream.has_begun or context.done():
                     raise
                 error = fault if isinstance(fault, ApiError) else internal()
                 if error is not fault:
                     logger.error("a stream failed after it had begun", exc_info=fault)
                 generation.close()
                 self.calls.count(error)
-                message.data = writer.error(error)
-                await self.calls.write(context, message)
+                await stream.add(writer.error(error))
+                await stream.flush()
                 return
             span.ended(generation)
-            message.data = writer.end(generation.usage)
-            await self.calls.write(context, message)
+            await stream.add(writer.end(generation.usage))
+            await stream.flush()
 
     async def gather(self, request: GenerationRequest, span: RequestSpan, add: Callable[[ChoiceDelta], None]) -> Usage:
         """Generates, and adds all of it; nothing is written. Raises ApiError."""
@@ -99,4 +113,43 @@ class Answers:
 
     async def _whole(self, request: GenerationRequest, span: RequestSpan, context: Any, writer: AnswerWriter) -> None:
         usage = await self.gather(request, span, writer.add)
-        await self.calls.write(context, HttpBody(content_type=JSON, data=writer.whole(usage)))
+        await write_pieces(self.calls, context, in_pieces(writer.whole(usage)))
+
+
+async def write_pieces(calls: Calls, context: Any, pieces: Iterator[bytes], content_type: str = JSON) -> None:
+    """Sends a body, as `Calls.write_each` does; the gateway puts its pieces together."""
+    await calls.write_each(context, (HttpBody(content_type=content_type, data=piece) for piece in pieces))
+
+
+class _Stream:
+    """Puts what is short into one message, and sends what may be long in pieces."""
+
+    __slots__ = ("_calls", "_context", "_message", "_parts", "_size", "has_begun")
+
+    def __init__(self, calls: Calls, context: Any, content_type: str) -> None:
+        self.has_begun = False
+        self._calls = calls
+        self._context = context
+        # One object for all messages: each is serialized before its write waits for anything.
+        self._message = HttpBody(content_type=content_type)
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    async def add(self, written: Written) -> None:
+        if isinstance(written, bytes):
+            self._parts.append(written)
+            self._size += len(written)
+            if self._size >= _FULL_BYTES:
+                await self.flush()
+            return
+        await self.flush()
+        self.has_begun = True
+        await write_pieces(self._calls, self._context, written, self._message.content_type)
+
+    async def flush(self) -> None:
+        data, self._parts, self._size = b"".join(self._parts), [], 0
+        # An echoed prompt is part of one event.
+        for start in range(0, len(data), _LARGEST_BYTES):
+            self.has_begun = True
+            self._message.data = data[start : start + _LARGEST_BYTES]
+            await self._calls.write(self._context, self._message)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hmac
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 
-from services.router.errors import ApiError, ErrorBody, ErrorKind, internal
+from services.router.errors import ApiError, ErrorBody, ErrorKind, internal, invalid
 from services.router.large_bodies import leave_large_bodies
 from services.router.metrics import RequestMetrics
 from services.router.request_fields import check_enums, in_proto_terms
 from services.router.stall_watch import ClientStalledError, StallWatch
 from services.router.status_details import details_metadata
+from shared.grpc_server import MAX_MESSAGE_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +50,7 @@ class Calls:
         self._error_body = error_body
         self._is_typed = is_typed
         self._stalls = StallWatch(CLIENT_STALL_SECONDS)
+        self._long_answer_turn = asyncio.Lock()
 
     def authenticate(self, context: Any) -> None:
         """Raises ApiError unless the call carries one of the keys, as a bearer token or as Anthropic's clients do."""
@@ -86,6 +90,17 @@ class Calls:
         """Sends one message of the answer. Raises ClientStalledError where the client does not take it in time."""
         return self._stalls.over(context.write(message))
 
+    async def write_each(self, context: Any, messages: Iterator[Any]) -> None:
+        """Sends a long answer. Each message is made when the client has taken the one before. Only one message of all
+        long answers is made in a turn of the event loop, so that the time they take does not add up."""
+        while True:
+            async with self._long_answer_turn:
+                message = next(messages, None)
+                await asyncio.sleep(0)
+            if message is None:
+                return
+            await self.write(context, message)
+
     def count(self, error: ApiError) -> None:
         self._metrics.errors[error.kind.status.name.lower()] += 1
 
@@ -113,7 +128,11 @@ def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, 
             if isinstance(request, RefusedRequest):
                 raise request.error
             self.calls.check(request, context)
-            return await method(self, request, context)
+            answer = await method(self, request, context)
+            # grpc would end the call with RESOURCE_EXHAUSTED, which tells the client to try again.
+            if isinstance(answer, Message) and (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
+                raise invalid(f"The answer has {size} bytes; one may have {MAX_MESSAGE_BYTES}. Ask for less at once.")
+            return answer
         except ApiError as raised:
             error = raised
         except ClientStalledError:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, repeat
 from typing import Any, NamedTuple
 
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
@@ -16,10 +16,11 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.router.constraints import TokenConstraints
 from services.router.errors import ApiError, kind_of_code
 from services.router.load import Load
+from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import EmbeddingInfo, ModelInfo
 from services.router.pooling import PoolingParams
 from services.router.sampling import SamplingParams, StopConditions
-from services.router.submission import FinishReason, PromptLogprob, Sequence, Submission, TokenLogprob
+from services.router.submission import FinishReason, Sequence, Submission
 
 _MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000  # four megabytes; more travels in several messages
 # Ours and the proto's have the same names.
@@ -135,19 +136,15 @@ def ids_to_bytes(ids: SequenceOf[int]) -> bytes:
 
 
 def ids_from_bytes(data: bytes) -> list[int]:
-    return _column("I", data)
+    return _column("I", data).tolist()
 
 
-def _floats_from_bytes(data: bytes) -> list[float]:
-    return _column("f", data)
-
-
-def _column(typecode: str, data: bytes) -> list[Any]:
+def _column(typecode: str, data: bytes) -> array[Any]:
     """Little-endian values of four bytes each. Raises ValueError for anything else."""
     column = array(typecode, data)
     if sys.byteorder == "big":
         column.byteswap()
-    return column.tolist()
+    return column
 
 
 def submits_to_proto(
@@ -219,7 +216,7 @@ class FrameRow(NamedTuple):
     first_output_index: int
     token_ids: list[int]
     # One per token, or none at all.
-    logprobs: list[TokenLogprob]
+    logprobs: TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +243,7 @@ def frame_rows(frame: scheduler_pb2.Frame) -> Iterator[FrameRow]:
         raise ValueError("the columns of a frame have different lengths")
     if not _partition(offsets, len(token_ids)):
         raise ValueError("the offsets of a frame do not partition its tokens")
-    logprobs = logprobs_by_index(frame.logprobs, token_ids) if frame.logprobs.token_indices else None
+    logprobs = _LogprobRows(frame.logprobs, token_ids) if frame.logprobs.token_indices else None
     for row, sequence_id in enumerate(sequence_ids):
         start, end = offsets[row], offsets[row + 1]
         yield FrameRow(
@@ -254,30 +251,52 @@ def frame_rows(frame: scheduler_pb2.Frame) -> Iterator[FrameRow]:
             attempts[row],
             first_output_indices[row],
             token_ids[start:end],
-            [] if logprobs is None else [logprobs[index] for index in range(start, end) if index in logprobs],
+            _NO_LOGPROBS if logprobs is None else logprobs.of(start, end),
         )
 
 
-def logprobs_by_index(columns: sampling_pb2.TokenLogprobs, token_ids: SequenceOf[int]) -> dict[int, TokenLogprob]:
-    """By index into `token_ids`. Raises ValueError where the columns disagree."""
-    indices = ids_from_bytes(columns.token_indices)
-    own = _floats_from_bytes(columns.logprobs)
-    counts = ids_from_bytes(columns.top_counts)
-    top_ids = ids_from_bytes(columns.top_token_ids)
-    top = _floats_from_bytes(columns.top_logprobs)
-    if not len(indices) == len(own) == len(counts) or not len(top_ids) == len(top) == sum(counts):
-        raise ValueError("the columns of a frame's logprobs have different lengths")
-    entries = {}
-    start = 0
-    for index, logprob, count in zip(indices, own, counts, strict=True):
-        if index >= len(token_ids):
+# Of rows without any; never added to.
+_NO_LOGPROBS = TokenLogprobs()
+
+
+class _LogprobRows:
+    """Cuts a frame's log probabilities into those of its rows, in the order of its tokens."""
+
+    def __init__(self, columns: sampling_pb2.TokenLogprobs, token_ids: SequenceOf[int]) -> None:
+        """Raises ValueError where the columns disagree."""
+        self._token_ids = token_ids
+        self._indices = _column("I", columns.token_indices)
+        self._own = _column("f", columns.logprobs)
+        self._counts = _column("I", columns.top_counts)
+        self._top_ids = _column("I", columns.top_token_ids)
+        self._top = _column("f", columns.top_logprobs)
+        num_top = sum(self._counts)
+        if not len(self._indices) == len(self._own) == len(self._counts) or not (
+            len(self._top_ids) == len(self._top) == num_top
+        ):
+            raise ValueError("the columns of a frame's logprobs have different lengths")
+        if any(index >= following for index, following in pairwise(self._indices)):
+            raise ValueError("a frame's logprobs are out of order")
+        if self._indices and self._indices[-1] >= len(token_ids):
             raise ValueError("a frame's logprobs name a token that it does not bring")
-        end = start + count
-        entries[index] = TokenLogprob(
-            token_ids[index], logprob, tuple(zip(top_ids[start:end], top[start:end], strict=True))
-        )
-        start = end
-    return entries
+        # Entries and candidates that were cut off already.
+        self._entry = self._candidate = 0
+
+    def of(self, start: int, end: int) -> TokenLogprobs:
+        """Those of tokens `start` to `end`. Each call goes on from where the last one ended."""
+        first = self._entry
+        last = first
+        while last < len(self._indices) and self._indices[last] < end:
+            last += 1
+        if first == last:
+            return _NO_LOGPROBS
+        counts = self._counts[first:last]
+        top = slice(self._candidate, self._candidate + sum(counts))
+        self._entry, self._candidate = last, top.stop
+        taken = TokenLogprobs()
+        heads = array("I", (self._token_ids[index] for index in self._indices[first:last]))
+        taken.extend(heads, self._own[first:last], counts, self._top_ids[top], self._top[top])
+        return taken
 
 
 class PromptRow(NamedTuple):
@@ -285,7 +304,7 @@ class PromptRow(NamedTuple):
     attempt: int
     # Of the entries of its prompt, from the second token on.
     first_index: int
-    entries: list[PromptLogprob]
+    entries: PromptLogprobs
 
 
 def prompt_rows(frame: scheduler_pb2.Frame) -> Iterator[PromptRow]:
@@ -296,8 +315,8 @@ def prompt_rows(frame: scheduler_pb2.Frame) -> Iterator[PromptRow]:
     offsets = ids_from_bytes(columns.offsets)
     if not len(sequence_ids) == len(firsts) == len(attempts) == len(counts) == len(offsets) - 1:
         raise ValueError("the columns of a frame's prompt logprobs have different lengths")
-    own, ranks = _floats_from_bytes(columns.logprobs), ids_from_bytes(columns.ranks)
-    top_ids, top = ids_from_bytes(columns.top_token_ids), _floats_from_bytes(columns.top_logprobs)
+    own, ranks = _column("f", columns.logprobs), _column("I", columns.ranks)
+    top_ids, top = _column("I", columns.top_token_ids), _column("f", columns.top_logprobs)
     if not (len(own) == len(ranks) and _partition(offsets, len(own))):
         raise ValueError("the offsets of a frame's prompt logprobs do not partition them")
     num_top = sum(count * (offsets[row + 1] - offsets[row]) for row, count in enumerate(counts))
@@ -305,11 +324,11 @@ def prompt_rows(frame: scheduler_pb2.Frame) -> Iterator[PromptRow]:
         raise ValueError("the columns of a frame's prompt logprobs have different lengths")
     start = 0
     for row, count in enumerate(counts):
-        entries = []
-        for index in range(offsets[row], offsets[row + 1]):
-            likeliest = zip(top_ids[start : start + count], top[start : start + count], strict=True)
-            entries.append(PromptLogprob(own[index], ranks[index], tuple(likeliest)))
-            start += count
+        num_entries = offsets[row + 1] - offsets[row]
+        own_part, top_part = slice(offsets[row], offsets[row + 1]), slice(start, start + count * num_entries)
+        start = top_part.stop
+        entries = PromptLogprobs()
+        entries.extend(ranks[own_part], own[own_part], repeat(count, num_entries), top_ids[top_part], top[top_part])
         yield PromptRow(sequence_ids[row], attempts[row], firsts[row] - 1, entries)
 
 

@@ -8,22 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
+from services.router.choice_delta import ChoiceDelta as ChoiceDelta
+from services.router.choice_delta import in_short_deltas
 from services.router.constraints import TokenConstraints
 from services.router.converters import ids_to_bytes
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError, overloaded
 from services.router.large_bodies import leave_large_bodies
+from services.router.logprobs import TokenLogprob, TokenLogprobs
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.placement import Placement
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.stop_strings import StopMatcher, StopStrings
-from services.router.submission import FinishReason, Mailbox, PromptLogprob, Sequence, Submission, TokenLogprob
+from services.router.submission import FinishReason, Mailbox, Sequence, Submission
 from services.router.text_output import TextOutput
 from shared.placement import prompt_key
+
+# Tokens of one round of deltas, and tokens among them with log probabilities. A round that has so many is over.
+_ROUND_TOKENS = 512
+_ROUND_LOGPROBS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +67,6 @@ class GenerationRequest:
     tenant: str = ""
     # What brings requests together whose prompts begin alike (shared/placement.py); empty: made of the prompt.
     affinity: bytes = b""
-
-
-@dataclass(slots=True)
-class ChoiceDelta:
-    """What is new of one choice. Text is whole characters and may lag behind the tokens."""
-
-    # Prompt by prompt: prompt index × n + choice index.
-    index: int
-    text: str
-    token_ids: list[int]
-    logprobs: list[TokenLogprob]
-    finish_reason: FinishReason | None
-    # With each choice's first delta, where they are wanted: of its prompt's tokens, from the second on.
-    prompt_logprobs: list[PromptLogprob] | None = None
-    # What ended it, where that was a stop string or one of the request's stop tokens.
-    stop_reason: str | int | None = None
-    # Of the whole request so far, where every delta tells it.
-    usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +176,14 @@ class Generation:
         """What is new, whenever the caller asks and there is some; ends when every choice is over. Raises ApiError."""
         try:
             while self._num_open:
+                if not self._mailbox.has_news:
+                    self._go_on()
                 news = await self._mailbox.take()
                 if self._request.sampling.prompt_logprobs is not None:
                     news = self._with_prompts(news)
-                deltas = [delta for sequence in news if (delta := self._advance(sequence))]
-                if deltas:
+                for index, deltas in enumerate(self._rounds(news)):
+                    if index:
+                        await asyncio.sleep(0)
                     yield deltas
                     # The caller has written them by the time it asks for more.
                     self._timer.delivered(time.monotonic() - self._mailbox.news_since)
@@ -247,6 +240,30 @@ class Generation:
             self._placement.submit(submission)
         return submissions
 
+    def _go_on(self) -> None:
+        """The client has taken everything: what was stopped because it did not goes on."""
+        for submission in self._submissions:
+            if submission.paused:
+                self._placement.go_on(submission)
+
+    def _rounds(self, news: list[Sequence]) -> Iterator[list[ChoiceDelta]]:
+        """What is new of these, in rounds that take a few milliseconds each. Nearly always there is one round."""
+        deltas: list[ChoiceDelta] = []
+        num_tokens = num_logprobs = 0
+        for sequence in news:
+            delta = self._advance(sequence)
+            if delta is None:
+                continue
+            for short in in_short_deltas(delta):
+                deltas.append(short)
+                num_tokens += len(short.token_ids)
+                num_logprobs += len(short.logprobs) + len(short.prompt_logprobs or ())
+                if num_tokens >= _ROUND_TOKENS or num_logprobs >= _ROUND_LOGPROBS:
+                    yield deltas
+                    deltas, num_tokens, num_logprobs = [], 0, 0
+        if deltas:
+            yield deltas
+
     @staticmethod
     def _with_prompts(news: list[Sequence]) -> list[Sequence]:
         """Sequences with something to say. None of a prompt's has before its log probabilities are there, which come
@@ -263,11 +280,13 @@ class Generation:
             return None
         output, num_taken = self._outputs[index], self._num_taken[index]
         token_ids = sequence.output_token_ids[num_taken:]
-        logprobs = sequence.logprobs[num_taken:]
+        logprobs: SequenceOf[TokenLogprob] = ()
+        if sequence.logprobs:
+            logprobs, sequence.logprobs = sequence.logprobs, TokenLogprobs()
         reason = sequence.finish_reason
         if not self._request.max_tokens[index // self._request.n]:
             # The one token is nobody's business.
-            token_ids, logprobs, num_taken = [], [], 0
+            token_ids, logprobs, num_taken = [], (), 0
             reason = reason and FinishReason.LENGTH
         text, num_counted = output.push(token_ids)
         if token_ids:

@@ -21,11 +21,11 @@ from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.embedding.embedder import Embedder
 from services.router.errors import ApiError, ErrorKind, unavailable
+from services.router.event_loop_lag import observe_lag
 from services.router.generation import Generator
 from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
 from services.router.kserve.state import ServerState, server_version
-from services.router.loop_watch import watch_loop
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
 from services.router.placement import Placement
 from services.router.status_details import details_metadata
@@ -96,11 +96,8 @@ class Router:
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
         generation: TextGeneration | None = None
-        self._server = GrpcServer(
-            GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES),
-            _refusal_trailers,
-            config.max_body_bytes + ENVELOPE_BYTES,
-        )
+        services = GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES)
+        self._server = GrpcServer(services, _refusal_trailers, config.max_body_bytes + ENVELOPE_BYTES)
         if missing:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:
@@ -195,7 +192,10 @@ class Router:
         self.placement.start()
         # Takes about as long as a scheduler takes to answer.
         self.threads.start(import_renderer)
-        self._tasks = [asyncio.create_task(self._keep_health()), asyncio.create_task(watch_loop(self.metrics))]
+        self._tasks = [
+            asyncio.create_task(self._keep_health()),
+            asyncio.create_task(observe_lag(self.metrics.event_loop_lag)),
+        ]
         return addresses
 
     async def stop(self) -> None:

@@ -29,7 +29,7 @@ _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75
 _PER_TOKEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)
 _DELIVERY = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _REQUEST = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)
-_DELAY = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
+_LAG = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1, 2.5, 5, 10)
 # Tokens, as quire.scheduler.v1.Load counts steps by them.
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
@@ -71,9 +71,9 @@ class RequestMetrics:
 
     def __init__(self) -> None:
         self.models: dict[str, ModelMetrics] = {}
+        self.event_loop_lag = Histogram(_LAG)
         # By gRPC status of the answer, in lower case.
         self.errors: Counter[str] = Counter()
-        self.event_loop_delay = Histogram(_DELAY)
         # Request fields that were ignored because nobody knows them, by method.
         self.ignored_fields: Counter[str] = Counter()
 
@@ -264,12 +264,12 @@ class RouterCollector:
                 histogram: Histogram = getattr(metrics, attribute)
                 histogram.add_to(family, [model])
             yield family
-        delay = HistogramMetricFamily(
-            "quire:event_loop_delay_seconds", "How long this router's event loop was held up, seconds.",
+        lag = HistogramMetricFamily(
+            "quire:event_loop_lag_seconds", "How much later than it was due a timer of the event loop ran, seconds.",
             labels=[],
         )  # fmt: skip
-        self._requests.event_loop_delay.add_to(delay, [])
-        yield delay
+        self._requests.event_loop_lag.add_to(lag, [])
+        yield lag
 
     def _counts(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -297,6 +297,11 @@ class RouterCollector:
             "quire:resubmissions",
             "Sequences that went on at another scheduler, or at the same one over a new stream.",
             value=self._placement.num_resubmissions,
+        )
+        yield CounterMetricFamily(
+            "quire:slow_client_pauses",
+            "Sequences that gave up their places because their clients did not read.",
+            value=self._placement.num_pauses,
         )
         yield _labelled("quire:request_errors", "Requests answered with an error.", "status", self._requests.errors)
         yield _labelled(

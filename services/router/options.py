@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from services.router.calls import Caller
 from services.router.constraints import AroundStructure, ThinkingLimit, TokenConstraints, resolve_constraints
 from services.router.generation import GenerationRequest
+from services.router.logprob_count import check_num_logprobs, num_of_prompts
 from services.router.model import ServedModel
 from services.router.sampling import SamplingParams, StopConditions, check_token_ids
 from services.router.structure import Structure
@@ -42,6 +43,8 @@ class GenerationOptions:
     prompt_cache_key: str = ""
     # Before the names of these fields in errors.
     path: str = ""
+    # The field that asks for log probabilities of the prompt, for errors.
+    prompt_logprobs_param: str = "prompt_logprobs"
 
     async def constraints(self, model: ServedModel) -> TokenConstraints | None:
         """Raises ApiError where the model has no such token, or cannot be held to the structure."""
@@ -67,9 +70,10 @@ class GenerationOptions:
         resolve: ResolveConstraints | None = None,
     ) -> GenerationRequest:
         """`max_tokens`: beside the prompts. `affinity`: as in GenerationRequest, where the sender names no key.
-        `resolve`: in place of `constraints`. Raises ApiError as that does."""
+        `resolve`: in place of `constraints`. Raises ApiError as that does, and where the prompts' log probabilities are
+        too many for an answer."""
         constraints = await (self.constraints(model) if resolve is None else resolve(self, model))
-        return GenerationRequest(
+        request = GenerationRequest(
             request_id=caller.request_id,
             model=model,
             prompts=prompts,
@@ -89,6 +93,8 @@ class GenerationOptions:
             tenant=caller.tenant,
             affinity=named_key(model.info.name, self.prompt_cache_key) if self.prompt_cache_key else affinity,
         )
+        check_num_logprobs(num_of_prompts(request), self.prompt_logprobs_param)
+        return request
 
 
 # A request's token constraints; raises as GenerationOptions.constraints does.

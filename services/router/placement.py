@@ -55,6 +55,8 @@ class Placement:
             SchedulerConnection(address, router_id, self, silence_seconds=scheduler_silence) for address in addresses
         ]
         self.num_resubmissions = 0
+        # Sequences that were stopped because their clients did not read.
+        self.num_pauses = 0
         self._threads = threads
         self._scheduler_wait = scheduler_wait
         self._on_change = on_change
@@ -139,6 +141,12 @@ class Placement:
         for group in _by_submission([*running, *waiting]):
             self._fail(group[0].submission, error)
 
+    def go_on(self, submission: Submission) -> None:
+        """Its client reads again: submits what was stopped by `on_behind`, to go on from the tokens that came."""
+        paused, submission.paused = submission.paused, []
+        submission.waits_until = None
+        self._place(submission, self._next_attempt(submission, paused))
+
     def close(self, submission: Submission) -> None:
         """Ends what still runs of it, because its client is gone, was answered, or will not be."""
         if submission.is_closed:
@@ -147,6 +155,7 @@ class Placement:
             if sequence.connection is not None:
                 sequence.connection.drop(sequence, abort=True)
         submission.is_closed = True
+        submission.paused.clear()
         for parked in [parked for parked in self._parked if parked.submission is submission]:
             self._unpark(parked)
 
@@ -154,6 +163,8 @@ class Placement:
         """Ends one sequence early: a stop string was found in it."""
         if sequence.connection is not None:
             sequence.connection.drop(sequence, abort=True)
+        if sequence in sequence.submission.paused:
+            sequence.submission.paused.remove(sequence)
         for parked in self._parked:
             if sequence in parked.sequences:
                 parked.sequences.remove(sequence)
@@ -232,6 +243,16 @@ class Placement:
             connection.drop(sequence, abort=True)
         self._resubmit(sequence.submission, [sequence])
 
+    def on_behind(self, submission: Submission) -> None:
+        """Its sequences give their places to those whose clients read."""
+        running = [sequence for sequence in submission.sequences if sequence.connection is not None]
+        for sequence in running:
+            assert sequence.connection is not None
+            sequence.connection.drop(sequence, abort=True)
+            sequence.was_accepted = True
+        submission.paused += running
+        self.num_pauses += len(running)
+
     # Placing.
 
     def _forget_old_models(self) -> None:
@@ -252,6 +273,13 @@ class Placement:
         return tokenizer
 
     def _resubmit(self, submission: Submission, sequences: list[Sequence]) -> None:
+        unfinished = self._next_attempt(submission, sequences)
+        self.num_resubmissions += len(unfinished)
+        self._place(submission, unfinished)
+
+    @staticmethod
+    def _next_attempt(submission: Submission, sequences: list[Sequence]) -> list[Sequence]:
+        """Those that have not ended by their tokens."""
         unfinished = []
         for sequence in sequences:
             reason = submission.end_of(sequence)
@@ -261,8 +289,7 @@ class Placement:
             else:
                 # Its last token arrived; only the word that it was the last was lost.
                 sequence.finish(reason)
-        self.num_resubmissions += len(unfinished)
-        self._place(submission, unfinished)
+        return unfinished
 
     def _place(self, submission: Submission, sequences: SequenceOf[Sequence]) -> None:
         sequences = [sequence for sequence in sequences if not sequence.is_over]

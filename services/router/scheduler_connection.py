@@ -23,8 +23,9 @@ from services.router import converters
 from services.router.errors import ApiError
 from services.router.load import LoadTracker
 from services.router.model import ModelInfo
-from services.router.submission import Sequence
+from services.router.submission import Sequence, Submission
 from shared.grpc_server import CHANNEL_OPTIONS
+from shared.message_parts import PartJoiner, in_parts
 from shared.placement import Node
 
 logger = logging.getLogger(__name__)
@@ -63,6 +64,9 @@ class Owner(Protocol):
 
     def on_gap(self, sequence: Sequence) -> None:
         """Tokens of one sequence were lost on the way."""
+
+    def on_behind(self, submission: Submission) -> None:
+        """The client does not take what comes of it."""
 
 
 class SchedulerConnection:
@@ -250,12 +254,16 @@ class SchedulerConnection:
         self, call: grpc.aio.StreamStreamCall[scheduler_pb2.ConnectRequest, scheduler_pb2.ConnectResponse]
     ) -> None:
         clock = asyncio.get_running_loop().time
+        joiner = PartJoiner[scheduler_pb2.ConnectResponse]()
         while True:
-            response = await call.read()
-            if not isinstance(response, scheduler_pb2.ConnectResponse):
+            received = await call.read()
+            if not isinstance(received, scheduler_pb2.ConnectResponse):
                 await self._raise_status(call)
                 return
             self._heard = True
+            response = joiner.add(received)
+            if response is None:
+                continue
             kind = response.WhichOneof("message")
             if kind == "frame":
                 self._apply(response.frame)
@@ -277,8 +285,9 @@ class SchedulerConnection:
                     else:
                         message = converters.abort_to_proto(self._aborts)
                         self._aborts = []
-                    async with asyncio.timeout(WRITE_STALL_SECONDS):
-                        await call.write(message)
+                    for part in in_parts(message):
+                        async with asyncio.timeout(WRITE_STALL_SECONDS):
+                            await call.write(part)
             except TimeoutError:
                 raise StreamLostError(f"it took no message for {WRITE_STALL_SECONDS} s") from None
 
@@ -311,6 +320,7 @@ class SchedulerConnection:
                     sequence.scheduled_at = sequence.submitted_at + started.queue_us / 1e6
         if frame.HasField("prompt_logprobs"):
             self._apply_prompt_logprobs(frame)
+        behind: dict[int, Submission] = {}
         for row in converters.frame_rows(frame):
             sequence = sequences.get(row.sequence_id)
             if sequence is None or sequence.attempt != row.attempt:
@@ -325,7 +335,10 @@ class SchedulerConnection:
             sequence.output_token_ids += row.token_ids
             if sequence.submission.sampling.logprobs is not None:
                 sequence.logprobs += row.logprobs
-            sequence.submission.mailbox.put(sequence)
+            mailbox = sequence.submission.mailbox
+            mailbox.put(sequence, len(row.token_ids), row.logprobs.num_candidates)
+            if mailbox.is_behind:
+                behind[id(sequence.submission)] = sequence.submission
         for loss in frame.worker_losses:
             sequence = sequences.get(loss.sequence_id)
             if sequence is not None and sequence.attempt == loss.attempt:
@@ -343,6 +356,8 @@ class SchedulerConnection:
             elif finish.reason is not None:
                 sequence.embedding = finish.embedding
                 sequence.finish(finish.reason)
+        for submission in behind.values():
+            self._owner.on_behind(submission)
 
     def _apply_prompt_logprobs(self, frame: scheduler_pb2.Frame) -> None:
         for row in converters.prompt_rows(frame):

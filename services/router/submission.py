@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from services.router.constraints import TokenConstraints
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError
+from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.pooling import PoolingParams
 from services.router.refusals import Refusals
 from services.router.sampling import SamplingParams, StopConditions
@@ -31,33 +31,35 @@ class FinishReason(Enum):
     LENGTH = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Of one token: its own log probability, and (token id, log probability) of the likeliest, likeliest first."""
-
-    token_id: int
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PromptLogprob:
-    """Of one prompt token: what the model thought of it, given those before."""
-
-    logprob: float
-    # How many tokens are likelier, plus 1.
-    rank: int
-    # (token id, log probability) of the likeliest, likeliest first.
-    top: tuple[tuple[int, float], ...]
+# Of tokens that a client has not taken. More than the first stop the request's sequences at once; more than the second
+# stop them when the client has taken nothing for so many seconds (docs/adr/0021-answers-in-pieces.md).
+MAX_UNREAD_BYTES = 2**20
+MAX_UNREAD_BYTES_OF_IDLE = 4096
+IDLE_CLIENT_SECONDS = 1.0
+# What the router keeps of a token, and of each of its candidates, roughly.
+_TOKEN_BYTES = 64
+_CANDIDATE_BYTES = 8
 
 
 class Mailbox:
     """Wakes the one task that serves a request when any of its sequences has news."""
 
-    __slots__ = ("_deliveries", "_error", "_news", "_put_at", "_waiter", "news_since")
+    __slots__ = (
+        "_busy_since",
+        "_deliveries",
+        "_error",
+        "_news",
+        "_num_unread_bytes",
+        "_put_at",
+        "_waiter",
+        "news_since",
+    )
 
     def __init__(self, deliveries: Deliveries) -> None:
         self._deliveries = deliveries
+        # Of the news; and since when the task has been busy with what it took, in seconds, monotonic.
+        self._num_unread_bytes = 0
+        self._busy_since = 0.0
         self._news: list[Sequence] = []
         # When the oldest of the news came, and of those taken last; seconds, monotonic.
         self._put_at = 0.0
@@ -66,7 +68,9 @@ class Mailbox:
         self._waiter: asyncio.Future[None] | None = None
         self._error: ApiError | None = None
 
-    def put(self, sequence: Sequence) -> None:
+    def put(self, sequence: Sequence, num_tokens: int = 0, num_candidates: int = 0) -> None:
+        """`num_tokens`: how many are new of it. `num_candidates`: of all of these."""
+        self._num_unread_bytes += num_tokens * _TOKEN_BYTES + num_candidates * _CANDIDATE_BYTES
         if not sequence.has_news:
             sequence.has_news = True
             if not self._news:
@@ -89,13 +93,28 @@ class Mailbox:
             assert self._error is not None
             raise self._error
         news, self._news = self._news, []
+        self._num_unread_bytes = 0
+        self._busy_since = time.monotonic()
         self.news_since = self._put_at
         for sequence in news:
             sequence.has_news = False
         return news
 
+    @property
+    def has_news(self) -> bool:
+        return bool(self._news)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the client reads so slowly that no more should be computed for it until it does."""
+        if self._num_unread_bytes <= MAX_UNREAD_BYTES_OF_IDLE or self._waiter is not None:
+            return False
+        is_idle = time.monotonic() - self._busy_since > IDLE_CLIENT_SECONDS
+        return is_idle or self._num_unread_bytes > MAX_UNREAD_BYTES
+
     def _call(self) -> None:
         if self._waiter is not None:
+            self._busy_since = time.monotonic()
             self._deliveries.wake(self._waiter)
             self._waiter = None
 
@@ -132,8 +151,8 @@ class Sequence:
         self.choice_index = choice_index
         # Everything received, by whoever sent it: what a resubmission goes on from.
         self.output_token_ids: list[int] = []
-        # Beside output_token_ids, index by index, where the request asked for them.
-        self.logprobs: list[TokenLogprob] = []
+        # Of the last of output_token_ids, where the request asked for them: those that its task has not taken.
+        self.logprobs = TokenLogprobs()
         self.finish_reason: FinishReason | None = None
         # float32, little-endian, of a submission with `pooling`, once it has finished.
         self.embedding = b""
@@ -201,6 +220,7 @@ class Submission:
         "mailbox",
         "model",
         "num_tokens_at_wait",
+        "paused",
         "pooling",
         "priority",
         "prompt_logprobs",
@@ -250,7 +270,7 @@ class Submission:
         self.tenant = tenant
         self.affinity = affinity
         # Of the prompt's tokens from the second on, as they come with the first choice.
-        self.prompt_logprobs: list[PromptLogprob] = []
+        self.prompt_logprobs = PromptLogprobs()
         self.pooling = pooling
         self.sequences = [Sequence(self, index) for index in range(n)]
         self.refusals = Refusals()
@@ -259,6 +279,8 @@ class Submission:
         self.waits_until: float | None = None
         self.num_tokens_at_wait = 0
         self.is_closed = False
+        # Sequences that run nowhere until the client reads what there is of them.
+        self.paused: list[Sequence] = []
 
     def end_of(self, sequence: Sequence) -> FinishReason | None:
         """How the sequence has ended by the tokens received, or None where it goes on."""

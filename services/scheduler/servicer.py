@@ -15,6 +15,7 @@ from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.grpc_server import STALLED_PEER_S
 from shared.malformed import MalformedRequestError, RefusalLog
+from shared.message_parts import PartJoiner, in_parts
 from shared.placement import LOAD_INTERVAL_S
 from shared.throughput import Throughput
 
@@ -172,7 +173,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 if not news.done():
                     break
                 for message in news.result():
-                    await asyncio.wait_for(context.write(message), STALLED_PEER_S)
+                    for part in in_parts(message):
+                        await asyncio.wait_for(context.write(part), STALLED_PEER_S)
             except TimeoutError:
                 logger.warning("router %s read nothing for %g s: dropping it", session.router_id, STALLED_PEER_S)
                 return grpc.StatusCode.RESOURCE_EXHAUSTED, "the router reads too slowly"
@@ -186,7 +188,11 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     async def _read(self, session: RouterSession, requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> None:
         """Raises ValueError for a message that breaks the contract."""
-        async for request in requests:
+        joiner = PartJoiner[scheduler_pb2.ConnectRequest]()
+        async for received in requests:
+            request = joiner.add(received)
+            if request is None:
+                continue
             match request.WhichOneof("message"):
                 case "submit":
                     self._submit(session, request.submit)

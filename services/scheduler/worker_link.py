@@ -11,6 +11,7 @@ import grpc
 from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from shared.grpc_server import CHANNEL_OPTIONS, STALLED_PEER_S
+from shared.message_parts import PartJoiner, in_parts
 
 from .converters import WorkerHello, hello_from_proto, plan_to_proto
 from .core.plan import StepPlan
@@ -72,8 +73,13 @@ class WorkerLink:
     async def results(self) -> AsyncIterator[worker_pb2.StepResult | worker_pb2.GrammarPrepared]:
         """Raises WorkerLostError when the stream ends, for whatever reason."""
         try:
-            while isinstance(response := await self._call.read(), worker_pb2.RunResponse):
-                yield response.prepared if response.HasField("prepared") else response.result
+            joiner = PartJoiner[worker_pb2.RunResponse]()
+            while isinstance(received := await self._call.read(), worker_pb2.RunResponse):
+                response = joiner.add(received)
+                if response is not None:
+                    yield response.prepared if response.HasField("prepared") else response.result
+        except ValueError as error:
+            raise WorkerLostError(f"worker {self._address} broke the contract: {error}") from None
         except grpc.aio.AioRpcError as error:
             raise WorkerLostError(f"worker {self._address}: {error.code().name}: {error.details()}") from error
         except asyncio.CancelledError:
@@ -106,8 +112,9 @@ class WorkerLink:
             while True:
                 request = await self._next_request()
                 try:
-                    async with asyncio.timeout(STALLED_PEER_S):
-                        await self._call.write(request)
+                    for part in in_parts(request):
+                        async with asyncio.timeout(STALLED_PEER_S):
+                            await self._call.write(part)
                 except TimeoutError:
                     self.cancel()
 

@@ -19,6 +19,7 @@ from services.worker.plan import StepPlan, StepResult
 from services.worker.sampling.grammars import Grammars
 from services.worker.step_thread import MAX_QUEUED_STEPS, Outcome, Session, StepThread
 from shared.malformed import MalformedRequestError
+from shared.message_parts import PartJoiner, in_parts
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -170,8 +171,10 @@ class _Epoch:
         end: Outcome | None = None
         step_id = 0
         try:
-            while (request := await _next(requests)) is not None:
-                if request.HasField("heartbeat"):
+            joiner = PartJoiner[worker_pb2.RunRequest]()
+            while (received := await _next(requests)) is not None:
+                request = _joined(joiner, received)
+                if request is None or request.HasField("heartbeat"):
                     continue
                 if request.HasField("prepare"):
                     self._prepare(request.prepare)
@@ -254,10 +257,19 @@ async def _next(requests: Requests) -> worker_pb2.RunRequest | None:
         raise OwnerSilentError from None
 
 
+def _joined(joiner: PartJoiner[worker_pb2.RunRequest], received: worker_pb2.RunRequest) -> worker_pb2.RunRequest | None:
+    """The message that is complete with this one. Raises PlanError."""
+    try:
+        return joiner.add(received)
+    except ValueError as error:
+        raise PlanError(str(error)) from None
+
+
 async def _write(context: Any, message: worker_pb2.RunResponse) -> None:
     """Raises TimeoutError if the peer does not take it."""
-    async with asyncio.timeout(WRITE_TIMEOUT_S):
-        await context.write(message)
+    for part in in_parts(message):
+        async with asyncio.timeout(WRITE_TIMEOUT_S):
+            await context.write(part)
 
 
 def _status(epoch: int, end: Exception) -> tuple[grpc.StatusCode, str]:

@@ -15,6 +15,7 @@ import grpc
 from quire.inference.v1 import model_pb2, pooling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from shared.grpc_server import GrpcServer
+from shared.message_parts import PartJoiner, in_parts
 from tests.fakes.counting_model import CountingModel
 from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, ContractError, FakeModel
 
@@ -78,7 +79,11 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
             model = self.make_model()
             self.epoch += 1
             yield worker_pb2.RunResponse(hello=self.hello(model, self.epoch))
-            async for request in request_iterator:
+            joiner = PartJoiner[worker_pb2.RunRequest]()
+            async for received in request_iterator:
+                request = joiner.add(received)
+                if request is None:
+                    continue
                 if request.HasField("heartbeat"):
                     self.heartbeat.set()
                     continue
@@ -96,7 +101,9 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
                     continue
                 for sequence in request.plan.new_sequences:
                     assert sequence.constraints.grammar in ("", *self.grammars), "planned before it was prepared"
-                yield worker_pb2.RunResponse(result=await self._step(model, request.plan, context))
+                result = await self._step(model, request.plan, context)
+                for part in in_parts(worker_pb2.RunResponse(result=result)):
+                    yield part
         finally:
             self._owned = False
 

@@ -258,7 +258,7 @@ class GenerateRequest(_message.Message):
     """A text, which the router tokenizes."""
     whole: _builtins.bool
     """Whether each choice comes as one delta when it is over, which costs less where nobody reads along. A choice of more than
-    8,192 tokens comes in pieces.
+    8,192 tokens comes in pieces, and so does one of more than 128 tokens with log probabilities.
     """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
@@ -630,8 +630,8 @@ class Delta(_message.Message):
 
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
-        """One entry per token of the prompt from the second on, where options.sampling.prompt_logprobs is set. They come with each
-        choice's first delta.
+        """One entry per token of the prompt from the second on, where options.sampling.prompt_logprobs is set. They come in each
+        choice's first deltas, before its output, at most 128 in one delta.
         """
 
     @_builtins.property

@@ -104,17 +104,17 @@ class OpenAIServiceStub(object):
                 request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetModelRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
-        self.Tokenize = channel.unary_unary(
+        self.Tokenize = channel.unary_stream(
                 '/quire.openai.v1.OpenAIService/Tokenize',
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
-        self.Detokenize = channel.unary_unary(
+        self.Detokenize = channel.unary_stream(
                 '/quire.openai.v1.OpenAIService/Detokenize',
                 request_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                 _registered_method=True)
-        self.GetTokenizerInfo = channel.unary_unary(
+        self.GetTokenizerInfo = channel.unary_stream(
                 '/quire.openai.v1.OpenAIService/GetTokenizerInfo',
                 request_serializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetTokenizerInfoRequest.SerializeToString,
                 response_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
@@ -368,17 +368,17 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
                     request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetModelRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
-            'Tokenize': grpc.unary_unary_rpc_method_handler(
+            'Tokenize': grpc.unary_stream_rpc_method_handler(
                     servicer.Tokenize,
                     request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
-            'Detokenize': grpc.unary_unary_rpc_method_handler(
+            'Detokenize': grpc.unary_stream_rpc_method_handler(
                     servicer.Detokenize,
                     request_deserializer=google_dot_api_dot_httpbody__pb2.HttpBody.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
             ),
-            'GetTokenizerInfo': grpc.unary_unary_rpc_method_handler(
+            'GetTokenizerInfo': grpc.unary_stream_rpc_method_handler(
                     servicer.GetTokenizerInfo,
                     request_deserializer=quire_dot_openai_dot_v1_dot_openai__pb2.GetTokenizerInfoRequest.FromString,
                     response_serializer=google_dot_api_dot_httpbody__pb2.HttpBody.SerializeToString,
@@ -785,7 +785,7 @@ class OpenAIService(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
+        return grpc.experimental.unary_stream(
             request,
             target,
             '/quire.openai.v1.OpenAIService/Tokenize',
@@ -812,7 +812,7 @@ class OpenAIService(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
+        return grpc.experimental.unary_stream(
             request,
             target,
             '/quire.openai.v1.OpenAIService/Detokenize',
@@ -839,7 +839,7 @@ class OpenAIService(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
+        return grpc.experimental.unary_stream(
             request,
             target,
             '/quire.openai.v1.OpenAIService/GetTokenizerInfo',

@@ -64,11 +64,11 @@ class OpenAIServiceStub:
     """Lists the models that are served, by each of their names."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]
     """Describes one model."""
-    Tokenize: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    Tokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Turns a text or a conversation into token ids. vLLM's call."""
-    Detokenize: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
+    Detokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Turns token ids into text. vLLM's call."""
-    GetTokenizerInfo: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]
+    GetTokenizerInfo: _grpc.UnaryStreamMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]
     """Gives a model's tokenizer_config.json, with its chat template. vLLM's call."""
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Empties the prefix cache of every scheduler. vLLM's call."""
@@ -116,11 +116,11 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     """Lists the models that are served, by each of their names."""
     GetModel: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Describes one model."""
-    Tokenize: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    Tokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Turns a text or a conversation into token ids. vLLM's call."""
-    Detokenize: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    Detokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Turns token ids into text. vLLM's call."""
-    GetTokenizerInfo: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
+    GetTokenizerInfo: _aio.UnaryStreamMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Gives a model's tokenizer_config.json, with its chat template. vLLM's call."""
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Empties the prefix cache of every scheduler. vLLM's call."""
@@ -249,7 +249,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """Turns a text or a conversation into token ids. vLLM's call."""
 
     @_abc_1.abstractmethod
@@ -257,7 +257,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """Turns token ids into text. vLLM's call."""
 
     @_abc_1.abstractmethod
@@ -265,7 +265,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _openai_pb2.GetTokenizerInfoRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
+    ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
         """Gives a model's tokenizer_config.json, with its chat template. vLLM's call."""
 
     @_abc_1.abstractmethod

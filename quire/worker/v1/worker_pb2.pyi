@@ -9,6 +9,7 @@ from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from quire.inference.v1 import constraints_pb2 as _constraints_pb2
 from quire.inference.v1 import model_pb2 as _model_pb2
+from quire.inference.v1 import parts_pb2 as _parts_pb2
 from quire.inference.v1 import pooling_pb2 as _pooling_pb2
 from quire.inference.v1 import sampling_pb2 as _sampling_pb2
 import builtins as _builtins
@@ -32,6 +33,7 @@ class RunRequest(_message.Message):
     PLAN_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     PREPARE_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def claim(self) -> Global___Claim:
         """The first message, and only that."""
@@ -48,6 +50,10 @@ class RunRequest(_message.Message):
     def prepare(self) -> Global___PrepareGrammar:
         """A grammar to compile."""
 
+    @_builtins.property
+    def part(self) -> _parts_pb2.MessagePart:
+        """Some of a message of this stream that has more than 1 MiB."""
+
     def __init__(
         self,
         *,
@@ -55,12 +61,13 @@ class RunRequest(_message.Message):
         plan: Global___StepPlan | None = ...,
         heartbeat: Global___Heartbeat | None = ...,
         prepare: Global___PrepareGrammar | None = ...,
+        part: _parts_pb2.MessagePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "message", b"message", "plan", b"plan", "prepare", b"prepare"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "message", b"message", "part", b"part", "plan", b"plan", "prepare", b"prepare"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "message", b"message", "plan", b"plan", "prepare", b"prepare"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["claim", b"claim", "heartbeat", b"heartbeat", "message", b"message", "part", b"part", "plan", b"plan", "prepare", b"prepare"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["claim", "plan", "heartbeat", "prepare"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["claim", "plan", "heartbeat", "prepare", "part"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
@@ -75,6 +82,7 @@ class RunResponse(_message.Message):
     HELLO_FIELD_NUMBER: _builtins.int
     RESULT_FIELD_NUMBER: _builtins.int
     PREPARED_FIELD_NUMBER: _builtins.int
+    PART_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello:
         """The first message, and only that."""
@@ -87,18 +95,23 @@ class RunResponse(_message.Message):
     def prepared(self) -> Global___GrammarPrepared:
         """Answers one PrepareGrammar."""
 
+    @_builtins.property
+    def part(self) -> _parts_pb2.MessagePart:
+        """Some of a message of this stream that has more than 1 MiB."""
+
     def __init__(
         self,
         *,
         hello: Global___Hello | None = ...,
         result: Global___StepResult | None = ...,
         prepared: Global___GrammarPrepared | None = ...,
+        part: _parts_pb2.MessagePart | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hello", b"hello", "message", b"message", "part", b"part", "prepared", b"prepared", "result", b"result"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "result", "prepared"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["hello", "result", "prepared", "part"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 

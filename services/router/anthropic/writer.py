@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from typing import Any
 
 from services.router.answers import EVENT_STREAM
@@ -12,7 +13,7 @@ from services.router.chat.message import EndReason, Message, MessageDelta
 from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of
 from services.router.errors import ApiError
 from services.router.generation import Usage
-from services.router.openai.json import dump, dumps
+from services.router.json_pieces import dumps, texts_of
 
 _STOP_REASONS = {
     EndReason.STOP: "end_turn",
@@ -60,10 +61,10 @@ class AnthropicWriter:
     def error(self, error: ApiError) -> bytes:
         return f"event: error\ndata: {dumps(anthropic_error(error))}\n\n".encode()
 
-    def whole(self, messages: list[Message], usage: Usage) -> bytes:
+    def whole(self, messages: list[Message], usage: Usage) -> Iterator[str]:
         (message,) = messages
         blocks = [self._block(segment, segment.text) for segment in segments_of(message)]
-        return dump(self._message(blocks, *self._stop(message.end_reason, message.stop_reason, usage), usage))
+        return texts_of(self._message(blocks, *self._stop(message.end_reason, message.stop_reason, usage), usage))
 
     def _stop(
         self, reason: EndReason | None, stop_reason: str | int | None, usage: Usage

@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Protocol
 
 from services.router.generation import ChoiceDelta, Usage
-from services.router.submission import FinishReason, PromptLogprob, TokenLogprob
+from services.router.logprobs import PromptLogprob, PromptLogprobs, TokenLogprob, TokenLogprobs
+from services.router.submission import FinishReason
 
 
 class EndReason(Enum):
@@ -41,13 +42,13 @@ class MessageDelta:
     # Whether text was held back that may yet turn out to be no content.
     is_undecided: bool = False
     # Of every token that came, whatever became of its text.
-    logprobs: list[TokenLogprob] = field(default_factory=list)
+    logprobs: Sequence[TokenLogprob] = ()
     end_reason: EndReason | None = None
     # As in ChoiceDelta.
     stop_reason: str | int | None = None
     token_ids: Sequence[int] = ()
     prompt_token_ids: Sequence[int] = ()
-    prompt_logprobs: list[PromptLogprob] | None = None
+    prompt_logprobs: Sequence[PromptLogprob] | None = None
     usage: Usage | None = None
 
 
@@ -73,12 +74,12 @@ class Message:
         # (id, name) of each call, and the pieces of its arguments.
         self._calls: list[tuple[str, str]] = []
         self._arguments: list[list[str]] = []
-        self.logprobs: list[TokenLogprob] = []
+        self.logprobs = TokenLogprobs()
         self.end_reason: EndReason | None = None
         self.stop_reason: str | int | None = None
         self.token_ids: list[int] = []
         self.prompt_token_ids: Sequence[int] = ()
-        self.prompt_logprobs: list[PromptLogprob] | None = None
+        self.prompt_logprobs: PromptLogprobs | None = None
 
     def add(self, delta: MessageDelta) -> None:
         self._content.append(delta.content)
@@ -88,7 +89,9 @@ class Message:
         self.prompt_token_ids = delta.prompt_token_ids
         self.token_ids += delta.token_ids
         if delta.prompt_logprobs is not None:
-            self.prompt_logprobs = delta.prompt_logprobs
+            if self.prompt_logprobs is None:
+                self.prompt_logprobs = PromptLogprobs()
+            self.prompt_logprobs += delta.prompt_logprobs
         for call in delta.tool_calls:
             if call.index == len(self._calls):
                 self._calls.append((call.id, call.name))

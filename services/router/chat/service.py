@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from services.router.answers import Answers
+from services.router.answers import Answers, Written
 from services.router.calls import caller_of
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import Message, MessageDelta, MessageParser
@@ -25,13 +25,13 @@ class ChatWriter(Protocol):
     # Content type of a stream.
     stream_type: str
 
-    def events(self, delta: MessageDelta) -> bytes: ...
+    def events(self, delta: MessageDelta) -> Written: ...
 
-    def end(self, usage: Usage) -> bytes: ...
+    def end(self, usage: Usage) -> Written: ...
 
-    def error(self, error: ApiError) -> bytes: ...
+    def error(self, error: ApiError) -> Written: ...
 
-    def whole(self, messages: list[Message], usage: Usage) -> bytes:
+    def whole(self, messages: list[Message], usage: Usage) -> Iterator[str]:
         """A message for each choice."""
 
 
@@ -51,7 +51,9 @@ class ChatService:
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             generation_request, parsers = await prepare(request, model, caller, span.traceparent, self.forms)
             writer = MessageWriter(parsers, writer_for(model), generation_request.prompts[0])
-            await self.answers.send(generation_request, span, context, writer, stream=stream)
+            await self.answers.send(
+                generation_request, span, context, writer, stream=stream, max_tokens_param=request.max_tokens_param
+            )
 
     async def prompt(self, request: ChatRequest, model: ServedModel) -> list[int]:
         """The tokens that the model would answer, more than its context too: who asks may want to know how many. Raises
@@ -92,11 +94,11 @@ class MessageWriter:
         self._writer = writer
         self.add = self._reader.add
 
-    def events(self, delta: ChoiceDelta) -> bytes:
+    def events(self, delta: ChoiceDelta) -> Written:
         return self._writer.events(self._reader.parse(delta))
 
-    def end(self, usage: Usage) -> bytes:
+    def end(self, usage: Usage) -> Written:
         return self._writer.end(self._reader.usage(usage))
 
-    def whole(self, usage: Usage) -> bytes:
+    def whole(self, usage: Usage) -> Iterator[str]:
         return self._writer.whole(self._reader.messages, self._reader.usage(usage))

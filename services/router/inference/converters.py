@@ -10,10 +10,11 @@ from services.router.chat.message import EndReason, MessageDelta
 from services.router.converters import sampling_from_proto, stop_from_proto
 from services.router.errors import invalid, too_many
 from services.router.generation import ChoiceDelta, Timings, Usage
+from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.options import GenerationOptions
 from services.router.sampling import MAX_LOGIT_BIAS, check_ranges, check_stop_strings
 from services.router.structure import Structure, StructureKind
-from services.router.submission import FinishReason, PromptLogprob, TokenLogprob
+from services.router.submission import FinishReason
 from services.router.truncation import Truncation
 
 _FINISH_REASONS = {
@@ -58,6 +59,7 @@ def options_from_proto(options: inference_pb2.GenerationOptions, max_n: int) -> 
         priority=options.priority,
         prompt_cache_key=options.prompt_cache_key,
         path=_OPTIONS,
+        prompt_logprobs_param=f"{_OPTIONS}sampling.prompt_logprobs",
     )
 
 
@@ -93,9 +95,8 @@ def _structure_from_proto(structure: constraints_pb2.Structure) -> Structure | N
             return Structure(StructureKind.CHOICE, json.dumps(list(structure.choices.texts)), param)
 
 
-def chat_delta_to_proto(parsed: MessageDelta, delta: ChoiceDelta, prompt_token_ids: list[int]) -> inference_pb2.Delta:
-    """`parsed`: what the choice's parser made of the delta."""
-    message = delta_to_proto(delta, prompt_token_ids)
+def chat_delta_to_proto(parsed: MessageDelta, message: inference_pb2.Delta) -> inference_pb2.Delta:
+    """`parsed`: what the choice's parser made of the delta that `message` was made of. Changes `message`."""
     message.text, message.reasoning = parsed.content, parsed.reasoning
     message.tool_calls.extend(
         inference_pb2.ToolCallDelta(index=call.index, id=call.id, name=call.name, arguments=call.arguments)
@@ -106,13 +107,28 @@ def chat_delta_to_proto(parsed: MessageDelta, delta: ChoiceDelta, prompt_token_i
     return message
 
 
-def delta_to_proto(delta: ChoiceDelta, prompt_token_ids: list[int]) -> inference_pb2.Delta:
+class DeltaConverter:
+    """Of one request's deltas, in their order."""
+
+    def __init__(self, prompt_token_ids: Sequence[int]) -> None:
+        self._prompt_token_ids = prompt_token_ids
+        # By choice: the position in the prompt of the next token whose log probability is told.
+        self._positions: dict[int, int] = {}
+
+    def __call__(self, delta: ChoiceDelta) -> inference_pb2.Delta:
+        message = _delta_to_proto(delta)
+        if delta.prompt_logprobs:
+            start = self._positions.get(delta.index, 1)
+            end = self._positions[delta.index] = start + len(delta.prompt_logprobs)
+            following = zip(self._prompt_token_ids[start:end], delta.prompt_logprobs, strict=True)
+            message.prompt_logprobs.extend(_prompt_logprob_to_proto(token_id, entry) for token_id, entry in following)
+        return message
+
+
+def _delta_to_proto(delta: ChoiceDelta) -> inference_pb2.Delta:
     message = inference_pb2.Delta(choice_index=delta.index, text=delta.text, token_ids=delta.token_ids)
     if delta.logprobs:
         message.logprobs.extend(_logprob_to_proto(entry) for entry in delta.logprobs)
-    if delta.prompt_logprobs:
-        following = zip(prompt_token_ids[1:], delta.prompt_logprobs, strict=True)
-        message.prompt_logprobs.extend(_prompt_logprob_to_proto(token_id, entry) for token_id, entry in following)
     if delta.finish_reason is not None:
         message.finish_reason = _FINISH_REASONS[delta.finish_reason]
     if isinstance(delta.stop_reason, str):

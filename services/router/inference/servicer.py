@@ -21,14 +21,15 @@ from services.router.generation import GenerationRequest, Generator, Usage
 from services.router.inference.conversations import chat_from_proto, tokenized_chat_from_proto
 from services.router.inference.converters import (
     MAX_TOKENS_PARAM,
+    DeltaConverter,
     chat_delta_to_proto,
-    delta_to_proto,
     final_to_proto,
     options_from_proto,
     usage_to_proto,
 )
 from services.router.inference.embedding import embedding_from_proto, scored_texts_from_proto
 from services.router.inference.whole_choices import whole_choices
+from services.router.logprob_count import bounded
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.options import GenerationOptions
 from services.router.prompts import check_length, check_token_range, encode_text
@@ -163,11 +164,14 @@ class InferenceServicer:
         self, request: GenerationRequest, span: RequestSpan, context: Any, told: Sequence[int], *, whole: bool
     ) -> None:
         """`told`: the prompt's tokens as the answer has them. `whole`: one delta for each choice."""
+        if whole:
+            request = bounded(request, MAX_TOKENS_PARAM)
+        to_proto = DeltaConverter(request.prompts[0])
         with self.generator.start(request) as generation:
             span.started(request)
             async for deltas in whole_choices(generation.deltas()) if whole else generation.deltas():
                 for delta in deltas:
-                    message = delta_to_proto(delta, request.prompts[0])
+                    message = to_proto(delta)
                     await self.calls.write(context, inference_pb2.GenerateResponse(delta=message))
             span.ended(generation)
             final = final_to_proto(generation.usage, told, generation.timings)
@@ -181,12 +185,13 @@ class InferenceServicer:
         context: Any,
         told: Sequence[int],
     ) -> None:
+        to_proto = DeltaConverter(request.prompts[0])
         with self.generator.start(request) as generation:
             span.started(request)
             async for deltas in generation.deltas():
                 for delta in deltas:
                     parsed = parsers[delta.index].parse(delta)
-                    message = chat_delta_to_proto(parsed, delta, request.prompts[0])
+                    message = chat_delta_to_proto(parsed, to_proto(delta))
                     await self.calls.write(context, inference_pb2.ChatResponse(delta=message))
             span.ended(generation)
             final = final_to_proto(with_reasoning(generation.usage, parsers), told, generation.timings)

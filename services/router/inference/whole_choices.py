@@ -5,42 +5,43 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
-from services.router.generation import ChoiceDelta
-from services.router.submission import PromptLogprob, TokenLogprob
-
-# Of one delta: with twenty log probabilities each, less than 4 MiB.
-MAX_TOKENS = 8192
+from services.router.choice_delta import ChoiceDelta, in_short_deltas
+from services.router.logprobs import PromptLogprobs, TokenLogprobs
 
 
 @dataclass(slots=True)
 class _Gathered:
     pieces: list[str] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_logprobs: list[PromptLogprob] | None = None
+    logprobs: TokenLogprobs = field(default_factory=TokenLogprobs)
+    prompt_logprobs: PromptLogprobs | None = None
+
+    def add(self, delta: ChoiceDelta) -> None:
+        self.pieces.append(delta.text)
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs
+        if delta.prompt_logprobs is not None:
+            if self.prompt_logprobs is None:
+                self.prompt_logprobs = PromptLogprobs()
+            self.prompt_logprobs += delta.prompt_logprobs
 
 
 async def whole_choices(deltas: AsyncIterator[list[ChoiceDelta]]) -> AsyncIterator[list[ChoiceDelta]]:
-    """The same, with one delta per choice, when it is over; a very long one comes in pieces."""
+    """The same, with one delta per choice, when it is over; a long one comes in several."""
     unfinished: dict[int, _Gathered] = {}
     async for news in deltas:
-        finished = []
         for delta in news:
             gathered = unfinished.setdefault(delta.index, _Gathered())
-            gathered.pieces.append(delta.text)
-            gathered.token_ids += delta.token_ids
-            gathered.logprobs += delta.logprobs
-            gathered.prompt_logprobs = gathered.prompt_logprobs or delta.prompt_logprobs
-            if delta.finish_reason is not None or len(gathered.token_ids) >= MAX_TOKENS:
-                del unfinished[delta.index]
-                finished.append(
-                    replace(
-                        delta,
-                        text="".join(gathered.pieces),
-                        token_ids=gathered.token_ids,
-                        logprobs=gathered.logprobs,
-                        prompt_logprobs=gathered.prompt_logprobs,
-                    )
-                )
-        if finished:
-            yield finished
+            gathered.add(delta)
+            if delta.finish_reason is None:
+                continue
+            del unfinished[delta.index]
+            whole = replace(
+                delta,
+                text="".join(gathered.pieces),
+                token_ids=gathered.token_ids,
+                logprobs=gathered.logprobs or (),
+                prompt_logprobs=gathered.prompt_logprobs,
+            )
+            for short in in_short_deltas(whole):
+                yield [short]

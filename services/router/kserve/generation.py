@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from services.router.answers import EVENT_STREAM, Answers
 from services.router.calls import caller_of
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, GenerationRequest, Usage
+from services.router.json_pieces import texts_of
 from services.router.kserve.body import KserveGenerateBody
 from services.router.kserve.state import ServerState
 from services.router.model import check_generates, output_budget
@@ -51,8 +52,8 @@ class GenerateWriter:
     def add(self, delta: ChoiceDelta) -> None:
         self._pieces.append(delta.text)
 
-    def whole(self, usage: Usage) -> bytes:
-        return dump({**self._head, "text_output": self.text})
+    def whole(self, usage: Usage) -> Iterator[str]:
+        return texts_of({**self._head, "text_output": self.text})
 
     @property
     def text(self) -> str:

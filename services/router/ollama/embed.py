@@ -12,10 +12,10 @@ from services.router.calls import Caller
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
+from services.router.json_pieces import Items, in_pieces, texts_of
 from services.router.model import ServedModel
 from services.router.ollama.writer import NANOSECONDS
 from services.router.openai.body import Body, string_or_array
-from services.router.openai.json import PIECE_BYTES, dump
 from services.router.openai.union import union
 from services.router.pooling import PoolingParams
 
@@ -62,18 +62,16 @@ async def embedded(
     prompts = await encode_texts(model, body.texts, body.params, options)
     request = EmbeddingRequest.of(model, caller, traceparent, prompts, pooling)
     vectors = await embedder.all_vectors(request)
-    return _pieces(body.model, vectors, request.num_tokens, time.monotonic() - started)
+    return in_pieces(_texts(body.model, vectors, request.num_tokens, time.monotonic() - started))
 
 
-def _pieces(model: str, vectors: list[bytes], num_tokens: int, seconds: float) -> Iterator[bytes]:
+def _texts(model: str, vectors: list[bytes], num_tokens: int, seconds: float) -> Iterator[str]:
     """`model`: as the request named it. It was loaded before anybody asked."""
-    piece = bytearray(b'{"model":' + dump(model) + b',"embeddings":[')
-    for index, vector in enumerate(vectors):
-        piece += (b"," if index else b"") + dump(floats_of(vector).tolist())
-        if len(piece) >= PIECE_BYTES:
-            yield bytes(piece)
-            piece.clear()
-    figures = {
-        "total_duration": int(seconds * NANOSECONDS), "load_duration": 0, "prompt_eval_count": num_tokens,
-    }  # fmt: skip
-    yield bytes(piece) + b"]," + dump(figures)[1:]
+    answer = {
+        "model": model,
+        "embeddings": Items(floats_of(vector).tolist() for vector in vectors),
+        "total_duration": int(seconds * NANOSECONDS),
+        "load_duration": 0,
+        "prompt_eval_count": num_tokens,
+    }
+    return texts_of(answer)

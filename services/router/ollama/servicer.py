@@ -8,7 +8,7 @@ from typing import Any
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.ollama.v1 import ollama_pb2
-from services.router.answers import JSON
+from services.router.answers import JSON, write_pieces
 from services.router.calls import Calls, caller_of, rpc
 from services.router.chat.service import ChatService
 from services.router.embedding.embedder import Embedder
@@ -88,8 +88,8 @@ class OllamaServicer:
         self.metrics.ignored_fields["ollama.embed"] += body.num_ignored_fields
         model, caller = await find(self.placement, body.model), caller_of(context)
         with self.chats.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
-            for piece in await embedded(body, model, self.embedder, caller, span.traceparent):
-                await self.calls.write(context, HttpBody(content_type=JSON, data=piece))
+            pieces = await embedded(body, model, self.embedder, caller, span.traceparent)
+            await write_pieces(self.calls, context, pieces)
 
     @rpc
     async def ShowModel(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from services.router.chat.arguments import parsed_arguments
@@ -12,8 +14,9 @@ from services.router.chat.segments import Segment, SegmentChange, Segmenter, Seg
 from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError
 from services.router.generation import Usage
+from services.router.json_pieces import texts_of
+from services.router.logprobs import TokenLogprob
 from services.router.openai.json import TokenNames, chat_logprobs, dump
-from services.router.submission import TokenLogprob
 
 NDJSON = "application/x-ndjson"
 _DONE_REASONS = {EndReason.STOP: "stop", EndReason.LENGTH: "length", EndReason.TOOL_CALLS: "stop"}
@@ -65,11 +68,12 @@ class OllamaWriter:
     def error(self, error: ApiError) -> bytes:
         return dump(ollama_error(error)) + b"\n"
 
-    def whole(self, messages: list[Message], usage: Usage) -> bytes:
+    def whole(self, messages: list[Message], usage: Usage) -> Iterator[str]:
         (message,) = messages
         calls = [segment for segment in segments_of(message) if segment.kind is SegmentKind.TOOL_CALL]
         answer = self._answer(message.content, message.reasoning, calls) | self._logprobs(message.logprobs)
-        return self._line(answer | self._figures(message.end_reason, usage), done=True)
+        fields = answer | self._figures(message.end_reason, usage)
+        return chain(texts_of(self._fields(fields, done=True)), ("\n",))
 
     def _answer(self, content: str, thinking: str, calls: list[Segment]) -> dict[str, Any]:
         if not self._is_chat:
@@ -81,7 +85,7 @@ class OllamaWriter:
             message["tool_calls"] = [_call(segment) for segment in calls]
         return {"message": message}
 
-    def _logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
+    def _logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
         if self._vocabulary is None:
             return {}
         return {"logprobs": chat_logprobs(entries, TokenNames(self._vocabulary))["content"]}
@@ -101,7 +105,10 @@ class OllamaWriter:
         }
 
     def _line(self, fields: dict[str, Any], *, done: bool) -> bytes:
-        return dump({"model": self._model, "created_at": now(), **fields, "done": done}) + b"\n"
+        return dump(self._fields(fields, done=done)) + b"\n"
+
+    def _fields(self, fields: dict[str, Any], *, done: bool) -> dict[str, Any]:
+        return {"model": self._model, "created_at": now(), **fields, "done": done}
 
 
 def loaded(model: str, *, is_chat: bool, done_reason: str) -> bytes:

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from services.router.chat.request import ChatRequest
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.logprob_count import check_num_logprobs
 from services.router.openai.chat_completions import (
     ChatCompletionRequest,
     ChatMessage,
@@ -18,9 +19,6 @@ from services.router.openai.chat_completions import (
 from services.router.prompts import MAX_MESSAGES
 
 MAX_CONVERSATIONS = 256
-# Log probabilities in one answer, at most: conversations × tokens × log probabilities per token. As many make some
-# 26 MiB of JSON.
-MAX_LOGPROBS_OF_BATCH = 2**19
 # Work per conversation in TextThreads' characters: 16 of them are worth a thread.
 _CONVERSATION_CHARS = 128
 _Conversation = Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
@@ -54,16 +52,8 @@ class ChatCompletionBatchRequest(ChatCompletionRequest):
             return
         limit, param = self.output_limit
         num_tokens = max_model_len if limit is None else min(limit, max_model_len)
-        # The token's own, and the further ones.
-        per_token = 1 + (len(self.logprob_token_ids) if self.logprob_token_ids else self.top_logprobs or 0)
-        total = len(self.messages) * num_tokens * per_token
-        if total > MAX_LOGPROBS_OF_BATCH:
-            message = (
-                f"Invalid '{param}': {len(self.messages)} conversations of up to {num_tokens} tokens, with {per_token} "
-                f"log probabilities each, make {total} log probabilities; a batch may have {MAX_LOGPROBS_OF_BATCH}. "
-                f"Set a lower '{param}' or 'top_logprobs', or send fewer conversations."
-            )
-            raise invalid(message, param)
+        num_candidates = len(self.logprob_token_ids) if self.logprob_token_ids else self.top_logprobs or 0
+        check_num_logprobs(len(self.messages) * num_tokens * (1 + num_candidates), param)
 
     @property
     def translation_work(self) -> int:

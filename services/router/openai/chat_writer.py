@@ -11,18 +11,15 @@ from services.router.answers import EVENT_STREAM
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.errors import ApiError
 from services.router.generation import Usage
+from services.router.json_pieces import texts_of
 from services.router.openai.json import (
     AnswerHead,
     ChunkTails,
     TokenNames,
-    array,
-    chat_logprob,
     chat_logprobs,
-    dump,
     dumps,
     end_of_stream,
     error_event,
-    in_pieces,
     prompt_logprobs,
 )
 
@@ -87,7 +84,9 @@ class ChatCompletionWriter:
                 )
             self._num_begun = index + 1
         if new:
-            logprobs = dumps(chat_logprobs(delta.logprobs, self._names)) if style.with_logprobs else "null"
+            logprobs = "null"
+            if style.with_logprobs:
+                logprobs = "".join(texts_of(chat_logprobs(delta.logprobs, self._names)))
             token_ids = f',"token_ids":{dumps(delta.token_ids)}' if style.with_token_ids else ""
             parts.append(
                 f'{start}{{"index":{index},"delta":{{{new}}},'
@@ -123,37 +122,23 @@ class ChatCompletionWriter:
     def error(self, error: ApiError) -> bytes:
         return error_event(error)
 
-    def batch(self, messages: list[Message], usage: Usage) -> Iterator[bytes]:
-        """The answer to several conversations, in pieces: a choice for each, and nothing of their prompts."""
-        return in_pieces(self._batch_texts(messages, usage))
-
-    def _batch_texts(self, messages: list[Message], usage: Usage) -> Iterator[str]:
-        body = self._head.whole("chat.completion", [], usage)
-        del body["choices"]
-        yield f'{dumps(body)[:-1]},"choices":['
-        for index, message in enumerate(messages):
-            choice = self._choice(index, message, None)
-            if index:
-                yield ","
-            if not self._style.with_logprobs:
-                yield dumps(choice)
-                continue
-            del choice["logprobs"]
-            yield f'{dumps(choice)[:-1]},"logprobs":{{"content":'
-            yield from array(dumps(chat_logprob(entry, self._names)) for entry in message.logprobs)
-            yield ',"refusal":null}}'
-        yield "]}"
-
-    def whole(self, messages: list[Message], usage: Usage) -> bytes:
-        choices = [self._choice(index, message, self._logprobs(message)) for index, message in enumerate(messages)]
-        body = self._head.whole("chat.completion", choices, usage)
+    def whole(self, messages: list[Message], usage: Usage) -> Iterator[str]:
+        body = self._body(messages, usage)
         first, logprobs = messages[0], None
         if first.prompt_logprobs is not None:
             logprobs = prompt_logprobs(first.prompt_token_ids, first.prompt_logprobs, self._names)
         # Null, as vLLM has them, where they were not asked for.
         body["prompt_logprobs"] = logprobs
         body["prompt_token_ids"] = first.prompt_token_ids if self._style.with_token_ids else None
-        return dump(body)
+        return texts_of(body)
+
+    def batch(self, messages: list[Message], usage: Usage) -> Iterator[str]:
+        """The answer to several conversations: a choice for each, and nothing of their prompts."""
+        return texts_of(self._body(messages, usage))
+
+    def _body(self, messages: list[Message], usage: Usage) -> dict[str, Any]:
+        choices = [self._choice(index, message, self._logprobs(message)) for index, message in enumerate(messages)]
+        return self._head.whole("chat.completion", choices, usage)
 
     def _logprobs(self, message: Message) -> dict[str, Any] | None:
         return chat_logprobs(message.logprobs, self._names) if self._style.with_logprobs else None

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from google.api.httpbody_pb2 import HttpBody
 from pydantic import Field
 
-from services.router.answers import JSON
+from services.router.answers import write_pieces
 from services.router.calls import Calls, caller_of
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
@@ -127,8 +126,7 @@ class CohereService:
             )  # fmt: skip
             vectors = await self.embedder.all_vectors(request)
             tokens = request.num_tokens
-        for piece in in_pieces(_answer(body.types, vectors, texts, tokens)):
-            await self.calls.write(context, HttpBody(content_type=JSON, data=piece))
+        await write_pieces(self.calls, context, in_pieces(_answer(body.types, vectors, texts, tokens)))
 
 
 async def _encode(

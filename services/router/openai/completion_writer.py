@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from json.encoder import encode_basestring
 from typing import Any
 
 from services.router.answers import EVENT_STREAM
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, Usage
+from services.router.json_pieces import texts_of
+from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.openai.json import (
     AnswerHead,
     ChunkTails,
+    EchoedPrompt,
     TokenNames,
     completion_logprobs,
-    dump,
     dumps,
-    echoed_logprobs,
+    echoed_offsets,
     end_of_stream,
     error_event,
-    joined_columns,
     prompt_logprobs,
 )
-from services.router.submission import FinishReason, TokenLogprob
+from services.router.submission import FinishReason
 
 _FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
@@ -50,16 +52,21 @@ class _Choice:
     """One answer as it grows."""
 
     __slots__ = (
-        "finish_reason", "has_begun", "logprobs", "num_chars", "pieces", "prompt_logprobs", "stop_reason", "token_ids",
+        "echo", "finish_reason", "has_begun", "logprobs", "num_chars", "num_echoed", "offsets", "pieces",
+        "prompt_logprobs", "stop_reason", "token_ids",
     )  # fmt: skip
 
     def __init__(self, echo: str) -> None:
         # Text that was not sent yet, and where that of the next token begins.
         self.pieces = [echo]
         self.num_chars = len(echo)
-        self.logprobs: list[TokenLogprob] = []
-        # Of its prompt; None where they have not come, or were told.
-        self.prompt_logprobs: list[Any] | None = None
+        self.logprobs = TokenLogprobs()
+        # Of its prompt; None where none have come.
+        self.prompt_logprobs: PromptLogprobs | None = None
+        self.echo = echo
+        # Of a stream that echoes log probabilities: the prompt's tokens that it has told, and the offsets of the next.
+        self.num_echoed = 0
+        self.offsets: Iterator[int] = iter(())
         self.token_ids: list[int] = []
         self.finish_reason: FinishReason | None = None
         self.stop_reason: str | int | None = None
@@ -68,7 +75,7 @@ class _Choice:
 
     @property
     def mean_logprob(self) -> float:
-        return sum(entry.logprob for entry in self.logprobs) / max(1, len(self.logprobs))
+        return sum(self.logprobs.logprobs) / max(1, len(self.logprobs))
 
 
 class CompletionWriter:
@@ -92,6 +99,8 @@ class CompletionWriter:
 
     def events(self, delta: ChoiceDelta) -> bytes:
         choice, style = self._choices[delta.index], self._style
+        if self._is_echoed and delta.prompt_logprobs is not None:
+            return self._echo(delta)
         self.add(delta)
         text = "".join(choice.pieces)
         # The first token has a chunk, whether it has text yet or not: clients measure by it.
@@ -103,16 +112,46 @@ class CompletionWriter:
         ):
             return b""
         choice.has_begun = True
-        logprobs = (
-            "null" if style.num_top_logprobs is None else dumps(self._logprobs(delta.index, style.num_top_logprobs))
-        )
+        columns = None
+        if style.num_top_logprobs is not None:
+            columns = completion_logprobs(choice.logprobs, self._names, choice.num_chars)
+        event = self._event(delta, text, columns, delta.finish_reason)
+        choice.num_chars += sum(len(self._names.text(token_id)) for token_id in choice.logprobs.token_ids)
         choice.pieces.clear()
-        choice.logprobs.clear()
-        reason = "null" if delta.finish_reason is None else f'"{_FINISH_REASONS[delta.finish_reason]}"'
-        more = "".join(f",{dumps(name)}:{dumps(value)}" for name, value in self._extras(delta.index, streamed=True))
+        choice.logprobs = TokenLogprobs()
+        return event
+
+    def _echo(self, delta: ChoiceDelta) -> bytes:
+        """More of an echoed prompt, with its log probabilities. The first part begins with the prompt's first token."""
+        choice, entries = self._choices[delta.index], delta.prompt_logprobs or ()
+        prompt, start = self._prompts[delta.index // self._style.num_candidates], choice.num_echoed
+        if not start:
+            choice.pieces.clear()
+            choice.offsets = self._echoed_offsets(prompt, len(choice.echo))
+        end = max(start, 1) + len(entries)
+        offsets = list(islice(choice.offsets, end - start))
+        is_last = end >= len(prompt)
+        text_end = len(choice.echo)
+        if not is_last:
+            # The next token's, which the next part begins with.
+            text_end = next(choice.offsets)
+            choice.offsets = chain((text_end,), choice.offsets)
+        part = EchoedPrompt(prompt[start:end], entries, offsets, self._style.num_top_logprobs or 0, not start)
+        columns = completion_logprobs((), self._names, 0, part)
+        choice.num_echoed, choice.has_begun = end, True
+        return self._event(delta, choice.echo[offsets[0] : text_end], columns, None)
+
+    def _event(
+        self, delta: ChoiceDelta, text: str, columns: dict[str, Any] | None, finish_reason: FinishReason | None
+    ) -> bytes:
+        logprobs = "null" if columns is None else "".join(texts_of(columns))
+        reason = "null" if finish_reason is None else f'"{_FINISH_REASONS[finish_reason]}"'
+        more = "".join(
+            f",{dumps(name)}:{''.join(texts_of(value))}" for name, value in self._extras(delta.index, streamed=True)
+        )
         return (
-            f'{self._start}{{"index":{delta.index},"text":{encode_basestring(text)},'
-            f'"logprobs":{logprobs},"finish_reason":{reason}{more}}}]{self._tails.tail(delta.usage)}'
+            f'{self._start}{{"index":{delta.index},"text":{encode_basestring(text)},"logprobs":{logprobs},'
+            f'"finish_reason":{reason}{more}}}]{self._tails.tail(delta.usage)}'
         ).encode()
 
     def end(self, usage: Usage) -> bytes:
@@ -128,11 +167,13 @@ class CompletionWriter:
         choice.token_ids += delta.token_ids
         choice.finish_reason, choice.stop_reason = delta.finish_reason, delta.stop_reason
         if delta.prompt_logprobs is not None:
-            choice.prompt_logprobs = delta.prompt_logprobs
+            if choice.prompt_logprobs is None:
+                choice.prompt_logprobs = PromptLogprobs()
+            choice.prompt_logprobs += delta.prompt_logprobs
 
-    def whole(self, usage: Usage) -> bytes:
+    def whole(self, usage: Usage) -> Iterator[str]:
         choices = [self._choice(index, number) for number, index in enumerate(self._kept())]
-        return dump(self._head.whole("text_completion", choices, usage))
+        return texts_of(self._head.whole("text_completion", choices, usage))
 
     def _kept(self) -> list[int]:
         """Of each prompt's answers those with the highest log probability per token, the best first; where none is left
@@ -161,18 +202,17 @@ class CompletionWriter:
         }
 
     def _logprobs(self, index: int, num_top: int) -> dict[str, Any]:
-        """Of the tokens that were not told yet; an echoed prompt's before them."""
-        choice, first = self._choices[index], None
+        """Of all tokens; an echoed prompt's before them."""
+        choice, prompt = self._choices[index], None
         if self._is_echoed and choice.prompt_logprobs is not None:
-            prompt = self._prompts[index // self._style.num_candidates]
-            first = echoed_logprobs(
-                prompt, choice.prompt_logprobs, self._names, choice.num_chars, num_top,
-                skip_special_tokens=not self._style.echoes_special_tokens,
-            )  # fmt: skip
-            if not self._style.with_prompt_logprobs:
-                choice.prompt_logprobs = None
-        columns, choice.num_chars = completion_logprobs(choice.logprobs, self._names, choice.num_chars)
-        return joined_columns(first, columns)
+            token_ids = self._prompts[index // self._style.num_candidates]
+            offsets = self._echoed_offsets(token_ids, choice.num_chars)
+            prompt = EchoedPrompt(token_ids, choice.prompt_logprobs, offsets, num_top)
+        return completion_logprobs(choice.logprobs, self._names, choice.num_chars, prompt)
+
+    def _echoed_offsets(self, token_ids: Sequence[int], end: int) -> Iterator[int]:
+        skip = not self._style.echoes_special_tokens
+        return echoed_offsets(token_ids, self._names, end, skip_special_tokens=skip)
 
     def _extras(self, index: int, *, streamed: bool) -> list[tuple[str, Any]]:
         """What vLLM's answers have besides OpenAI's."""

@@ -125,7 +125,8 @@ class CompletionRequest(GenerationBody):
         if self.wants_echoed_logprobs:
             count = max(self.logprobs or 0, self.prompt_logprobs or 0)
             sampling = dataclasses.replace(sampling, prompt_logprobs=count)
-        return dataclasses.replace(options, sampling=sampling, n=self.num_candidates)
+        param = "prompt_logprobs" if self.prompt_logprobs is not None else "logprobs"
+        return dataclasses.replace(options, sampling=sampling, n=self.num_candidates, prompt_logprobs_param=param)
 
     @property
     def texts(self) -> list[str]:

@@ -7,10 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from google.api.httpbody_pb2 import HttpBody
 from pydantic import Field, Tag
 
-from services.router.answers import JSON
+from services.router.answers import write_pieces
 from services.router.calls import Calls, caller_of
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, check_token_inputs, embedding_of, encode_texts
@@ -131,8 +130,8 @@ class EmbeddingService:
             )  # fmt: skip
             vectors = await self.embedder.all_vectors(request)
             in_base64 = body.encoding_format == "base64"
-            for piece in in_pieces(_answer(model.info.name, vectors, request.num_tokens, in_base64=in_base64)):
-                await self.calls.write(context, HttpBody(content_type=JSON, data=piece))
+            texts = _answer(model.info.name, vectors, request.num_tokens, in_base64=in_base64)
+            await write_pieces(self.calls, context, in_pieces(texts))
 
 
 def _answer(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: bool) -> Iterator[str]:

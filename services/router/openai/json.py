@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
+from json.encoder import encode_basestring
 from typing import Any
 
 from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError
 from services.router.generation import Usage
+from services.router.json_pieces import PIECE_BYTES as PIECE_BYTES
+from services.router.json_pieces import Encoded, Items, texts_of
+from services.router.json_pieces import dumps as dumps
+from services.router.json_pieces import in_pieces as in_pieces
+from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.model import ServedModel
-from services.router.submission import PromptLogprob, TokenLogprob
 
 _DONE = b"data: [DONE]\n\n"
-# Of an answer that is written at once. To make this many takes a few milliseconds.
-PIECE_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class AnswerHead:
         )
 
     def whole(self, kind: str, choices: list[dict[str, Any]], usage: Usage) -> dict[str, Any]:
-        """`kind`: chat.completion or text_completion."""
+        """`kind`: chat.completion or text_completion. To be encoded by `texts_of`."""
         return {
             "id": self.id,
             "object": kind,
@@ -60,24 +63,8 @@ class AnswerHead:
 
 
 def dump(value: object) -> bytes:
-    return dumps(value).encode()
-
-
-def dumps(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def in_pieces(texts: Iterable[str]) -> Iterator[bytes]:
-    """One JSON document, given as a sequence of texts, in messages of about PIECE_BYTES. The next texts are made when
-    the next message is asked for."""
-    piece = bytearray()
-    for text in texts:
-        piece += text.encode()
-        if len(piece) >= PIECE_BYTES:
-            yield bytes(piece)
-            piece.clear()
-    if piece:
-        yield bytes(piece)
+    """JSON in one go, of what is small."""
+    return "".join(texts_of(value)).encode()
 
 
 def array(items: Iterable[str]) -> Iterator[str]:
@@ -134,79 +121,99 @@ def usage_object(usage: Usage) -> dict[str, Any]:
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob], names: TokenNames) -> dict[str, Any]:
-    return {"content": [chat_logprob(entry, names) for entry in entries], "refusal": None}
+    """To be encoded by `texts_of`."""
+    return {"content": Items(_ChatLogprobs(entries, names)), "refusal": None}
 
 
-def chat_logprob(entry: TokenLogprob, names: TokenNames) -> dict[str, Any]:
-    return {
-        **_token(entry.token_id, entry.logprob, names),
-        "top_logprobs": [_token(token_id, logprob, names) for token_id, logprob in entry.top],
-    }
+@dataclass(frozen=True, slots=True)
+class _ChatLogprobs:
+    """Made anew each time that they are asked for: some answers have them several times."""
+
+    entries: Sequence[TokenLogprob]
+    names: TokenNames
+
+    def __iter__(self) -> Iterator[Encoded]:
+        return (Encoded(chat_logprob(entry, self.names)) for entry in self.entries)
 
 
-def completion_logprobs(entries: Sequence[TokenLogprob], names: TokenNames, offset: int) -> tuple[dict[str, Any], int]:
-    """The columns, and where the text of the next token begins. `offset`: where that of the first does. Each token is
-    among its `top_logprobs`, likely or not, as OpenAI has it: `logprobs: 0` tells of it alone."""
-    offsets = []
-    for entry in entries:
-        offsets.append(offset)
-        offset += len(names.text(entry.token_id))
-    columns = {
-        "text_offset": offsets,
-        "token_logprobs": [_finite(entry.logprob) for entry in entries],
-        "tokens": [names.name(entry.token_id) for entry in entries],
-        "top_logprobs": [_tops(entry.token_id, entry.logprob, entry.top, names) for entry in entries],
-    }
-    return columns, offset
+def chat_logprob(entry: TokenLogprob, names: TokenNames) -> str:
+    """As JSON."""
+    top = ",".join([f"{{{_token(token_id, logprob, names)}}}" for token_id, logprob in entry.top])
+    return f'{{{_token(entry.token_id, entry.logprob, names)},"top_logprobs":[{top}]}}'
 
 
-def echoed_logprobs(
-    token_ids: Sequence[int],
-    entries: Sequence[PromptLogprob],
-    names: TokenNames,
-    offset: int,
-    num_top: int,
-    *,
-    skip_special_tokens: bool,
+def completion_logprobs(
+    entries: Sequence[TokenLogprob], names: TokenNames, offset: int, prompt: EchoedPrompt | None = None
 ) -> dict[str, Any]:
-    """The columns of a prompt that is part of its answer's text: nothing is known of its first token. `offset`: where
-    the prompt's text ends. `num_top`: of the likeliest, as the request may want more of them as `prompt_logprobs`.
-    `skip_special_tokens`: whether the prompt's text lacks them."""
-    follow = names.vocabulary.detokenizer((), skip_special_tokens)
-    offsets, position = [], 0
-    for token_id in token_ids:
-        offsets.append(min(position, offset))
-        position += len(follow.push(token_id))
-    tops: list[dict[str, float] | None] = [
-        _tops(token_id, entry.logprob, entry.top[:num_top], names)
-        for token_id, entry in zip(token_ids[1:], entries, strict=True)
-    ]
-    return {
-        "text_offset": offsets,
-        "token_logprobs": [None, *(_finite(entry.logprob) for entry in entries)],
-        "tokens": [names.name(token_id) for token_id in token_ids],
-        "top_logprobs": [None, *tops],
+    """Columns, to be encoded by `texts_of`. `offset`: where the text of the first token begins. Each token is among its
+    `top_logprobs`, likely or not, as OpenAI has it: `logprobs: 0` tells of it alone. `prompt`: comes first."""
+    columns: dict[str, Iterable[object]] = {
+        "text_offset": _offsets(entries, names, offset),
+        "token_logprobs": (_finite(entry.logprob) for entry in entries),
+        "tokens": (names.name(entry.token_id) for entry in entries),
+        "top_logprobs": (_tops(entry.token_id, entry.logprob, entry.top, names) for entry in entries),
     }
+    first = {} if prompt is None else prompt.columns(names)
+    return {name: Items(chain(first.get(name, ()), column)) for name, column in columns.items()}
 
 
-def joined_columns(first: dict[str, Any] | None, second: dict[str, Any]) -> dict[str, Any]:
-    return second if first is None else {name: first[name] + column for name, column in second.items()}
+def _offsets(entries: Sequence[TokenLogprob], names: TokenNames, offset: int) -> Iterator[int]:
+    for entry in entries:
+        yield offset
+        offset += len(names.text(entry.token_id))
 
 
-def prompt_logprobs(
-    token_ids: Sequence[int], entries: Sequence[PromptLogprob], names: TokenNames
-) -> list[dict[str, dict[str, Any]] | None]:
-    """In vLLM's form: of each token an object by token id, of itself and the likeliest."""
-    result: list[dict[str, dict[str, Any]] | None] = [None]
-    for token_id, entry in zip(token_ids[1:], entries, strict=True):
-        likeliest = [(top_id, logprob, rank) for rank, (top_id, logprob) in enumerate(entry.top, 1)]
-        result.append(
-            {
-                str(candidate): {"logprob": _finite(logprob), "rank": rank, "decoded_token": names.text(candidate)}
-                for candidate, logprob, rank in ((token_id, entry.logprob, entry.rank), *likeliest)
-            }
+@dataclass(frozen=True, slots=True)
+class EchoedPrompt:
+    """The tokens of a prompt that is part of its answer's text, or some of them."""
+
+    token_ids: Sequence[int]
+    # Of the tokens after the first.
+    entries: Sequence[PromptLogprob]
+    # Where the text of each begins.
+    offsets: Iterable[int]
+    # Of the likeliest, as the request may want more of them as `prompt_logprobs`.
+    num_top: int
+    # Whether they begin with the prompt's first token, of which nothing is known.
+    has_first: bool = True
+
+    def columns(self, names: TokenNames) -> dict[str, Iterable[object]]:
+        nothing = (None,) if self.has_first else ()
+        following = self.token_ids[1:] if self.has_first else self.token_ids
+        tops = (
+            _tops(token_id, entry.logprob, entry.top[: self.num_top], names)
+            for token_id, entry in zip(following, self.entries, strict=True)
         )
-    return result
+        return {
+            "text_offset": self.offsets,
+            "token_logprobs": chain(nothing, (_finite(entry.logprob) for entry in self.entries)),
+            "tokens": (names.name(token_id) for token_id in self.token_ids),
+            "top_logprobs": chain(nothing, tops),
+        }
+
+
+def echoed_offsets(
+    token_ids: Sequence[int], names: TokenNames, end: int, *, skip_special_tokens: bool
+) -> Iterator[int]:
+    """Where the text of each of a prompt's tokens begins. `end`: where the prompt's text does not go on.
+    `skip_special_tokens`: whether the prompt's text lacks them."""
+    follow, position = names.vocabulary.detokenizer((), skip_special_tokens), 0
+    for token_id in token_ids:
+        yield min(position, end)
+        position += len(follow.push(token_id))
+
+
+def prompt_logprobs(token_ids: Sequence[int], entries: Sequence[PromptLogprob], names: TokenNames) -> Items:
+    """In vLLM's form: of each token an object by token id, of itself and the likeliest. To be encoded by `texts_of`."""
+    return Items(chain((None,), (_candidates(*pair, names) for pair in zip(token_ids[1:], entries, strict=True))))
+
+
+def _candidates(token_id: int, entry: PromptLogprob, names: TokenNames) -> dict[str, dict[str, Any]]:
+    likeliest = [(top_id, logprob, rank) for rank, (top_id, logprob) in enumerate(entry.top, 1)]
+    return {
+        str(candidate): {"logprob": _finite(logprob), "rank": rank, "decoded_token": names.text(candidate)}
+        for candidate, logprob, rank in ((token_id, entry.logprob, entry.rank), *likeliest)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +223,16 @@ class TokenNames:
     vocabulary: Vocabulary
     # token_id:7 instead of a text, which may be a piece of a character, and another token's too.
     by_id: bool = False
+    # What `fields` made.
+    _fields: dict[int, tuple[str, str]] = field(default_factory=dict)
+
+    def fields(self, token_id: int) -> tuple[str, str]:
+        """A token's name and its bytes, as JSON."""
+        fields = self._fields.get(token_id)
+        if fields is None:
+            in_bytes = ",".join(map(str, self.vocabulary.token_bytes(token_id)))
+            fields = self._fields[token_id] = (encode_basestring(self.name(token_id)), f"[{in_bytes}]")
+        return fields
 
     def name(self, token_id: int) -> str:
         return f"token_id:{token_id}" if self.by_id else self.text(token_id)
@@ -231,12 +248,10 @@ def _tops(own_id: int, own_logprob: float, top: Sequence[tuple[int, float]], nam
     return tops | {names.name(own_id): _finite(own_logprob)}
 
 
-def _token(token_id: int, logprob: float, names: TokenNames) -> dict[str, Any]:
-    return {
-        "token": names.name(token_id),
-        "logprob": _finite(logprob),
-        "bytes": list(names.vocabulary.token_bytes(token_id)),
-    }
+def _token(token_id: int, logprob: float, names: TokenNames) -> str:
+    """The fields of an object, as JSON."""
+    token, in_bytes = names.fields(token_id)
+    return f'"token":{token},"logprob":{_finite(logprob)!r},"bytes":{in_bytes}'
 
 
 def _finite(logprob: float) -> float:

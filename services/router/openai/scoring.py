@@ -8,18 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from google.api.httpbody_pb2 import HttpBody
 from pydantic import Field
 
-from services.router.answers import JSON
+from services.router.answers import write_pieces
 from services.router.calls import Calls, caller_of
 from services.router.embedding.embedder import Embedder
 from services.router.embedding.inputs import MAX_INPUTS, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
 from services.router.embedding.scores import UNIT_LENGTH, check_pairs, cosines
 from services.router.errors import invalid
+from services.router.json_pieces import Items, in_pieces, texts_of
 from services.router.model import ServedModel
-from services.router.openai.json import dump
 from services.router.openai.pooling_body import PoolingBody, Text, TextOrTexts, usage_of
 from services.router.placement import Placement
 from services.router.tracing import Tracing
@@ -82,10 +81,10 @@ class ScoringService:
             "object": "list",
             "created": int(time.time()),
             "model": model.info.name,
-            "data": [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)],
+            "data": Items({"index": index, "object": "score", "score": score} for index, score in enumerate(scores)),
             "usage": usage_of(num_tokens),
         }
-        await self.calls.write(context, HttpBody(content_type=JSON, data=dump(answer)))
+        await write_pieces(self.calls, context, in_pieces(texts_of(answer)))
 
     async def rerank(self, body: RerankBody, context: Any) -> None:
         """The documents most like the query, likest first. Raises ApiError."""
@@ -104,7 +103,7 @@ class ScoringService:
             "usage": usage_of(num_tokens),
             "results": results,
         }
-        await self.calls.write(context, HttpBody(content_type=JSON, data=dump(answer)))
+        await write_pieces(self.calls, context, in_pieces(texts_of(answer)))
 
     async def _embed(
         self, body: PoolingBody, context: Any, texts: Sequence[str], names: Sequence[str]

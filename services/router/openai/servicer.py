@@ -9,12 +9,13 @@ from google.api.httpbody_pb2 import HttpBody
 from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.openai.v1 import openai_pb2
-from services.router.answers import JSON
+from services.router.answers import JSON, write_pieces
 from services.router.anthropic import models as anthropic
 from services.router.calls import Calls, metadata_of, rpc
 from services.router.chat.batch import answer_all
 from services.router.chat.service import ChatService
 from services.router.errors import model_not_found, unavailable
+from services.router.json_pieces import Items, in_pieces, texts_of
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.openai.chat_batch import ChatCompletionBatchRequest
@@ -81,8 +82,7 @@ class OpenAIServicer:
         chats = await self.threads.run(work, body.to_chats)
         messages, usage = await answer_all(self.chats, chats, model, context)
         writer = ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
-        for piece in writer.batch(messages, usage):
-            await self.calls.write(context, HttpBody(content_type=JSON, data=piece))
+        await write_pieces(self.calls, context, in_pieces(writer.batch(messages, usage)))
 
     async def CreateInvocation(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         match await self._invoked(request, context):
@@ -196,7 +196,7 @@ class OpenAIServicer:
         return HttpBody(content_type=JSON, data=dump(card(model, request.model)))
 
     @rpc
-    async def Tokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+    async def Tokenize(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         data = request.data
         body, work = await self._parse(data, TokenizeRequest), parsing_work(data)
@@ -212,27 +212,25 @@ class OpenAIServicer:
             "count": len(tokens),
             "max_model_len": model.info.max_model_len,
             "tokens": tokens,
-            "token_strs": [vocabulary.token_name(token) for token in tokens] if body.return_token_strs else None,
+            "token_strs": Items(map(vocabulary.token_name, tokens)) if body.return_token_strs else None,
         }
-        return HttpBody(content_type=JSON, data=dump(answer))
+        await write_pieces(self.calls, context, in_pieces(texts_of(answer)))
 
     @rpc
-    async def Detokenize(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+    async def Detokenize(self, request: HttpBody, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         body = await self._parse(request.data, DetokenizeRequest)
         self.metrics.ignored_fields["detokenize"] += body.num_ignored_fields
         model = await self.placement.model(body.model)
         check_token_range(model, body.tokens, "tokens")
         (prompt,) = await model.tokenizer.decode([body.tokens])
-        return HttpBody(content_type=JSON, data=dump({"prompt": prompt}))
+        await write_pieces(self.calls, context, in_pieces(texts_of({"prompt": prompt})))
 
     @rpc
-    async def GetTokenizerInfo(  # noqa: N802
-        self, request: openai_pb2.GetTokenizerInfoRequest, context: Any
-    ) -> HttpBody:
+    async def GetTokenizerInfo(self, request: openai_pb2.GetTokenizerInfoRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         model = await self.placement.model(request.model or None)
-        return HttpBody(content_type=JSON, data=dump(tokenizer_info(model)))
+        await write_pieces(self.calls, context, in_pieces(texts_of(tokenizer_info(model))))
 
     @rpc
     async def ResetPrefixCache(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802

@@ -12,11 +12,12 @@ from services.router.chat.segments import Segment, SegmentKind
 from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError, ErrorKind
 from services.router.generation import Usage
+from services.router.json_pieces import Items
+from services.router.logprobs import TokenLogprob
 from services.router.model import ServedModel
 from services.router.openai.json import TokenNames, chat_logprobs
 from services.router.responses.body import ResponseBody
 from services.router.sampling import SamplingParams
-from services.router.submission import TokenLogprob
 
 _ID_PREFIXES = {SegmentKind.REASONING: "rs", SegmentKind.CONTENT: "msg", SegmentKind.TOOL_CALL: "fc"}
 
@@ -76,10 +77,11 @@ class ResponseObject:
             return {"type": "reasoning_text", "text": text}
         return {"type": "output_text", "text": text, "annotations": [], "logprobs": self.logprobs(logprobs)}
 
-    def logprobs(self, entries: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
+    def logprobs(self, entries: Sequence[TokenLogprob]) -> Items | list[Any]:
+        """To be encoded by `texts_of`."""
         if self.vocabulary is None:
             return []
-        content: list[dict[str, Any]] = chat_logprobs(entries, TokenNames(self.vocabulary))["content"]
+        content: Items = chat_logprobs(entries, TokenNames(self.vocabulary))["content"]
         return content
 
     def _with(self, status: str, items: list[dict[str, Any]]) -> dict[str, Any]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
-from services.router.answers import EVENT_STREAM
+from services.router.answers import EVENT_STREAM, Written
 from services.router.chat.message import EndReason, Message, MessageDelta
 from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of
 from services.router.errors import ApiError
 from services.router.generation import Usage
-from services.router.openai.json import dump, dumps
+from services.router.json_pieces import Items, in_pieces, texts_of
+from services.router.logprobs import TokenLogprobs
 from services.router.responses.response import ResponseObject
-from services.router.submission import TokenLogprob
 
 
 class ResponseWriter:
@@ -25,30 +27,33 @@ class ResponseWriter:
         self._num_events = 0
         self._end_reason: EndReason | None = None
         # Of the tokens since content was last said, and of the open content's.
-        self._new_logprobs: list[TokenLogprob] = []
-        self._logprobs: list[TokenLogprob] = []
+        self._new_logprobs = TokenLogprobs()
+        self._logprobs = TokenLogprobs()
         self._items: list[dict[str, Any]] = []
 
-    def events(self, delta: MessageDelta) -> bytes:
-        parts = []
+    def events(self, delta: MessageDelta) -> Written:
+        parts: list[Iterable[str]] = []
         if not self._num_events:
             parts.append(self._event("response.created", response=self._response.in_progress()))
             parts.append(self._event("response.in_progress", response=self._response.in_progress()))
+        num_items = len(self._items)
         self._new_logprobs += delta.logprobs
         parts += [self._segment_event(event) for event in self._segmenter.push(delta)]
         if delta.end_reason is not None:
             self._end_reason = delta.end_reason
             parts += [self._segment_event(event) for event in self._segmenter.close()]
-        return "".join(parts).encode()
+        # Items that are over are told whole, again and again.
+        texts = chain.from_iterable(parts)
+        return "".join(texts).encode() if num_items == len(self._items) else in_pieces(texts)
 
-    def end(self, usage: Usage) -> bytes:
+    def end(self, usage: Usage) -> Written:
         response = self._response.ended(self._items, self._end_reason, usage)
-        return self._event(f"response.{response['status']}", response=response).encode()
+        return in_pieces(self._event(f"response.{response['status']}", response=response))
 
-    def error(self, error: ApiError) -> bytes:
-        return self._event("response.failed", response=self._response.failed(self._items, error)).encode()
+    def error(self, error: ApiError) -> Written:
+        return in_pieces(self._event("response.failed", response=self._response.failed(self._items, error)))
 
-    def whole(self, messages: list[Message], usage: Usage) -> bytes:
+    def whole(self, messages: list[Message], usage: Usage) -> Iterator[str]:
         (message,) = messages
         segments = segments_of(message)
         items = [
@@ -57,9 +62,9 @@ class ResponseWriter:
             )
             for segment in segments
         ]
-        return dump(self._response.ended(items, message.end_reason, usage))
+        return texts_of(self._response.ended(items, message.end_reason, usage))
 
-    def _segment_event(self, event: SegmentEvent) -> str:
+    def _segment_event(self, event: SegmentEvent) -> Iterable[str]:
         change, segment, text = event
         match change:
             case SegmentChange.OPENED:
@@ -69,16 +74,16 @@ class ResponseWriter:
             case SegmentChange.CLOSED:
                 return self._closed(segment)
 
-    def _opened(self, segment: Segment) -> str:
+    def _opened(self, segment: Segment) -> Iterable[str]:
         item = self._response.item(segment, "in_progress", ())
         added = self._event("response.output_item.added", output_index=segment.index, item=item)
         if segment.kind is SegmentKind.TOOL_CALL:
             return added
-        self._logprobs = []
+        self._logprobs = TokenLogprobs()
         part = self._response.part(segment, "", ())
-        return added + self._event("response.content_part.added", **self._place(segment), part=part)
+        return chain(added, self._event("response.content_part.added", **self._place(segment), part=part))
 
-    def _grew(self, segment: Segment, text: str) -> str:
+    def _grew(self, segment: Segment, text: str) -> Iterable[str]:
         place = self._place(segment)
         match segment.kind:
             case SegmentKind.CONTENT:
@@ -88,7 +93,7 @@ class ResponseWriter:
             case SegmentKind.TOOL_CALL:
                 return self._event("response.function_call_arguments.delta", **place, delta=text)
 
-    def _closed(self, segment: Segment) -> str:
+    def _closed(self, segment: Segment) -> Iterable[str]:
         place, text = self._place(segment), segment.text
         match segment.kind:
             case SegmentKind.CONTENT:
@@ -101,24 +106,25 @@ class ResponseWriter:
                 done = self._event("response.function_call_arguments.done", **place, name=segment.name, arguments=text)
         if segment.kind is not SegmentKind.TOOL_CALL:
             part = self._response.part(segment, text, self._logprobs)
-            done += self._event("response.content_part.done", **place, part=part)
+            done = chain(done, self._event("response.content_part.done", **place, part=part))
         item = self._response.item(segment, _status(self._end_reason), self._logprobs)
         self._items.append(item)
-        return done + self._event("response.output_item.done", output_index=segment.index, item=item)
+        return chain(done, self._event("response.output_item.done", output_index=segment.index, item=item))
 
     def _place(self, segment: Segment) -> dict[str, Any]:
         place: dict[str, Any] = {"item_id": self._response.item_id(segment), "output_index": segment.index}
         return place if segment.kind is SegmentKind.TOOL_CALL else place | {"content_index": 0}
 
-    def _take_logprobs(self) -> list[dict[str, Any]]:
-        taken, self._new_logprobs = self._new_logprobs, []
+    def _take_logprobs(self) -> Items | list[Any]:
+        taken, self._new_logprobs = self._new_logprobs, TokenLogprobs()
         self._logprobs += taken
         return self._response.logprobs(taken)
 
-    def _event(self, kind: str, **fields: object) -> str:
+    def _event(self, kind: str, **fields: object) -> Iterable[str]:
+        """Its text, encoded while it is read."""
         event = {"type": kind, "sequence_number": self._num_events, **fields}
         self._num_events += 1
-        return f"event: {kind}\ndata: {dumps(event)}\n\n"
+        return chain((f"event: {kind}\ndata: ",), texts_of(event), ("\n\n",))
 
 
 def _status(reason: EndReason | None) -> str:

@@ -16,6 +16,7 @@ from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 from quire.ollama.v1 import ollama_pb2_grpc
 from quire.openai.v1 import openai_pb2_grpc
 from shared.grpc_server import GrpcServer
+from shared.message_size import DEFAULT_MAX_BODY_BYTES, ENVELOPE_BYTES
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Script = Callable[[HttpBody, Context], AsyncIterator[HttpBody]]
@@ -43,7 +44,8 @@ class FakeRouter:
     def __init__(self, name: str = "fake") -> None:
         self.name = name
         self.reset()
-        self._server = GrpcServer(["quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"])
+        services = ["quire.openai.v1.OpenAIService", "quire.inference.v1.InferenceService"]
+        self._server = GrpcServer(services, max_request_bytes=DEFAULT_MAX_BODY_BYTES + ENVELOPE_BYTES)
         self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, FakeOpenAI(self))
         self._server.add(anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server, FakeAnthropic(self))
         self._server.add(ollama_pb2_grpc.add_OllamaServiceServicer_to_server, FakeOllama())  # type: ignore[abstract]
@@ -121,8 +123,8 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
         async for message in self._router.run_script(request, context):
             yield message
 
-    async def GetTokenizerInfo(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
-        return body(json.dumps({"model": request.model}))
+    async def GetTokenizerInfo(self, request: Any, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        yield body(json.dumps({"model": request.model}))
 
     async def GetPing(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"router": self._router.name}))
@@ -133,11 +135,12 @@ class FakeOpenAI(openai_pb2_grpc.OpenAIServiceServicer):
     async def GetModel(self, request: Any, context: Context) -> HttpBody:  # noqa: N802
         return body(json.dumps({"id": request.model}))
 
-    async def Tokenize(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
-        return body(request.data)
+    async def Tokenize(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        for start in range(0, len(request.data), 2**20):
+            yield body(request.data[start : start + 2**20])
 
-    async def Detokenize(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
-        return body(request.data)
+    async def Detokenize(self, request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:  # noqa: N802
+        yield body(request.data)
 
     async def ResetPrefixCache(self, request: HttpBody, context: Context) -> HttpBody:  # noqa: N802
         return body("{}")

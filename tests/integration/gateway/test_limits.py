@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+
+from google.api.httpbody_pb2 import HttpBody
 
 from tests.fakes.waiting import HANG_S
 from tests.integration.gateway.client import call
-from tests.integration.gateway.conftest import start_gateway
+from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter, event, waiting_for
 
 CHAT = "/v1/chat/completions"
+# For one client, between the router and what the client reads.
+MAX_BUFFERED_BYTES = 600_000
 
 
 async def test_one_connection_over_the_limit_is_closed(short_directory: Path, router: FakeRouter) -> None:
@@ -57,3 +63,31 @@ async def test_one_stream_over_the_limit_is_503(short_directory: Path, router: F
     finally:
         connection.close()
         await gateway.stop()
+
+
+async def test_little_is_buffered_for_a_client_that_does_not_read(router: FakeRouter, gateway: Gateway) -> None:
+    num_sent = 0
+
+    async def pour(request: HttpBody, context: Any) -> AsyncIterator[HttpBody]:
+        nonlocal num_sent
+        for _ in range(20_000):
+            yield HttpBody(content_type="text/event-stream", data=b"data: " + b"x" * 1016 + b"\n\n")
+            num_sent += 1024
+
+    router.script = pour
+    host, _, port = gateway.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=1024)
+    try:
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+            b"content-length: 2\r\n\r\n{}"
+        )
+        await reader.readline()
+        last = -1
+        while num_sent > last:
+            last = num_sent
+            await asyncio.sleep(0.5)
+    finally:
+        writer.close()
+    # The kernel's buffers at both ends, and the gateway's two.
+    assert 0 < num_sent < MAX_BUFFERED_BYTES

@@ -84,8 +84,7 @@ class Reply:
     @property
     def json(self) -> Any:
         assert self.content_type == "application/json"
-        assert len(self.messages) == 1
-        return json.loads(self.messages[0])
+        return json.loads(b"".join(self.messages))
 
     @property
     def events(self) -> list[Any]:
@@ -132,7 +131,7 @@ class Api:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         call = getattr(self.stub, method)(HttpBody(content_type="application/json", data=data), metadata=metadata)
         try:
-            replies = [reply async for reply in call] if method.startswith("Create") else [await call]
+            replies = [reply async for reply in call] if hasattr(call, "__aiter__") else [await call]
         except grpc.aio.AioRpcError as error:
             raise error_reply(error, method) from None
         return checked(Reply(replies[0].content_type, [reply.data for reply in replies]), method)
@@ -147,10 +146,11 @@ class Api:
             "GetTokenizerInfo": openai_pb2.GetTokenizerInfoRequest,
         }
         try:
-            reply = await getattr(self.stub, method)(request or requests[method](), metadata=metadata)
+            call = getattr(self.stub, method)(request or requests[method](), metadata=metadata)
+            replies = [reply async for reply in call] if hasattr(call, "__aiter__") else [await call]
         except grpc.aio.AioRpcError as error:
             raise error_reply(error, method) from None
-        return checked(Reply(reply.content_type, [reply.data]), method)
+        return checked(Reply(replies[0].content_type, [reply.data for reply in replies]), method)
 
     async def refused(self, method: str, body: Any, metadata: Sequence[tuple[str, str]] = ()) -> RefusedError:
         """The error that this must be answered with."""

@@ -15,7 +15,7 @@ from quire.documents.v1 import documents_pb2, documents_pb2_grpc
 from quire.inference.v1 import sampling_pb2
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
-from services.router import constraints, options
+from services.router import constraints, logprob_count, options
 from services.router.chat.batch import MAX_PREPARING
 from services.router.chat_template import ChatTemplate
 from services.router.grammar_checks import GrammarChecks
@@ -88,7 +88,10 @@ async def test_a_batch_tells_reasoning_apart(start_router: StartRouter) -> None:
         ({"messages": [[user("a")]], "temperature": 9}, "temperature"),
     ],
 )
-async def test_what_is_wrong_with_a_batch_is_named(start_router: StartRouter, body: dict[str, Any], param: str) -> None:
+async def test_what_is_wrong_with_a_batch_is_named(
+    start_router: StartRouter, body: dict[str, Any], param: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logprob_count, "MAX_LOGPROBS_OF_ANSWER", 2**19)
     api = await start_router(fake_scheduler())
     refusal = await api.refused(BATCH, {"model": MODEL} | body)
     assert (refusal.status, refusal.error["param"]) == (INVALID, param)

@@ -9,6 +9,7 @@ import numpy as np
 
 from quire.inference.v1 import sampling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
+from shared.message_parts import PartJoiner, in_parts
 
 
 def u32(*values: int) -> bytes:
@@ -62,6 +63,7 @@ class Stream:
         self.call: Any = worker_pb2_grpc.WorkerServiceStub(channel).Run()
         self.hello = worker_pb2.Hello()
         self._step_id = 0
+        self._joiner = PartJoiner[worker_pb2.RunResponse]()
 
     async def claim(self, scheduler_id: str = "test") -> worker_pb2.Hello:
         """Raises grpc.aio.AioRpcError if the worker refuses."""
@@ -72,7 +74,8 @@ class Stream:
     async def plan(self, **fields: Any) -> None:
         self._step_id += 1
         plan = worker_pb2.StepPlan(**({"epoch": self.hello.epoch, "step_id": self._step_id} | fields))
-        await self.call.write(worker_pb2.RunRequest(plan=plan))
+        for part in in_parts(worker_pb2.RunRequest(plan=plan)):
+            await self.call.write(part)
 
     async def result(self) -> worker_pb2.StepResult:
         return (await self._read()).result
@@ -88,11 +91,14 @@ class Stream:
         assert await self.call.code() is grpc.StatusCode.OK
 
     async def _read(self) -> worker_pb2.RunResponse:
-        message = await self.call.read()
-        if message is grpc.aio.EOF:
-            raise ConnectionError(f"{await self.call.code()}: {await self.call.details()}")
-        assert isinstance(message, worker_pb2.RunResponse)
-        return message
+        while True:
+            message = await self.call.read()
+            if message is grpc.aio.EOF:
+                raise ConnectionError(f"{await self.call.code()}: {await self.call.details()}")
+            assert isinstance(message, worker_pb2.RunResponse)
+            whole = self._joiner.add(message)
+            if whole is not None:
+                return whole
 
 
 async def claimed(channel: grpc.aio.Channel) -> Stream:

@@ -110,6 +110,11 @@ async def test_logprobs_travel_as_columns(channel: grpc.aio.Channel) -> None:
     assert (np.diff(likeliest) <= 0).all()
 
 
+async def test_long_plans_and_results_come_in_parts(channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared.message_parts.PART_BYTES", 16)
+    await test_logprobs_travel_as_columns(channel)
+
+
 async def test_a_second_scheduler_is_refused_until_the_first_has_gone(channel: grpc.aio.Channel) -> None:
     first = await claimed(channel)
     with pytest.raises(grpc.aio.AioRpcError) as refusal:

@@ -14,13 +14,15 @@ from services.router.metrics import RequestMetrics, RouterCollector, registry_of
 from services.scheduler.metrics import LoadCollector, registry
 
 GRAFANA = Path(__file__).parents[3] / "deploy" / "grafana"
+RULES = yaml.safe_load((GRAFANA.parent / "prometheus" / "rules.yml").read_text())
 DASHBOARD = json.loads((GRAFANA / "dashboards" / "quire.json").read_text())
 
 
 def asked_of(job: str) -> set[str]:
-    """Names of the metrics that panels read from one job."""
+    """Names of the metrics that panels and alerts read from one job."""
     expressions = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-    return {name for text in expressions for name in re.findall(rf'([a-z0-9_:]+){{job="{job}"}}', text)}
+    expressions += [rule["expr"] for group in RULES["groups"] for rule in group["rules"]]
+    return {name for text in expressions for name in re.findall(rf'([a-z0-9_:]+){{job="{job}"[,}}]', text)}
 
 
 def names(collector_registry: CollectorRegistry) -> set[str]:
@@ -51,6 +53,18 @@ class NoSchedulers:
     connections = ()
     num_parked = 0
     num_resubmissions = 0
+    num_pauses = 0
+
+
+def test_an_event_loop_that_is_held_up_is_an_alert() -> None:
+    (expression,) = (
+        rule["expr"] for group in RULES["groups"] for rule in group["rules"] if rule["alert"] == "QuireEventLoopHeldUp"
+    )
+    assert {"quire:event_loop_lag_seconds_count", "quire:event_loop_lag_seconds_bucket"} <= asked_of("router")
+    # The threshold is one of the histogram's bounds.
+    (bound,) = re.findall(r'le="([0-9.]+)"', expression)
+    samples = registry_of([RouterCollector(RequestMetrics(), NoSchedulers(), "router")]).collect()  # type: ignore[arg-type]
+    assert bound in {sample.labels.get("le") for metric in samples for sample in metric.samples}
 
 
 def test_every_panel_uses_the_datasource_that_is_provisioned() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -149,3 +150,12 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
 def test_bad_options_are_told_before_anything_starts(flags: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         build(GatewayConfig, flags, {})
+
+
+def test_a_larger_body_may_take_longer_and_never_for_ever() -> None:
+    def seconds(config: GatewayConfig) -> int:
+        (text,) = re.findall(r"request_timeout: (\d+)s", render(config, "127.0.0.1:9901", "/run/drain"))
+        return int(text)
+
+    assert seconds(GatewayConfig()) == 30 + 15
+    assert seconds(GatewayConfig(max_body_bytes=1024)) == 30

@@ -209,7 +209,7 @@ def whole(deltas: list[MessageDelta], shows_thinking: bool = True) -> Any:
     message = Message()
     for delta in deltas:
         message.add(delta)
-    body = json.loads(AnthropicWriter("m", shows_thinking).whole([message], USAGE))
+    body = json.loads("".join(AnthropicWriter("m", shows_thinking).whole([message], USAGE)))
     AnthropicMessage.model_validate(body, strict=True)
     return body
 

@@ -45,6 +45,8 @@ class NoOwner:
 
     def on_gap(self, sequence: Sequence) -> None: ...
 
+    def on_behind(self, submission: Submission) -> None: ...
+
 
 COLUMNS = st.binary(max_size=17) | st.lists(st.sampled_from([0, 1, 2, 3, 9, 2**32 - 1]), max_size=5).map(ids_to_bytes)
 FLOATS = st.binary(max_size=9) | st.lists(st.sampled_from([-0.5, math.nan, -math.inf]), max_size=4).map(

@@ -171,7 +171,7 @@ def whole(writer: OllamaWriter, deltas: list[MessageDelta]) -> Any:
     message = Message()
     for delta in deltas:
         message.add(delta)
-    return json.loads(writer.whole([message], USAGE))
+    return json.loads("".join(writer.whole([message], USAGE)))
 
 
 def test_a_streamed_chat_says_each_call_in_one_piece() -> None:
@@ -218,11 +218,11 @@ def test_generate_says_a_response() -> None:
 
 def test_durations_add_up() -> None:
     writer = OllamaWriter("m", is_chat=False, vocabulary=None)
-    body = json.loads(writer.whole([Message()], Usage(1, 1, 0, seconds_to_first_token=1e-9)))
+    body = json.loads("".join(writer.whole([Message()], Usage(1, 1, 0, seconds_to_first_token=1e-9))))
     assert body["prompt_eval_duration"] == 1
     assert body["total_duration"] == body["prompt_eval_duration"] + body["eval_duration"]
     # A clock that was read later than another one has seen less.
-    body = json.loads(writer.whole([Message()], Usage(1, 1, 0, seconds_to_first_token=1e9)))
+    body = json.loads("".join(writer.whole([Message()], Usage(1, 1, 0, seconds_to_first_token=1e9))))
     assert body["eval_duration"] == 0
 
 

@@ -11,11 +11,13 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from services.router.answers import Written
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.errors import ApiError, internal, overloaded
 from services.router.generation import Usage
+from services.router.logprobs import TokenLogprob
 from services.router.model import ModelInfo, ServedModel
 from services.router.openai.validation import parse_body
 from services.router.responses.body import ResponseBody
@@ -23,7 +25,6 @@ from services.router.responses.response import ResponseObject
 from services.router.responses.writer import ResponseWriter
 from services.router.sampling import SamplingParams
 from services.router.structure import Structure, StructureKind
-from services.router.submission import TokenLogprob
 from services.router.tokenizer import TextThreads, Tokenizer
 
 MODEL_DIR = Path(__file__).parents[3] / "quire" / "models" / "quire-chat"
@@ -202,6 +203,10 @@ def writer_of(model: ServedModel, **body: Any) -> ResponseWriter:
     return ResponseWriter(ResponseObject(parsed, parsed.to_chat().options.sampling, model))
 
 
+def joined(written: Written) -> bytes:
+    return written if isinstance(written, bytes) else b"".join(written)
+
+
 def events_of(data: bytes) -> list[Any]:
     """Named by their `event:` lines, numbered in order."""
     events: list[Any] = []
@@ -217,14 +222,14 @@ def events_of(data: bytes) -> list[Any]:
 
 def streamed(model: ServedModel, deltas: list[MessageDelta], **body: Any) -> list[Any]:
     writer = writer_of(model, **body)
-    return events_of(b"".join(writer.events(delta) for delta in deltas) + writer.end(USAGE))
+    return events_of(b"".join(joined(writer.events(delta)) for delta in deltas) + joined(writer.end(USAGE)))
 
 
 def whole(model: ServedModel, deltas: list[MessageDelta], **body: Any) -> Any:
     message = Message()
     for delta in deltas:
         message.add(delta)
-    response = json.loads(writer_of(model, **body).whole([message], USAGE))
+    response = json.loads("".join(writer_of(model, **body).whole([message], USAGE)))
     Response.model_validate(response, strict=True)
     return response
 
@@ -310,7 +315,8 @@ def test_logprobs_are_with_the_text(model: ServedModel) -> None:
 def test_a_stream_that_breaks_off_has_failed(model: ServedModel) -> None:
     for error, code in ((internal(), "server_error"), (overloaded("busy"), "rate_limit_exceeded")):
         writer = writer_of(model)
-        data = writer.events(THINK_SAY_CALL[0]) + writer.events(THINK_SAY_CALL[1]) + writer.error(error)
+        begun = [writer.events(THINK_SAY_CALL[0]), writer.events(THINK_SAY_CALL[1])]
+        data = b"".join(map(joined, [*begun, writer.error(error)]))
         last = events_of(data)[-1]
         assert last["type"] == "response.failed"
         assert last["response"]["usage"] is None
@@ -334,7 +340,7 @@ def test_every_reply_and_event_is_as_openai_documents_it(
     deltas = [*THINK_SAY_CALL[:-1], MessageDelta(0, "So.", logprobs=[LOGPROB], end_reason=reason)]
     writer = writer_of(model, **body)
     writer.events(deltas[0])
-    failed = json.loads(writer.error(internal()).decode().split("data: ")[1])
+    failed = json.loads(joined(writer.error(internal())).decode().split("data: ")[1])
     documented = {
         "Response": [whole(model, deltas, **body), whole(model, [MessageDelta(0, end_reason=reason)], **body)],
         "ResponseStreamEvent": [*streamed(model, deltas, **body), failed],

@@ -75,7 +75,7 @@ def models() -> Iterator[dict[str, ServedModel]]:
 
 def chat(model: ServedModel, message: Message, shows_reasoning: bool) -> ChatRequest:
     writer = ChatCompletionWriter(AnswerHead.new("chatcmpl", model), ChatStyle(with_reasoning=shows_reasoning))
-    answer = json.loads(writer.whole([message], USAGE))["choices"][0]["message"]
+    answer = json.loads("".join(writer.whole([message], USAGE)))["choices"][0]["message"]
     results = [{"role": "tool", "tool_call_id": c["id"], "content": "Rain."} for c in answer.get("tool_calls", ())]
     body = ChatCompletionRequest.model_validate({"messages": [USER, answer, *results, USER]})
     body.check(1)
@@ -85,14 +85,14 @@ def chat(model: ServedModel, message: Message, shows_reasoning: bool) -> ChatReq
 def response(model: ServedModel, message: Message, _: bool) -> ChatRequest:
     first = ResponseBody.model_validate({"input": "Hello"})
     writer = ResponseWriter(ResponseObject(first, first.to_chat().options.sampling, model))
-    items = json.loads(writer.whole([message], USAGE))["output"]
+    items = json.loads("".join(writer.whole([message], USAGE)))["output"]
     ids = [item["call_id"] for item in items if item["type"] == "function_call"]
     results = [{"type": "function_call_output", "call_id": call_id, "output": "Rain."} for call_id in ids]
     return ResponseBody.model_validate({"input": [USER, *items, *results, USER]}).to_chat()
 
 
 def anthropic(_: ServedModel, message: Message, shows_reasoning: bool) -> ChatRequest:
-    blocks = json.loads(AnthropicWriter("m", shows_reasoning).whole([message], USAGE))["content"]
+    blocks = json.loads("".join(AnthropicWriter("m", shows_reasoning).whole([message], USAGE)))["content"]
     ids = [block["id"] for block in blocks if block["type"] == "tool_use"]
     results: list[Any] = [{"type": "tool_result", "tool_use_id": call_id, "content": "Rain."} for call_id in ids]
     turns = [USER, {"role": "assistant", "content": blocks}, {"role": "user", "content": results or "Hello"}]
@@ -100,7 +100,7 @@ def anthropic(_: ServedModel, message: Message, shows_reasoning: bool) -> ChatRe
 
 
 def ollama(_: ServedModel, message: Message, __: bool) -> ChatRequest:
-    answer = json.loads(OllamaWriter("m", is_chat=True, vocabulary=None).whole([message], USAGE))["message"]
+    answer = json.loads("".join(OllamaWriter("m", is_chat=True, vocabulary=None).whole([message], USAGE)))["message"]
     results = [{"role": "tool", "content": "Rain."} for _ in answer.get("tool_calls", ())]
     return ChatBody.model_validate({"model": "m", "messages": [USER, answer, *results, USER]}).to_chat("m")
 

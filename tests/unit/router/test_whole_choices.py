@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from services.router import choice_delta
 from services.router.generation import ChoiceDelta
-from services.router.inference import whole_choices as module
 from services.router.inference.whole_choices import whole_choices
 from services.router.submission import FinishReason
 
@@ -21,16 +21,16 @@ async def deltas() -> AsyncIterator[list[ChoiceDelta]]:
 
 async def test_a_choice_comes_when_it_is_over() -> None:
     assert [news async for news in whole_choices(deltas())] == [
-        [ChoiceDelta(1, "xy", [2, 3, 4], [], FinishReason.LENGTH)],
-        [ChoiceDelta(0, "ab", [1, 5], [], FinishReason.STOP)],
+        [ChoiceDelta(1, "xy", [2, 3, 4], (), FinishReason.LENGTH)],
+        [ChoiceDelta(0, "ab", [1, 5], (), FinishReason.STOP)],
     ]
 
 
 async def test_a_long_choice_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_TOKENS", 2)
+    monkeypatch.setattr(choice_delta, "MAX_TOKENS", 2)
 
     assert [news async for news in whole_choices(deltas())] == [
-        [ChoiceDelta(1, "x", [2, 3], [], None)],
-        [ChoiceDelta(1, "y", [4], [], FinishReason.LENGTH)],
-        [ChoiceDelta(0, "ab", [1, 5], [], FinishReason.STOP)],
+        [ChoiceDelta(1, "xy", [2, 3], (), None)],
+        [ChoiceDelta(1, "", [4], (), FinishReason.LENGTH)],
+        [ChoiceDelta(0, "ab", [1, 5], (), FinishReason.STOP)],
     ]

@@ -1,0 +1,57 @@
+"""How many log probabilities an answer may have, counted before anything is computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from services.router.errors import invalid
+
+if TYPE_CHECKING:
+    from services.router.generation import GenerationRequest
+    from services.router.sampling import SamplingParams
+
+# Of one answer: for each token its own and those of its candidates. As many are some 200 MB of JSON, and 25 MB in the
+# router's memory while they wait for their client.
+MAX_LOGPROBS_OF_ANSWER = 2**21
+
+
+def check_num_logprobs(count: int, param: str) -> None:
+    """Raises ApiError. `param`: the field of the request that makes them so many."""
+    if count > MAX_LOGPROBS_OF_ANSWER:
+        message = (
+            f"Invalid '{param}': the answer could have {count} log probabilities, which is answers × tokens × log "
+            f"probabilities of each token; an answer may have {MAX_LOGPROBS_OF_ANSWER}. Ask for fewer tokens, answers "
+            "or candidates, or send several requests."
+        )
+        raise invalid(message, param, "too_many_logprobs")
+
+
+def num_of_prompts(request: GenerationRequest) -> int:
+    """Log probabilities of the request's prompts. Each of a prompt's answers tells them."""
+    num_top = request.sampling.prompt_logprobs
+    if num_top is None:
+        return 0
+    return request.n * sum(map(len, request.prompts)) * (1 + num_top)
+
+
+def bounded(request: GenerationRequest, max_tokens_param: str) -> GenerationRequest:
+    """A request whose answer is sent when it is whole. One that names no limit of its own gets the longest that is
+    allowed. Raises ApiError where the limit that it names allows too many."""
+    num_of_token = per_token(request.sampling)
+    if not num_of_token:
+        return request
+    of_prompts = num_of_prompts(request)
+    if request.stop.max_tokens is not None:
+        check_num_logprobs(of_prompts + request.n * sum(request.max_tokens) * num_of_token, max_tokens_param)
+        return request
+    num_answers = request.n * len(request.prompts)
+    longest = max(1, (MAX_LOGPROBS_OF_ANSWER - of_prompts) // (num_answers * num_of_token))
+    return replace(request, max_tokens=tuple(min(count, longest) for count in request.max_tokens))
+
+
+def per_token(sampling: SamplingParams) -> int:
+    """Log probabilities of each token of the output: its own, and its candidates'."""
+    if sampling.logprobs is None:
+        return 0
+    return 1 + (len(sampling.logprob_token_ids) or sampling.logprobs)

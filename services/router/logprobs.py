@@ -1,0 +1,174 @@
+"""Log probabilities as a router holds them: in columns.
+
+As objects, twenty candidates of one token take over 2 KB; in columns they take 172 bytes. An answer may have two
+million candidates (services/router/logprob_count.py), and several such answers may wait for their clients.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Self, TypeVar, overload
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token of the output: its own log probability, and (token id, log probability) of the likeliest, likeliest
+    first."""
+
+    token_id: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprob:
+    """One token of a prompt, given the tokens before it."""
+
+    logprob: float
+    # How many tokens are likelier, plus 1.
+    rank: int
+    # (token id, log probability) of the likeliest, likeliest first.
+    top: tuple[tuple[int, float], ...]
+
+
+E = TypeVar("E", TokenLogprob, PromptLogprob)
+
+
+class _Columns(Sequence[E]):
+    """A sequence that only grows at its end, and is emptied as a whole. Slices are copies."""
+
+    # `heads`: an entry's token id or rank. Entry i has the candidates top_ids[ends[i]:ends[i + 1]].
+    __slots__ = ("_ends", "_heads", "_top_ids", "_top_logprobs", "logprobs")
+
+    def __init__(self, entries: Iterable[E] = ()) -> None:
+        self._heads = array("I")
+        # Each entry's own.
+        self.logprobs = array("f")
+        self._ends = array("Q", (0,))
+        self._top_ids = array("I")
+        self._top_logprobs = array("f")
+        for entry in entries:
+            self.append(entry)
+
+    @property
+    def num_candidates(self) -> int:
+        """Of all entries."""
+        return len(self._top_ids)
+
+    def append(self, entry: E) -> None:
+        self._heads.append(self._head(entry))
+        self.logprobs.append(entry.logprob)
+        self._top_ids.extend(token_id for token_id, _ in entry.top)
+        self._top_logprobs.extend(logprob for _, logprob in entry.top)
+        self._ends.append(len(self._top_ids))
+
+    def extend(
+        self, heads: array[int], logprobs: array[float], counts: Iterable[int], top_ids: array[int],
+        top_logprobs: array[float],
+    ) -> None:  # fmt: skip
+        """Adds entries given as columns. `counts`: candidates of each."""
+        self._heads.extend(heads)
+        self.logprobs.extend(logprobs)
+        end = self._ends[-1]
+        for count in counts:
+            end += count
+            self._ends.append(end)
+        self._top_ids.extend(top_ids)
+        self._top_logprobs.extend(top_logprobs)
+
+    def __iadd__(self, other: Iterable[E]) -> Self:
+        if not isinstance(other, _Columns):
+            for entry in other:
+                self.append(entry)
+            return self
+        base = self._ends[-1] - other._ends[0]
+        self._ends.extend(end + base for end in islice(other._ends, 1, None))
+        self._heads.extend(other._heads)
+        self.logprobs.extend(other.logprobs)
+        self._top_ids.extend(other._top_ids)
+        self._top_logprobs.extend(other._top_logprobs)
+        return self
+
+    def __len__(self) -> int:
+        return len(self._heads)
+
+    def __iter__(self) -> Iterator[E]:
+        return (self[index] for index in range(len(self._heads)))
+
+    @overload
+    def __getitem__(self, index: int) -> E: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Self: ...
+
+    def __getitem__(self, index: int | slice) -> E | Self:
+        if isinstance(index, slice):
+            start, stop, _ = index.indices(len(self))
+            return self._part(start, stop)
+        if index < 0:
+            index += len(self)
+        start, end = self._ends[index], self._ends[index + 1]
+        top = tuple(zip(self._top_ids[start:end], self._top_logprobs[start:end], strict=True))
+        return self._entry(self._heads[index], self.logprobs[index], top)
+
+    def _part(self, start: int, end: int) -> Self:
+        part = type(self)()
+        if start >= end:
+            return part
+        ends = self._ends[start : end + 1]
+        first, last = ends[0], ends[-1]
+        part._heads, part.logprobs = self._heads[start:end], self.logprobs[start:end]
+        part._ends = array("Q", (end - first for end in ends))
+        part._top_ids, part._top_logprobs = self._top_ids[first:last], self._top_logprobs[first:last]
+        return part
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (_Columns, list, tuple)) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({list(self)})"
+
+    @staticmethod
+    def _head(entry: E) -> int:
+        raise NotImplementedError
+
+    @staticmethod
+    def _entry(head: int, logprob: float, top: tuple[tuple[int, float], ...]) -> E:
+        raise NotImplementedError
+
+
+class TokenLogprobs(_Columns[TokenLogprob]):
+    """Beside the tokens of an output, index by index."""
+
+    __slots__ = ()
+
+    @property
+    def token_ids(self) -> array[int]:
+        return self._heads
+
+    @staticmethod
+    def _head(entry: TokenLogprob) -> int:
+        return entry.token_id
+
+    @staticmethod
+    def _entry(head: int, logprob: float, top: tuple[tuple[int, float], ...]) -> TokenLogprob:
+        return TokenLogprob(head, logprob, top)
+
+
+class PromptLogprobs(_Columns[PromptLogprob]):
+    """Of a prompt's tokens, from the second on."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def _head(entry: PromptLogprob) -> int:
+        return entry.rank
+
+    @staticmethod
+    def _entry(head: int, logprob: float, top: tuple[tuple[int, float], ...]) -> PromptLogprob:
+        return PromptLogprob(logprob, head, top)

@@ -19,7 +19,8 @@ KNOWN = frozenset(
 
 
 def channel_arguments(source: str) -> Iterator[str]:
-    """First elements of pairs such as ("grpc.keepalive_time_ms", 10_000), and keys of dicts."""
+    """First elements of pairs such as ("grpc.keepalive_time_ms", 10_000), and keys of dicts. Names of gRPC's services
+    begin alike, and have capitals."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Tuple) and len(node.elts) == 2:
             names: list[ast.expr | None] = [node.elts[0]]
@@ -28,8 +29,9 @@ def channel_arguments(source: str) -> Iterator[str]:
         else:
             continue
         for name in names:
-            if isinstance(name, ast.Constant) and isinstance(name.value, str) and name.value.startswith("grpc."):
-                yield name.value
+            value = name.value if isinstance(name, ast.Constant) else None
+            if isinstance(value, str) and value.startswith("grpc.") and value.islower():
+                yield value
 
 
 def in_the_tree() -> dict[str, list[str]]:

@@ -19,8 +19,8 @@ KNOWN = frozenset(
 
 
 def channel_arguments(source: str) -> Iterator[str]:
-    """First elements of pairs such as ("grpc.keepalive_time_ms", 10_000), and keys of dicts. Names of gRPC's services
-    begin alike, and have capitals."""
+    """First elements of pairs such as ("grpc.keepalive_time_ms", 10_000), and keys of dicts. Names of gRPC's own
+    packages and services begin alike; they have a version."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Tuple) and len(node.elts) == 2:
             names: list[ast.expr | None] = [node.elts[0]]
@@ -30,7 +30,7 @@ def channel_arguments(source: str) -> Iterator[str]:
             continue
         for name in names:
             value = name.value if isinstance(name, ast.Constant) else None
-            if isinstance(value, str) and value.startswith("grpc.") and value.islower():
+            if isinstance(value, str) and value.startswith("grpc.") and not re.search(r"\.v[0-9]", value):
                 yield value
 
 

@@ -38,7 +38,11 @@ TEXT = "Count from 3 to 9."
 CONVERSATION = [{"role": "user", "content": TEXT}]
 ADD = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
 # By path, what a body is made answerable by, over what all of them are.
+# Each text has two names, and a request uses the names of one pair.
+SCORED = {"text_1": TEXT, "text_2": [TEXT, TEXT], "queries": None, "documents": None}
 EASY: dict[str, dict[str, Any]] = {
+    "/v1/score": SCORED,
+    "/score": SCORED,
     "/v1/chat/completions": {"messages": CONVERSATION},
     "/v1/chat/completions/batch": {
         "messages": [CONVERSATION] * 2, "n": None, "prompt_logprobs": None, "stream": None, "stream_options": None,

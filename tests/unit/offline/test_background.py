@@ -46,6 +46,8 @@ async def test_a_caller_with_a_loop_and_several_threads_share_one() -> None:
 
 
 def test_an_interrupt_ends_the_work() -> None:
+    # A shell without job control has what it runs in the background ignore interrupts.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     is_cancelled = threading.Event()
     caller = threading.get_ident()
 
@@ -58,8 +60,11 @@ def test_an_interrupt_ends_the_work() -> None:
         finally:
             is_cancelled.set()
 
-    with pytest.raises(KeyboardInterrupt):
-        BackgroundLoop().run(work())
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            BackgroundLoop().run(work())
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert is_cancelled.wait(HANG_S)
 
 

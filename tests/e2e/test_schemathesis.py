@@ -37,12 +37,20 @@ CHECKS = [
 TEXT = "Count from 3 to 9."
 CONVERSATION = [{"role": "user", "content": TEXT}]
 ADD = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
-# By path, what a body is made answerable by, over what all of them are.
 # Each text has two names, and a request uses the names of one pair.
 SCORED = {"text_1": TEXT, "text_2": [TEXT, TEXT], "queries": None, "documents": None}
+RANKED = {"query": TEXT, "documents": [TEXT, TEXT]}
+# By path, what a body is made answerable by, over what all of them are.
 EASY: dict[str, dict[str, Any]] = {
     "/v1/score": SCORED,
     "/score": SCORED,
+    "/v1/rerank": RANKED,
+    "/rerank": RANKED,
+    "/v2/rerank": RANKED,
+    "/v1/embeddings": {"input": TEXT, "messages": None, "dimensions": None},
+    "/v2/embed": {"texts": [TEXT], "inputs": None, "input_type": "search_query", "output_dimension": None},
+    "/api/embed": {"input": TEXT, "dimensions": None, "options": {}},
+    "/v1/responses/input_tokens": {"input": TEXT, "text": None, "tool_choice": None},
     "/v1/chat/completions": {"messages": CONVERSATION},
     "/v1/chat/completions/batch": {
         "messages": [CONVERSATION] * 2, "n": None, "prompt_logprobs": None, "stream": None, "stream_options": None,

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from shared.malformed import GuardedServer, Trailers
+from shared.malformed import PLAIN, GuardedServer, RefusalStyle
 
 logger = logging.getLogger(__name__)
 
@@ -69,16 +69,16 @@ class GrpcServer:
     def __init__(
         self,
         services: Iterable[str],
-        refusal_trailers: Trailers | None = None,
+        refusal_style: RefusalStyle = PLAIN,
         max_request_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        """`services`: full names of those to be added through `add`; each gets a health status. `refusal_trailers`: of
-        the answers to malformed requests. `max_request_bytes`: of one message that a client sends; gRPC refuses a
-        larger one with RESOURCE_EXHAUSTED, without reading it."""
+        """`services`: full names of those to be added through `add`; each gets a health status.
+        `max_request_bytes`: of one message that a client sends; gRPC refuses a larger one with RESOURCE_EXHAUSTED,
+        without reading it."""
         self._services = list(services)
         options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_request_bytes}
         self.server = grpc.aio.server(options=list(options.items()))
-        self._guarded = GuardedServer(self.server, refusal_trailers)
+        self._guarded = GuardedServer(self.server, refusal_style)
         self._health: Any = None
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:

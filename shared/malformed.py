@@ -1,8 +1,7 @@
 """Answers requests that a method cannot read, and logs one line for each.
 
 grpc.aio answers bytes that are no message of the method with UNKNOWN and logs a traceback for each. `GuardedServer`
-stands between the generated add_…_to_server functions and the server, and wraps every method handler. Undecodable bytes
-get INTERNAL, as from gRPC's libraries in C++, Go and Java; a message that the servicer refuses gets INVALID_ARGUMENT.
+stands between the generated add_…_to_server functions and the server, and wraps every method handler.
 """
 
 from __future__ import annotations
@@ -40,17 +39,28 @@ class MalformedRequestError(Exception):
     A servicer may raise it: the call then ends with INVALID_ARGUMENT.
     """
 
-    status = grpc.StatusCode.INVALID_ARGUMENT
-
 
 class UndecodableRequestError(MalformedRequestError):
     """The bytes are no message of the method."""
 
-    status = grpc.StatusCode.INTERNAL
+    def __init__(self, num_bytes: int) -> None:
+        super().__init__(
+            f"The request's {num_bytes} bytes are no message of this method: check that client and server use the same "
+            "protos."
+        )
 
 
-# The trailing metadata of a refusal.
-Trailers = Callable[[MalformedRequestError], tuple[tuple[str, str | bytes], ...]]
+@dataclass(frozen=True, slots=True)
+class RefusalStyle:
+    """How a server answers requests that it cannot read."""
+
+    # The status for bytes that are no message of the method.
+    undecodable: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT
+    # Makes the trailing metadata of a refusal. None: there is none.
+    trailers: Callable[[MalformedRequestError], tuple[tuple[str, str | bytes], ...]] | None = None
+
+
+PLAIN = RefusalStyle()
 
 
 @dataclass(slots=True)
@@ -93,22 +103,23 @@ class RefusalLog:
 @dataclass(frozen=True, slots=True)
 class _Refusals:
     log: RefusalLog
-    trailers: Trailers | None
+    style: RefusalStyle
 
     async def refuse(self, error: MalformedRequestError, peer: str, method: str, context: Any) -> None:
         """Ends the call; never returns."""
         self.log.refused(peer, method, str(error))
-        trailers = () if self.trailers is None else self.trailers(error)
-        await context.abort(error.status, str(error), trailing_metadata=trailers)
+        is_undecodable = isinstance(error, UndecodableRequestError)
+        status = self.style.undecodable if is_undecodable else grpc.StatusCode.INVALID_ARGUMENT
+        trailers = () if self.style.trailers is None else self.style.trailers(error)
+        await context.abort(status, str(error), trailing_metadata=trailers)
 
 
 class GuardedServer:
     """Takes method handlers as a grpc.aio server does, and hands them to one with a guard around each."""
 
-    def __init__(self, server: grpc.aio.Server, trailers: Trailers | None = None) -> None:
-        """`trailers`: none are sent where it is None."""
+    def __init__(self, server: grpc.aio.Server, style: RefusalStyle = PLAIN) -> None:
         self._server = server
-        self._refusals = _Refusals(RefusalLog(), trailers)
+        self._refusals = _Refusals(RefusalLog(), style)
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
         self._server.add_generic_rpc_handlers(tuple(_GuardedHandlers(handler, self._refusals) for handler in handlers))
@@ -153,10 +164,7 @@ def _guarded(
         try:
             return data if deserialize is None else deserialize(data)
         except Exception:  # whatever the parser raises, the bytes are the reason
-            error = UndecodableRequestError(
-                f"The request's {len(data)} bytes are no message of this method: check that client and server use the "
-                "same protos."
-            )
+            error = UndecodableRequestError(len(data))
         # Of a stream, the handler itself reads the messages; grpc reads a single one before the handler runs.
         if is_streamed:
             raise error

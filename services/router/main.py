@@ -36,7 +36,7 @@ from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
-from shared.malformed import MalformedRequestError
+from shared.malformed import MalformedRequestError, RefusalStyle, UndecodableRequestError
 from shared.message_size import ENVELOPE_BYTES
 from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
@@ -97,7 +97,7 @@ class Router:
         missing = _missing(_HTTP_NEEDS)
         generation: TextGeneration | None = None
         services = GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES)
-        self._server = GrpcServer(services, _refusal_trailers, config.max_body_bytes + ENVELOPE_BYTES)
+        self._server = GrpcServer(services, _REFUSALS, config.max_body_bytes + ENVELOPE_BYTES)
         if missing:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:
@@ -276,9 +276,13 @@ def _run_loop(main: Coroutine[Any, Any, int]) -> int:
 
 def _refusal_trailers(refusal: MalformedRequestError) -> tuple[tuple[str, str | bytes], ...]:
     """Those of every other error."""
-    is_decoded = refusal.status is ErrorKind.INVALID_REQUEST.status
-    error = ApiError(ErrorKind.INVALID_REQUEST if is_decoded else ErrorKind.UNDECODABLE, str(refusal))
+    is_undecodable = isinstance(refusal, UndecodableRequestError)
+    error = ApiError(ErrorKind.UNDECODABLE if is_undecodable else ErrorKind.INVALID_REQUEST, str(refusal))
     return (*error.metadata(), *details_metadata(error))
+
+
+# Clients get the status that gRPC's servers in C++, Go and Java give.
+_REFUSALS = RefusalStyle(ErrorKind.UNDECODABLE.status, _refusal_trailers)
 
 
 def _missing(modules: Sequence[str]) -> list[str]:

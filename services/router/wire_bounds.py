@@ -87,7 +87,7 @@ class _Unparsed:
         try:
             return self.parse(self.data)
         except DecodeError:
-            raise UndecodableRequestError(f"{len(self.data)} bytes that are no message of this method") from None
+            raise UndecodableRequestError(len(self.data)) from None
 
 
 def _bounded(handler: Any, threads: TextThreads) -> Any:

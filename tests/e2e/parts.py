@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 
 from tests.e2e.conftest import Server
 from tests.fakes.waiting import HANG_S
+from tests.unit.cli.processes import children
+
+
+def part_of(supervisor: int, part: str) -> int:
+    """The process of one part of the stack that the process `supervisor` keeps."""
+    for pid in children(supervisor):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if part in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+                return pid
+    raise AssertionError(f"{part} does not run")
 
 
 def pid_of(part: str, server: Server) -> int:
     """The process of one part of the stack that `quire serve` runs."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes().decode().split("\0")
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if parent == server.pid and part in words:
-            return int(entry.name)
-    raise AssertionError(f"{part} does not run")
+    return part_of(server.pid, part)
 
 
 def metric(server: Server, name: str) -> float:

@@ -1,4 +1,4 @@
-"""`quire run-batch` and `LLM` with the bundled model: stacks of their own, parts that die, and nothing left behind."""
+"""`LLM` with the bundled model: a stack of its own, parts that die, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from quire import (
 from quire.offline import llm as llm_module
 from quire.offline.prompts import PromptLike
 from tests.e2e.conftest import ROOT
-from tests.e2e.worker_script import WorkerScript, go_on, stop_at, wait_stopped
-from tests.fakes.waiting import HANG_S, wait_until
+from tests.e2e.parts import part_of
+from tests.fakes.waiting import HANG_S
 from tests.unit.cli.processes import children, is_running, until_ended, with_environment
 from tests.unit.worker.tiny_encoders import hidden_states, normalized
 
@@ -41,11 +41,6 @@ CHAT_MODEL = ROOT / "quire" / "models" / "quire-chat"
 SMALL: dict[str, Any] = {"kv_cache_memory_bytes": 64 << 20, "num_threads": 1}
 PROMPTS = [f"Count from {number} to 60." for number in range(24)]
 GREEDY = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
-
-
-def part_of(keeper: int, part: str) -> int:
-    """The process of one part of the stack that `keeper` supervises."""
-    return next(pid for pid in children(keeper) if part in Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
 
 
 def texts(outputs: list[RequestOutput]) -> list[str]:
@@ -66,117 +61,6 @@ def keeper_of(llm: LLM) -> int:
 
 def _command(pid: int) -> bytes:
     return Path(f"/proc/{pid}/cmdline").read_bytes()
-
-
-def batch_line(number: int, prompt: str) -> str:
-    body = {"model": "quire-chat", "prompt": prompt, "temperature": 0, "max_tokens": 100, "ignore_eos": True}
-    return json.dumps({"custom_id": f"{number}", "method": "POST", "url": "/v1/completions", "body": body}) + "\n"
-
-
-@contextmanager
-def run_batch(directory: Path, *options: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    command = (sys.executable, "-m", "quire.cli.main", "run-batch", "-i", f"{directory}/in", "-o", f"{directory}/out")
-    words = (*command, "--kv-cache-memory-bytes", str(64 << 20), "--num-threads", "1", *options)
-    environment = {**os.environ, "QUIRE_TEST_OF": str(directory), **variables}
-    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def num_lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-@contextmanager
-def stopped_batch(directory: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A batch with at least one more answer than before, whose worker stands still amid others, and the worker."""
-    before, script = num_lines(directory / "out"), WorkerScript(directory)
-    with run_batch(directory, "--max-concurrency", "2", **script.environment) as process:
-        # Read and written, so that it opens although nobody reads it yet.
-        with os.fdopen(os.open(directory / "in", os.O_RDWR), "w") as lines:
-            for number, prompt in enumerate(PROMPTS):
-                if number == before + 1:  # the first new answer shows that the worker is there
-                    lines.flush()
-                    wait_until(lambda: process.poll() is not None or num_lines(directory / "out") > before)
-                    assert process.poll() is None, process.communicate()[1]
-                    worker = part_of(process.pid, "worker")
-                    script.give(worker, stop_at(num_sequences=1, num_tokens=50))
-                lines.write(batch_line(number, prompt))
-            lines.flush()
-            wait_stopped(worker, [])
-        try:
-            yield process, worker
-        finally:
-            go_on(worker)
-
-
-async def test_a_batch_that_is_stopped_and_killed_goes_on_and_survives_its_worker(tmp_path: Path, llm: LLM) -> None:
-    """Answers are those that LLM gives to the same prompts."""
-    os.mkfifo(tmp_path / "in")
-    with stopped_batch(tmp_path) as (process, worker):
-        process.send_signal(signal.SIGINT)
-        go_on(worker)
-        _, told = process.communicate(timeout=HANG_S)
-    assert process.returncode == 130, told
-    assert told.endswith("not all were answered; start it again with the same files to go on\n")
-
-    with stopped_batch(tmp_path) as (process, worker):
-        process.kill()
-    kept = (tmp_path / "out").read_bytes()
-    await until_ended(with_environment(f"QUIRE_TEST_OF={tmp_path}"))
-    assert 2 <= kept.count(b"\n") < len(PROMPTS)
-
-    with stopped_batch(tmp_path) as (process, worker):
-        os.kill(worker, signal.SIGKILL)
-        _, told = process.communicate(timeout=HANG_S)
-
-    assert process.returncode == 0, told
-    assert re.search(rf"out: 24 answers, {kept.count(chr(10).encode())} of them there before; 0 failed", told)
-    assert "worker: was killed by SIGKILL; starting it again" in told
-    data = (tmp_path / "out").read_bytes()
-    assert data.startswith(kept)
-    answers: list[Any] = [json.loads(line) for line in data.splitlines()]
-    assert [answer["custom_id"] for answer in answers] == [str(number) for number in range(24)]
-    assert all(answer["response"]["request_id"] for answer in answers)
-    by_http = [answer["response"]["body"]["choices"][0]["text"] for answer in answers]
-    assert by_http == texts(llm.generate(PROMPTS, GREEDY, use_tqdm=False))
-
-
-def test_a_batch_asks_whatever_the_gateway_serves(tmp_path: Path) -> None:
-    chat = {"messages": [{"role": "user", "content": "What is 7 plus 5?"}], "temperature": 0}
-    lines: list[dict[str, Any]] = [
-        {"custom_id": "chat", "method": "POST", "url": "/v1/chat/completions", "body": chat},
-        {"custom_id": "tokens", "method": "POST", "url": "/tokenize", "body": {"prompt": "Hello"}},
-        {"custom_id": "nowhere", "method": "POST", "url": "/v1/nowhere", "body": {}},
-        {"custom_id": "bad", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "n": 0}},
-        {"custom_id": "stream", "method": "POST", "url": "/v1/completions", "body": {"prompt": "x", "stream": True}},
-    ]
-    (tmp_path / "in").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with run_batch(tmp_path, "--api-key", "a-key") as process:
-        _, told = process.communicate(timeout=HANG_S)
-
-    assert process.returncode == 1
-    assert "out: 5 answers; 3 failed" in told
-    answers: dict[str, Any] = {}
-    for line in (tmp_path / "out").read_text().splitlines():
-        answer = json.loads(line)
-        answers[answer["custom_id"]] = answer
-    assert answers["chat"]["response"]["body"]["choices"][0]["message"]["content"].endswith("12.")
-    assert answers["tokens"]["response"]["body"]["count"] > 0
-    assert answers["nowhere"]["response"]["status_code"] == 404
-    assert answers["bad"]["response"]["body"]["error"]["param"] == "n"
-    assert answers["stream"]["error"]["code"] == "stream_not_supported"
-
-
-def test_a_batch_whose_model_is_not_there_fails_with_the_parts_own_reason(tmp_path: Path) -> None:
-    (tmp_path / "in").write_text(batch_line(0, "x"))
-    with run_batch(tmp_path, "--model", "/nowhere") as process:
-        _, told = process.communicate(timeout=HANG_S)
-
-    assert process.returncode == 1
-    assert told.endswith("quire run-batch: worker failed: there is no directory /nowhere\n")
 
 
 def test_outputs_have_vllms_shape(llm: LLM) -> None:

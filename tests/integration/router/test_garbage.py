@@ -36,7 +36,7 @@ async def test_garbage_is_refused_beside_a_stream_that_goes_on(
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], "stream": True}
     call = api.stub.CreateChatCompletion(HttpBody(data=json.dumps(body).encode()))
     messages = await read_until(call, 1)
-    await throw_at(api.address, METHODS)
+    await throw_at(api.address, METHODS, grpc.StatusCode.INTERNAL)
     resume.set()
     messages += await read_rest(call)
     assert text_in(messages) == GREETING

@@ -14,7 +14,7 @@ from services.scheduler import servicer as servicer_module
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.fakes.garbage import NO_MESSAGE, check_log, status_of, throw_at
-from tests.integration.scheduler.test_scheduler_service import running
+from tests.integration.scheduler.driver import running
 
 SERVICE = "/quire.scheduler.v1.SchedulerService"
 METHODS = [f"{SERVICE}/{name}" for name in ("Connect", "GetTokenizer", "GetStats", "ResetPrefixCache")]
@@ -34,7 +34,7 @@ async def test_garbage_is_refused_beside_a_stream_that_goes_on(
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
             for messages, status, problem in (
                 ((b"",), grpc.StatusCode.INVALID_ARGUMENT, "must be a hello"),
-                ((HELLO, NO_MESSAGE), grpc.StatusCode.INTERNAL, "no message of this method"),
+                ((HELLO, NO_MESSAGE), grpc.StatusCode.INVALID_ARGUMENT, "no message of this method"),
                 ((HELLO, HELLO), grpc.StatusCode.INVALID_ARGUMENT, "unexpected message: hello"),
             ):
                 code, details = await status_of(channel, f"{SERVICE}/Connect", *messages)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.fakes.fake_model import expected_output
 from tests.fakes.fake_worker import FakeWorker, Script
-from tests.integration.scheduler.test_scheduler_service import running
+from tests.integration.scheduler.driver import running
 
 
 async def test_a_worker_that_dies_while_it_prepares_is_asked_again(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from services.worker.converters import plan_from_proto
 from shared.grammar import MAX_GRAMMAR_BYTES
 from tests.fakes.fake_model import VOCAB_SIZE, ContractError, FakeModel, expected_output
 from tests.fakes.fake_worker import FakeWorker, Script
-from tests.integration.scheduler.test_scheduler_service import Router, running
+from tests.integration.scheduler.driver import Router, running
 
 # `make test-long` tries many times as much.
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))

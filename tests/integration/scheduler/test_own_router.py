@@ -12,7 +12,7 @@ from quire.inference.v1 import sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from tests.fakes.fake_model import EOS_TOKEN_ID, expected_output
 from tests.fakes.fake_worker import FakeWorker, Script
-from tests.integration.scheduler.test_scheduler_service import running
+from tests.integration.scheduler.driver import running
 
 # A prompt whose output reaches the model's end token after some tokens.
 ENDING = next([n] for n in range(1, 500) if 3 < len(expected_output([n], 100)) < 20)

@@ -14,7 +14,7 @@ from services.scheduler.frame import MAX_EMBEDDING_BYTES
 from services.scheduler.session import RouterSession
 from tests.fakes.fake_model import FakeModel, expected_output, expected_vector
 from tests.fakes.fake_worker import FakeWorker, Script
-from tests.integration.scheduler.test_scheduler_service import Router, running
+from tests.integration.scheduler.driver import Router, running
 
 LAST = pooling_pb2.EmbeddingInfo(size=2, pooling=pooling_pb2.POOLING_TYPE_LAST)
 MEAN = pooling_pb2.EmbeddingInfo(size=2, pooling=pooling_pb2.POOLING_TYPE_MEAN)

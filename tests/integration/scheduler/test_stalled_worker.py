@@ -11,7 +11,7 @@ from services.scheduler import worker_link
 from services.scheduler.core.sequence import Preparation
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.fakes.waiting import HANG_S, until
-from tests.integration.scheduler.test_scheduler_service import running
+from tests.integration.scheduler.driver import running
 
 # More than the flow control of a stream lets through to a peer that does not read.
 LARGE_GRAMMAR = "x" * 1_000_000

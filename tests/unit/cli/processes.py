@@ -35,7 +35,7 @@ def with_environment(entry: str) -> list[int]:
 
 
 async def until_ended(pids: Iterable[int]) -> None:
-    """Raises TimeoutError where one still runs after 10 s."""
+    """Raises TimeoutError where one still runs after HANG_S seconds."""
     async with asyncio.timeout(HANG_S):
         while any(map(is_running, pids)):  # noqa: ASYNC110 - nobody tells when somebody else's child ends
             await asyncio.sleep(0.005)

@@ -9,6 +9,7 @@ import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -35,22 +36,27 @@ _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 class Calls:
     """The callers' keys, and a tally of the errors they got."""
 
-    def __init__(
-        self,
-        api_keys: Iterable[str],
-        metrics: RequestMetrics,
-        error_body: ErrorBody | None = None,
-        *,
-        is_typed: bool = False,
-    ) -> None:
-        """`api_keys`: none means that everyone may call. `error_body`: OpenAI's where there is none. `is_typed`: gRPC
-        clients call with messages of their own, so errors name fields by the proto's paths and bring details."""
+    def __init__(self, api_keys: Iterable[str], metrics: RequestMetrics) -> None:
+        """`api_keys`: none means that everyone may call. Errors have OpenAI's shape."""
         self._keys = [key.encode() for key in api_keys]
         self._metrics = metrics
-        self._error_body = error_body
-        self._is_typed = is_typed
+        self._error_body: ErrorBody | None = None
+        self._is_typed = False
         self._stalls = StallWatch(CLIENT_STALL_SECONDS)
         self._long_answer_turn = asyncio.Lock()
+
+    def with_errors(self, error_body: ErrorBody) -> Calls:
+        """For calls whose errors have another shape. All else is shared: long answers of all APIs take turns."""
+        calls = copy(self)
+        calls._error_body = error_body
+        return calls
+
+    def typed(self) -> Calls:
+        """For gRPC clients, who call with messages of their own: errors name fields by the proto's paths and bring
+        details. All else is shared."""
+        calls = copy(self)
+        calls._is_typed = True
+        return calls
 
     def authenticate(self, context: Any) -> None:
         """Raises ApiError unless the call carries one of the keys, as a bearer token or as Anthropic's clients do."""

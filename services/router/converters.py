@@ -22,7 +22,8 @@ from services.router.pooling import PoolingParams
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.submission import FinishReason, Sequence, Submission
 
-_MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000  # four megabytes; more travels in several messages
+# Of one Submit: four megabytes, far from what its receiver puts together (shared/message_parts.py).
+_MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000
 # Ours and the proto's have the same names.
 _REPEATED_SAMPLING_FIELDS = ("logit_bias", "logprob_token_ids")
 _OPTIONAL_SAMPLING_FIELDS = tuple(

@@ -91,7 +91,7 @@ class Router:
         self.embedder = Embedder(self.generator, self.metrics)
         self.collector = RouterCollector(self.metrics, self.placement, self.id)
         calls = Calls(config.api_key, self.metrics)
-        typed = Calls(config.api_key, self.metrics, is_typed=True)
+        typed = calls.typed()
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
@@ -102,9 +102,9 @@ class Router:
             logger.warning("the HTTP APIs are not served: %s not installed", ", ".join(missing))
         else:
             chats = self._add_openai(calls, tracing)
-            self._add_translations(chats)
+            self._add_translations(calls, chats)
             self._add_documents(calls)
-            generation = self._add_kserve(chats)
+            generation = self._add_kserve(calls, chats)
         self._add_typed(
             inference_pb2_grpc.add_InferenceServiceServicer_to_server,
             InferenceServicer(typed, self.generator, tracing, self._forms, config.max_n, self.embedder),
@@ -146,7 +146,7 @@ class Router:
         self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, servicer)
         return chats
 
-    def _add_translations(self, chats: ChatService) -> None:
+    def _add_translations(self, calls: Calls, chats: ChatService) -> None:
         """Other APIs' words for what OpenAI's does."""
         from quire.anthropic.v1 import anthropic_pb2_grpc
         from quire.ollama.v1 import ollama_pb2_grpc
@@ -155,16 +155,15 @@ class Router:
         from services.router.ollama.servicer import OllamaServicer
         from services.router.ollama.writer import ollama_error
 
-        keys, metrics = self._config.api_key, self.metrics
+        metrics, threads = self.metrics, self.threads
         self._server.add(
             anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server,
-            AnthropicServicer(Calls(keys, metrics, anthropic_error), self.placement, chats, metrics, self.threads),
+            AnthropicServicer(calls.with_errors(anthropic_error), self.placement, chats, metrics, threads),
         )
+        ollama_calls = calls.with_errors(ollama_error)
         self._server.add(
             ollama_pb2_grpc.add_OllamaServiceServicer_to_server,
-            OllamaServicer(
-                Calls(keys, metrics, ollama_error), self.placement, chats, self.embedder, metrics, self.threads
-            ),
+            OllamaServicer(ollama_calls, self.placement, chats, self.embedder, metrics, threads),
         )
 
     def _add_documents(self, calls: Calls) -> None:
@@ -174,13 +173,13 @@ class Router:
         servicer = DocumentServicer(calls, self.threads, server_version(), self._config.root_path)
         self._server.add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
 
-    def _add_kserve(self, chats: ChatService) -> TextGeneration:
+    def _add_kserve(self, calls: Calls, chats: ChatService) -> TextGeneration:
         from quire.kserve.v1 import kserve_pb2_grpc
         from services.router.answers import Answers
         from services.router.kserve.generation import TextGeneration, kserve_error
         from services.router.kserve.http_servicer import KserveServicer
 
-        calls, state = Calls(self._config.api_key, self.metrics, kserve_error), ServerState(self.placement)
+        calls, state = calls.with_errors(kserve_error), ServerState(self.placement)
         generation = TextGeneration(state, Answers(calls, self.generator), chats.tracing, self.threads)
         servicer = KserveServicer(calls, state, generation)
         self._server.add(kserve_pb2_grpc.add_KserveServiceServicer_to_server, servicer)

@@ -48,7 +48,9 @@ class SchedulerConfig:
     )
     enable_prefix_caching: bool = option(True, "Share the KV of prompts that begin alike.")
     scheduling_policy: str = option(
-        "fcfs", "The order of requests: as they came, or by their priority first.", choices=("fcfs", "priority")
+        "fcfs",
+        "The order of requests: as they came, short ones before much larger ones; or by their priority first.",
+        choices=("fcfs", "priority"),
     )
     fair_queueing: bool = option(
         False, "Give turns to the tenants that have had the fewest tokens, before priority and arrival."

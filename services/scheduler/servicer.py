@@ -174,7 +174,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     break
                 for message in news.result():
                     for part in in_parts(message):
-                        await asyncio.wait_for(context.write(part), STALLED_PEER_S)
+                        async with asyncio.timeout(STALLED_PEER_S):
+                            await context.write(part)
             except TimeoutError:
                 logger.warning("router %s read nothing for %g s: dropping it", session.router_id, STALLED_PEER_S)
                 return grpc.StatusCode.RESOURCE_EXHAUSTED, "the router reads too slowly"
@@ -283,6 +284,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     num_losses=choice.num_worker_losses,
                     choice_index=choice.choice_index,
                     num_prompt_logprobs=choice.num_prompt_logprobs if wants and choice.choice_index == 0 else None,
+                    request_id=(session.router_id, submit.request_id),
                     group=group,
                     cache_salt=submit.cache_salt,
                     tenant=submit.tenant,

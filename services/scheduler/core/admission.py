@@ -39,29 +39,41 @@ class Admission:
         self._step_times = step_times
         self._counters = counters
 
-    def admit(self, batch: Batch, prefills: list[Sequence], budget: StepBudget) -> None:
+    def admit(
+        self, batch: Batch, prefills: list[Sequence], budget: StepBudget, before: Sequence | None = None
+    ) -> list[Sequence]:
         """Starts waiting sequences, in order, while there is room in the step, a slot, and blocks for the whole
-        prompt beside what the `prefills` under way still need.
+        prompt beside what the `prefills` under way still need. With `before`: those alone whose turn is before its.
+        Returns those that have more of their prompt to compute.
         """
         config, roster, memory = self._config, self._roster, self._memory
+        begun: list[Sequence] = []
         if not roster.waiting or not memory.pool.num_free:  # whoever starts needs a block of its own for its last token
-            return
+            return begun
         reserved = sum(memory.num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills)
-        new_bytes = 0
+        new_bytes = sum(new.sequence.num_bytes for new in batch.new_sequences)
         max_set_aside = roster.num_set_aside + _MAX_SET_ASIDE
         prepares_for_suspect = self._prepares_for_suspect()
-        while budget.tokens > 0 and roster.waiting and roster.has_free_slot and not self._runs_suspect():
+        only_first = False  # sequences of their requests, for which the slots are that are left
+        while budget.tokens > 0 and roster.waiting and not self._runs_suspect():
             if roster.num_set_aside >= max_set_aside:
-                return
-            sequence = roster.waiting.first()
+                break
+            sequence = roster.waiting.first(only_first)
+            if sequence is None or (before is not None and before < sequence):
+                break
+            if not roster.has_slot_for(sequence):
+                if sequence.turn.is_first:
+                    break
+                only_first = True
+                continue
             needs, is_alone = sequence.request.needs, is_suspect(sequence)
             if is_alone and (roster.running or self._preparations.is_busy_with_other(needs)):
-                return
+                break
             if prepares_for_suspect and not is_alone:
-                return
+                break
             if needs is not None and not self._preparations.is_ready(needs):
                 if not self._preparations.ask(needs):
-                    return
+                    break
                 roster.set_aside(sequence, needs)
                 prepares_for_suspect = is_alone
                 continue
@@ -71,20 +83,23 @@ class Admission:
                 roster.set_aside(sequence, owned)
                 continue
             if reserved + memory.num_blocks_needed(sequence, found) > memory.pool.num_free:
-                return
+                break
             new_bytes += sequence.num_bytes
             if batch.new_sequences and new_bytes > config.max_new_sequence_bytes:
-                return
+                break
             if budget.max_chunk(sequence) < 1:
-                return
+                break
             if not config.chunked_prefill and len(sequence.token_ids) > budget.tokens:
-                return
+                break
             self._start(sequence, found)
             num_left = len(sequence.token_ids) - sequence.num_computed_tokens
             chunk = min(num_left, budget.max_chunk(sequence))
             budget.take(sequence, chunk)
             batch.add_new(sequence, chunk)
-            reserved += memory.num_blocks_short(sequence, num_left - chunk)
+            if chunk < num_left:
+                begun.append(sequence)
+                reserved += memory.num_blocks_short(sequence, num_left - chunk)
+        return begun
 
     def _start(self, sequence: Sequence, found: list[Prefix]) -> None:
         self._roster.start(sequence, found)

@@ -13,10 +13,15 @@ from .sequence import Sequence
 _MAX_PROMPT_LOGPROBS = 2048
 
 
+# What a step of prompts alone may take, in steps of one token: all of it shares one read of the weights.
+_STEPS_OF_ONE_TOKEN = 8
+
+
 class StepBudget:
-    """What is left of a step for prompts: tokens, those among them whose log probabilities are wanted, and time, as
-    none of those that decode beside them is to wait longer than the target for its next token, or than twice as long as
-    it would without prompts.
+    """What is left of a step for prompts: tokens, those among them whose log probabilities are wanted, and time.
+
+    None of those that decode beside them is to wait longer than the target for its next token, or than twice as long as
+    it would without prompts. Nor is whoever comes while only prompts are computed, for its first one.
     """
 
     def __init__(self, config: CoreConfig, step_times: StepTimes, num_decodes: int, num_pairs: float) -> None:
@@ -24,9 +29,13 @@ class StepBudget:
         self._prompt_logprobs = _MAX_PROMPT_LOGPROBS
         self._step_times = step_times
         self._seconds = math.inf
-        if config.target_tbt_s is not None and num_decodes and step_times.is_known:
+        if config.target_tbt_s is None or not step_times.is_known:
+            return
+        if num_decodes:
             decodes = step_times.seconds(num_decodes, num_pairs)
             self._seconds = max(config.target_tbt_s - decodes, decodes)
+        else:
+            self._seconds = max(config.target_tbt_s, _STEPS_OF_ONE_TOKEN * step_times.seconds(1, 1))
 
     def max_chunk(self, sequence: Sequence) -> int:
         """Of a sequence's next tokens, those that the step has room for."""

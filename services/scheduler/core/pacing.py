@@ -14,6 +14,9 @@ _FORGETTING = 0.5 ** (1 / _HALF_LIFE_STEPS)
 _TOKENS_SCALE = 1 / 256
 _PAIRS_SCALE = 1 / 100_000
 _MIN_STEPS = 4
+# A step has as many times the tokens of the largest one seen at most: decodes alone tell little of what a prompt takes.
+_GROWTH = 2
+_FIRST_TOKENS = 256
 _SOONEST_S = 1.0
 _LATEST_S = 60.0
 
@@ -31,6 +34,7 @@ class StepTimes:
         self._weights = [0.0, 0.0, 0.0]
         self._inverse: list[Row] = [[100.0 if i == j else 0.0 for j in range(3)] for i in range(3)]
         self._num_steps = 0
+        self._most_tokens = 0
 
     @property
     def is_known(self) -> bool:
@@ -38,6 +42,7 @@ class StepTimes:
 
     def observe(self, num_tokens: int, num_pairs: float, seconds: float) -> None:
         self._num_steps += 1
+        self._most_tokens = max(self._most_tokens, num_tokens)
         x = (1.0, num_tokens * _TOKENS_SCALE, num_pairs * _PAIRS_SCALE)
         inverse = self._inverse
         p = [row[0] * x[0] + row[1] * x[1] + row[2] * x[2] for row in inverse]
@@ -64,7 +69,8 @@ class StepTimes:
         per_pair = max(0.0, self._weights[2] * _PAIRS_SCALE)
         per_token = max(1e-9, self._weights[1] * _TOKENS_SCALE + per_pair * position)
         # per_token · n + per_pair · n² / 2 = seconds, in the form that is exact for small per_pair, too.
-        return int(2 * seconds / (per_token + math.sqrt(per_token**2 + 2 * per_pair * seconds)))
+        num_tokens = int(2 * seconds / (per_token + math.sqrt(per_token**2 + 2 * per_pair * seconds)))
+        return min(num_tokens, max(_FIRST_TOKENS, _GROWTH * self._most_tokens))
 
     def chunk_seconds(self, position: int, num_tokens: int) -> float:
         """What a chunk adds to a step."""

@@ -13,7 +13,11 @@ from .kv_memory import KVMemory
 from .plan import U32
 from .prefix_cache import Prefix
 from .sequence import Preparation, Sequence, SequenceRequest, Status
+from .turns import Turns
 from .waiting import FairQueue, RankedQueue
+
+# The part of the slots that only first sequences of their requests get: one request of hundreds cannot take them all.
+_RESERVED_PART = 16
 
 
 class Roster:
@@ -24,6 +28,7 @@ class Roster:
         self.by_wire_id: dict[int, Sequence] = {}
         self.running: list[Sequence] = []  # by rank
         self.waiting: RankedQueue | FairQueue = FairQueue() if config.fair_queueing else RankedQueue()
+        self.turns = Turns()
         self.num_set_aside = 0
         # By the last prefix of what they wait for, or by what is being prepared.
         self._set_aside: dict[Prefix | Preparation, dict[int, Sequence]] = {}
@@ -31,6 +36,8 @@ class Roster:
         self._num_waiting_tokens = 0  # outstanding ones of all that wait
         self._num_slots = config.max_num_seqs
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
+        self._num_reserved_slots = config.max_num_seqs // _RESERVED_PART
+        self._num_in_reserve = 0
         # What the worker must forget; told with the next plan.
         self._released: array[int] = array(U32)
         self._deadlines: list[tuple[float, int, Sequence]] = []
@@ -41,9 +48,14 @@ class Roster:
     def num_waiting(self) -> int:
         return len(self.waiting) + self.num_set_aside
 
+    def has_slot_for(self, sequence: Sequence) -> bool:
+        if self._has_common_slot:
+            return True
+        return sequence.turn.is_first and self._num_in_reserve < self._num_reserved_slots
+
     @property
-    def has_free_slot(self) -> bool:
-        return bool(self._free_slots)
+    def _has_common_slot(self) -> bool:
+        return len(self.running) - self._num_in_reserve < self._num_slots - self._num_reserved_slots
 
     @property
     def has_released(self) -> bool:
@@ -59,7 +71,8 @@ class Roster:
     # -- From one place to another -------------------------------------------------------------------------------------
 
     def enqueue(self, request: SequenceRequest) -> Sequence:
-        sequence = Sequence(request, self._next_arrival)
+        num_tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
+        sequence = Sequence(request, self._next_arrival, self.turns.join(request.flow, num_tokens))
         self._next_arrival += 1
         self.by_key[request.key] = sequence
         self._wait(sequence)
@@ -73,6 +86,8 @@ class Roster:
         self._num_waiting_tokens -= sequence.num_outstanding_tokens
         sequence.status = Status.RUNNING
         sequence.num_tokens_at_start = len(sequence.token_ids)
+        sequence.is_in_reserve = not self._has_common_slot
+        self._num_in_reserve += sequence.is_in_reserve
         sequence.slot = self._free_slots.pop()
         sequence.wire_id = self._next_wire_id
         self._next_wire_id += 1
@@ -117,6 +132,7 @@ class Roster:
             else:
                 self._forget_set_aside(sequence, sequence.waits_for)
         sequence.status = Status.FINISHED
+        self.turns.leave(sequence.request.flow)
 
     def expired(self, now: float) -> Iterator[Sequence]:
         """Those whose deadline is past."""
@@ -138,6 +154,7 @@ class Roster:
     def check_integrity(self) -> None:
         """Asserts that everyone is in one place, and counted there."""
         assert sorted([*self._free_slots, *(s.slot for s in self.running)]) == list(range(self._num_slots))
+        assert self._num_in_reserve == sum(s.is_in_reserve for s in self.running) <= self._num_reserved_slots
         assert list(self.by_wire_id.values()) == sorted(self.running, key=attrgetter("wire_id"))
         assert self.running == sorted(self.running), "running out of order"
         assert len(self.by_key) == len(self.running) + self.num_waiting
@@ -169,6 +186,7 @@ class Roster:
         del self.by_wire_id[sequence.wire_id]
         self._released.append(sequence.wire_id)
         self._free_slots.append(sequence.slot)
+        self._num_in_reserve -= sequence.is_in_reserve
         for prefix in self._memory.leave(sequence):
             self.wake(prefix)
         sequence.slot = -1

@@ -136,9 +136,13 @@ class Scheduler:
         # Decodes first, so that no prompt, however long, takes their place in the step.
         prefills = batch.add_decodes(running, self._preemption)
         budget = StepBudget(self.config, self.step_times, len(batch.rows), batch.num_pairs)
+        is_short = len(running) < num_running  # somebody had to give way
+        begun: list[Sequence] = []
+        if prefills and not is_short:
+            begun = self._admission.admit(batch, prefills, budget, before=prefills[0])
         batch.add_prefills(prefills, budget)
-        if len(running) == num_running:  # nobody had to give way
-            self._admission.admit(batch, prefills, budget)
+        if not is_short:
+            self._admission.admit(batch, prefills + begun, budget)
         if not batch.rows and not self._in_flight and running:
             # Prompts that are half computed hold all the blocks. The latest gives way; the rest can go on.
             self._preemption.preempt_last()
@@ -158,6 +162,7 @@ class Scheduler:
         self.counters.swapped_in_blocks += len(plan.moves.swap_in)
         self._next_step_id += 1
         self._in_flight.append(plan)
+        self._roster.turns.step()
         self.counters.count_step(plan.num_tokens)
         return plan
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from .prefix_cache import Prefix
+from .turns import FIRST_TURN, Turn
 
 
 class Status(Enum):
@@ -68,6 +69,7 @@ class SequenceRequest:
     was_accepted: bool = False  # by another scheduler, before: no queue is too long for it
     num_losses: int = 0  # workers of other schedulers lost in a row while they computed it, since its last token
     choice_index: int = 0
+    request_id: Hashable = None  # sequences of one request have an equal one and share its turns; None: it is alone
     group: Hashable = None  # other choices of the same request, whose prompt is this one's, have an equal one
     cache_salt: Hashable = ""  # blocks are shared among sequences with equal ones
     priority: int = 0  # less is sooner
@@ -81,6 +83,11 @@ class SequenceRequest:
     deadline: float | None = None  # on the clock of `now` in Scheduler's calls
     traceparent: str = ""
     pooling: Pooling | None = None  # `max_tokens` is 0 then
+
+    @property
+    def flow(self) -> Hashable:
+        """The request whose turns it has; its own where it is alone."""
+        return self.key if self.request_id is None else self.request_id
 
     @property
     def can_resume(self) -> bool:
@@ -102,6 +109,7 @@ class Sequence:
         "arrival",
         "block_ids",
         "host_slots",
+        "is_in_reserve",
         "max_num_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -118,13 +126,15 @@ class Sequence:
         "status",
         "stop_token_ids",
         "token_ids",
+        "turn",
         "waits_for",
         "wire_id",
     )
 
-    def __init__(self, request: SequenceRequest, arrival: int) -> None:
+    def __init__(self, request: SequenceRequest, arrival: int, turn: Turn = FIRST_TURN) -> None:
         self.request = request
         self.arrival = arrival
+        self.turn = turn
         self.num_prompt_tokens = len(request.prompt_token_ids)
         # Prompt, then every output token whose result was applied.
         self.token_ids = request.prompt_token_ids + request.output_token_ids
@@ -149,14 +159,15 @@ class Sequence:
         # What another sequence is computing, or the worker is preparing.
         self.waits_for: Prefix | Preparation | None = None
         self.slot = -1
+        self.is_in_reserve = False  # the slot
         self.wire_id = 0  # 0: the worker does not know it
         self.status = Status.WAITING
         self.num_losses = 0
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Who comes first, and who gives way last."""
-        return self.request.priority, self.arrival
+    def rank(self) -> tuple[int, int, int]:
+        """Who comes first, and who gives way last. It never changes."""
+        return self.request.priority, self.turn.step, self.arrival
 
     def __lt__(self, other: Sequence) -> bool:
         return self.rank < other.rank

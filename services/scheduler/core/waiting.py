@@ -10,14 +10,17 @@ from .sequence import Sequence
 # Tenants without anything waiting that are remembered before the first look for some to forget.
 _MAX_IDLE_TENANTS = 1024
 
+Entry = tuple[tuple[int, int, int], Sequence]
+
 
 class RankedQueue:
-    """By rank: priority, then arrival. Every operation takes logarithmic time at most: what is taken out of the middle
+    """By rank: priority, turn, arrival. Every operation takes logarithmic time at most: what is taken out of the middle
     is skipped when its turn comes.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[tuple[int, int], Sequence]] = []
+        # The first sequences of requests, and the others.
+        self._heaps: tuple[list[Entry], list[Entry]] = ([], [])
         self._members: dict[int, Sequence] = {}  # by arrival
 
     def __len__(self) -> int:
@@ -28,21 +31,25 @@ class RankedQueue:
 
     def push(self, sequence: Sequence) -> None:
         self._members[sequence.arrival] = sequence
-        heapq.heappush(self._heap, (sequence.rank, sequence))
+        heapq.heappush(self._heaps[not sequence.turn.is_first], (sequence.rank, sequence))
 
-    def first(self) -> Sequence:
-        """Whose turn it is. Raises IndexError if nobody waits."""
-        while self._heap[0][1].arrival not in self._members:
-            heapq.heappop(self._heap)
-        return self._heap[0][1]
+    def first(self, only_first: bool = False) -> Sequence | None:
+        """Whose turn it is; with `only_first`, among the first sequences of requests. None if nobody waits."""
+        entries = []
+        for heap in self._heaps[:1] if only_first else self._heaps:
+            while heap and heap[0][1].arrival not in self._members:
+                heapq.heappop(heap)
+            entries += heap[:1]
+        return min(entries)[1] if entries else None
 
     def remove(self, sequence: Sequence) -> None:
         del self._members[sequence.arrival]
-        if self._heap[0][1] is sequence:
-            heapq.heappop(self._heap)
-        elif len(self._heap) > 2 * len(self._members) + 64:
-            self._heap = [entry for entry in self._heap if entry[1].arrival in self._members]
-            heapq.heapify(self._heap)
+        heap = self._heaps[not sequence.turn.is_first]
+        if heap[0][1] is sequence:
+            heapq.heappop(heap)
+        elif len(heap) > 2 * len(self._members) + 64:
+            heap[:] = [entry for entry in heap if entry[1].arrival in self._members]
+            heapq.heapify(heap)
 
     def serve(self, sequence: Sequence, num_tokens: int) -> None:
         """Tokens were computed for a sequence; here it makes no difference."""
@@ -87,9 +94,10 @@ class FairQueue:
         self._queues[tenant].push(sequence)
         self._num_waiting += 1
 
-    def first(self) -> Sequence:
-        """Whose turn it is. Raises IndexError if nobody waits."""
-        return self._queues[self._first_tenant()].first()
+    def first(self, only_first: bool = False) -> Sequence | None:
+        """Whose turn it is; with `only_first`, among the first sequences of that tenant's requests. None if there is
+        none."""
+        return self._queues[self._first_tenant()].first(only_first) if self._num_waiting else None
 
     def remove(self, sequence: Sequence) -> None:
         tenant = sequence.request.tenant

@@ -43,7 +43,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(
         num_blocks=st.integers(8, 24),
         block_size=st.sampled_from([1, 2, 4, 8]),
-        max_num_seqs=st.integers(1, 6),
+        max_num_seqs=st.integers(1, 6) | st.just(17),  # one slot of 16 is kept for the first sequences of requests
         budget=st.integers(6, 24),
         is_fair=st.booleans(),
         target_tbt_s=st.sampled_from([None, 0.001, 0.02]),
@@ -74,9 +74,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             num_blocks=num_blocks,
             block_size=block_size,
             max_num_seqs=max_num_seqs,
-            max_num_batched_tokens=budget,
+            max_num_batched_tokens=max(budget, max_num_seqs),
             # A step holds the longest prompt that is computed whole.
-            max_model_len=num_blocks * block_size if is_chunked else min(budget, num_blocks * block_size),
+            max_model_len=num_blocks * block_size
+            if is_chunked
+            else min(max(budget, max_num_seqs), num_blocks * block_size),
             max_num_queued_reqs=1_000,
             fair_queueing=is_fair,
             target_tbt_s=target_tbt_s if is_chunked else None,
@@ -113,6 +115,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         patience=st.none() | st.integers(1, 40),
         choice_index=st.integers(0, 2),
         group=st.none() | st.integers(0, 3),
+        request_id=st.none() | st.integers(0, 2),
         cache_salt=st.sampled_from(["", "", "", "tenant"]),
         priority=st.integers(0, 2),
         tenant=st.sampled_from(["", "a", "b"]),
@@ -128,6 +131,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         patience: int | None,
         choice_index: int,
         group: int | None,
+        request_id: int | None,
         cache_salt: str,
         priority: int,
         tenant: str,
@@ -154,6 +158,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             pooling=None if pooled is None else Pooling(pooling_pb2.PoolingParams(), needs_all_tokens=pooled),
             stop_token_ids=frozenset([EOS_TOKEN_ID, 7]),
             choice_index=choice_index,
+            request_id=request_id,
             group=None if group is None else (group, tuple(prompt)),
             cache_salt=cache_salt,
             priority=priority,

@@ -24,7 +24,7 @@ from services.router.errors import ApiError
 CPU_SECONDS = 2.0
 WALL_SECONDS = 8.0
 # Beside what the process has anyway.
-MEMORY_BYTES = 256 * 2**20
+MEMORY_BYTES = 64 * 2**20
 # The answer where a rendering was ended.
 LOST = {"lost": True}
 

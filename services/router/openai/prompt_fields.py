@@ -23,7 +23,7 @@ class TemplateFields(BaseModel):
         None,
         description=(
             "Instead of the model's: at most 65,536 characters, rendered in a process "
-            "of its own with 2 s of processor time and 256 MiB."
+            "of its own with 2 s of processor time and 64 MiB."
         ),
     )
     chat_template_kwargs: dict[str, Any] | None = Field(

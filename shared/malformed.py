@@ -199,6 +199,11 @@ def _guarded_behaviour(
                     yield response
         except MalformedRequestError as error:
             await refuse(error, peer, context)
+        except grpc.aio.AbortError as abort:
+            # grpc's state of a call keeps this, and it keeps the frames that it came through, the state among them:
+            # without this, requests would stay in memory until the next collection.
+            del request
+            raise abort.with_traceback(None) from None
 
     async def call(request: Any, context: Any) -> Any:
         peer = context.peer()
@@ -208,5 +213,8 @@ def _guarded_behaviour(
             return await behaviour(request, context)
         except MalformedRequestError as error:
             await refuse(error, peer, context)
+        except grpc.aio.AbortError as abort:
+            del request
+            raise abort.with_traceback(None) from None
 
     return generate if inspect.isasyncgenfunction(behaviour) else call

@@ -140,7 +140,9 @@ def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, 
                 raise invalid(f"The answer has {size} bytes; one may have {MAX_MESSAGE_BYTES}. Ask for less at once.")
             return answer
         except ApiError as raised:
-            error = raised
+            # Without what it was raised in: this frame would keep that, the request's body too, until a collection.
+            error = raised.with_traceback(None)
+            error.__context__ = None
         except ClientStalledError:
             logger.warning("%s: the client read nothing for %g s: gave it up", method.__name__, CLIENT_STALL_SECONDS)
             # The status waits behind what the client has not read. So grpc sends it on its own: context.abort would

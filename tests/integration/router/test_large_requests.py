@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import json
 from typing import Any
 
 import grpc
 import pytest
+from google.api.httpbody_pb2 import HttpBody
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 from services.router import text_size
@@ -14,7 +17,7 @@ from services.router.large_bodies import LARGE_BODY_BYTES
 from services.router.wire_bounds import MAX_WIRE_FIELDS
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from tests.integration.router.conftest import MODEL, StartRouter, fake_scheduler
-from tests.integration.router.test_other_apis import error_of, post
+from tests.integration.router.test_other_apis import error_of, post, service_of
 
 USER = {"role": "user", "content": "Hello"}
 FIELDS = {f"f{number}": 1 for number in range(MAX_FIELDS + 1)}
@@ -47,6 +50,24 @@ async def test_too_many_values_are_refused_by_name(
     status, error = await error_of(api, method, {"model": MODEL} | body)
     assert status is grpc.StatusCode.INVALID_ARGUMENT
     assert f"'{param}'" in str(error)
+
+
+async def test_what_was_refused_is_freed_without_a_collection(start_router: StartRouter) -> None:
+    """grpc keeps the error of an ended call in a cycle. What the call held must not be in it: it may be megabytes."""
+    api = await start_router(fake_scheduler())
+    # The client's own message is made of bytes, so those of this type are the router's.
+    body = HttpBody(data=json.dumps({"model": MODEL, "messages": MANY_PARTS}).encode()).SerializeToString()
+    gc.collect()
+    gc.disable()
+    try:
+        for method in ("CreateChatCompletion", "CreateMessage", "Tokenize"):
+            call = api.channel.unary_stream(f"/quire.{service_of(method)}/{method}")(body)
+            with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
+                await anext(aiter(call))
+            held = [one for one in gc.get_objects() if isinstance(one, HttpBody) and len(one.data) > 500_000]
+            assert not held, method
+    finally:
+        gc.enable()
 
 
 async def test_a_body_that_is_too_large_is_not_read(start_router: StartRouter) -> None:

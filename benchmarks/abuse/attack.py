@@ -58,6 +58,8 @@ class Row:
     param: str | None = None
     # Copies that run at the same time.
     copies: tuple[int, ...] = field(default=(1, 8))
+    # It is more requests than there are places, so others wait for theirs.
+    takes_all_places: bool = False
 
     def fault(self, answer: Answer) -> str | None:
         """What is wrong with an answer; None if nothing is."""

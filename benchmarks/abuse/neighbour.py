@@ -28,9 +28,10 @@ _BODY = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`longest_gap`: seconds between two pieces of an answer, or between a request and its first piece."""
+    """In seconds, `longest_gap` between two pieces of an answer, and `longest_wait` for the first piece of one."""
 
     longest_gap: float
+    longest_wait: float
     num_streams: int
     # What was wrong with streams that ended, and were not whole and the same as the first one.
     faults: list[str]
@@ -40,33 +41,36 @@ class Report:
 class Diary:
     """What the client saw, in seconds on the monotonic clock."""
 
-    # Of each piece, and of each request.
-    seen: list[float] = field(default_factory=list)
+    # Of each request, with True, and of each piece.
+    seen: list[tuple[float, bool]] = field(default_factory=list)
     ended: list[float] = field(default_factory=list)
     faults: list[tuple[float, str]] = field(default_factory=list)
 
     def report(self, start: float, end: float) -> Report:
         """Of the time between; of gaps, those that ended in it or are still open."""
-        times = [*self.seen, time.monotonic()]
-        gaps = [after - before for before, after in pairwise(times) if start < after and before < end]
+        longest = {False: 0.0, True: 0.0}
+        for (before, is_request), (after, _) in pairwise([*self.seen, (time.monotonic(), False)]):
+            if start < after and before < end:
+                longest[is_request] = max(longest[is_request], after - before)
         return Report(
-            max(gaps, default=0.0),
+            longest[False],
+            longest[True],
             sum(start <= moment <= end for moment in self.ended),
             [what for moment, what in self.faults if start <= moment <= end],
         )
 
 
-async def stream_once(host: str, port: int, seen: list[float]) -> str:
+async def stream_once(host: str, port: int, seen: list[tuple[float, bool]]) -> str:
     """The text of one stream, or a sentence in angle brackets where it broke off."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 22)
     try:
         writer.write(http_request("/v1/completions", json.dumps(_BODY).encode()))
-        seen.append(time.monotonic())
+        seen.append((time.monotonic(), True))
         text, usage = "", None
         async for line in reader:
             if not line.startswith(b"data: "):
                 continue
-            seen.append(time.monotonic())
+            seen.append((time.monotonic(), False))
             if line.startswith(b"data: [DONE]"):
                 break
             event = json.loads(line[6:])

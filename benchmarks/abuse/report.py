@@ -13,7 +13,8 @@ from benchmarks.abuse.run import MAX_ADDED_S, MAX_ROUTER_MB, Measurement
 from benchmarks.run import RESULTS, machine
 
 PARTS = ("router", "gateway", "scheduler", "worker")
-_HEAD = ("row", "copies", "gap without, ms", "gap with, ms", *(f"{part}, MB" for part in PARTS), "answer", "verdict")
+_TIMES = ("gap without, ms", "gap with, ms", "wait without, ms", "wait with, ms")
+_HEAD = ("row", "copies", *_TIMES, *(f"{part}, MB" for part in PARTS), "answer", "verdict")
 
 
 def line(measurement: Measurement) -> str:
@@ -23,6 +24,8 @@ def line(measurement: Measurement) -> str:
         str(measurement.copies),
         f"{1e3 * measurement.gap_without:.0f}",
         f"{1e3 * measurement.gap_with:.0f}",
+        f"{1e3 * measurement.wait_without:.0f}",
+        f"{1e3 * measurement.wait_with:.0f}",
         *(f"{measurement.peak_mb[part]:.0f}" for part in PARTS),
         f"{measurement.status} after {measurement.seconds:.1f} s: {measurement.answer}",
         "; ".join(measurement.faults) or "ok",
@@ -63,7 +66,8 @@ def store(measurements: Sequence[Measurement], directory: Path = RESULTS) -> Non
 
 _EXPLANATION = f"""\
 `make abuse` writes this file. A well-behaved client keeps streaming while each row is sent once, and eight times at
-once. Gap: the longest time between two pieces of its streams, or between a request and its first piece, without the row
-(before and after it) and with it. Memory: the most that a part and its children held, in resident MB. A verdict is `ok`
-where at most {1e3 * MAX_ADDED_S:.0f} ms are added, the router stays below {MAX_ROUTER_MB:.0f} MB, the answer is one
-that the row may have, and the client's streams are whole and right."""
+once. Gap: the longest time between two pieces of its streams; wait: the longest time between its request and the first
+piece; both without the row (before and after it) and with it. Memory: the most that a part and its children held, in
+resident MB. A verdict is `ok` where at most {1e3 * MAX_ADDED_S:.0f} ms are added to both, the router stays below
+{MAX_ROUTER_MB:.0f} MB, the answer is one that the row may have, and the client's streams are whole and right. Where a
+row is more requests than there are places (256), others wait for one, and the wait is only shown."""

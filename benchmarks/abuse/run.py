@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from benchmarks.abuse.attack import Answer, Attack, Row, Target
 from benchmarks.abuse.memory import watched
-from benchmarks.abuse.neighbour import Neighbour
+from benchmarks.abuse.neighbour import Neighbour, Report
 from benchmarks.abuse.stack import RunningStack, running_stack
 
 # Seconds without an attack before each, and at most after it: as long as it took, so that both have the same chance of
@@ -32,9 +32,11 @@ MAX_ROUTER_MB = 500.0
 class Measurement:
     row: str
     copies: int
-    # The neighbour's longest gap in seconds.
+    # The neighbour's longest gap and its longest wait for a first piece, in seconds.
     gap_without: float
     gap_with: float
+    wait_without: float
+    wait_with: float
     # Until the last answer had come.
     seconds: float
     # MB by part, its children's included.
@@ -44,10 +46,6 @@ class Measurement:
     answer: str
     # What is not as it should be.
     faults: Sequence[str]
-
-    @property
-    def added(self) -> float:
-        return max(0.0, self.gap_with - self.gap_without)
 
 
 async def measure(rows: Sequence[Row]) -> AsyncIterator[Measurement]:
@@ -74,32 +72,35 @@ async def _settled(neighbour: Neighbour, num_streams: int = 1) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _baseline(neighbour: Neighbour, seconds: float) -> float:
+async def _baseline(neighbour: Neighbour, seconds: float) -> Report:
     await _settled(neighbour)
     start = time.monotonic()
     await asyncio.sleep(seconds)
-    return (await neighbour.report(start, time.monotonic())).longest_gap
+    return await neighbour.report(start, time.monotonic())
 
 
 async def _measured(stack: RunningStack, neighbour: Neighbour, row: Row, attack: Attack, copies: int) -> Measurement:
-    without = await _baseline(neighbour, BASELINE_S)
+    before = await _baseline(neighbour, BASELINE_S)
     begin = time.monotonic()
     async with watched(stack.processes) as peaks:
         answers = await asyncio.gather(*(_limited(attack, stack.target) for _ in range(copies)))
         seconds = time.monotonic() - begin
         await asyncio.sleep(TAIL_S)
     during = await neighbour.report(begin, time.monotonic())
-    without = max(without, await _baseline(neighbour, min(seconds + TAIL_S, MAX_BASELINE_S)))
+    after = await _baseline(neighbour, min(seconds + TAIL_S, MAX_BASELINE_S))
+    gap, wait = max(before.longest_gap, after.longest_gap), max(before.longest_wait, after.longest_wait)
     (answer, _), *_ = Counter(answers).most_common(1)
     faults = [fault.partition(":")[0] for fault in map(row.fault, answers) if fault is not None]
     faults += [f"the neighbour's stream: {fault}" for fault in during.faults]
-    if during.longest_gap - without > MAX_ADDED_S:
-        faults.append(f"more than {1e3 * MAX_ADDED_S:.0f} ms added")
+    if during.longest_gap - gap > MAX_ADDED_S:
+        faults.append(f"more than {1e3 * MAX_ADDED_S:.0f} ms added to a gap")
+    if during.longest_wait - wait > MAX_ADDED_S and not row.takes_all_places:
+        faults.append(f"more than {1e3 * MAX_ADDED_S:.0f} ms added to a wait")
     if peaks["router"] > MAX_ROUTER_MB:
         faults.append(f"router above {MAX_ROUTER_MB:.0f} MB")
     return Measurement(
-        row.name, copies, without, during.longest_gap, seconds, dict(peaks), answer.status, _begun(answer),
-        tuple(dict.fromkeys(faults)),
+        row.name, copies, gap, during.longest_gap, wait, during.longest_wait, seconds, dict(peaks), answer.status,
+        _begun(answer), tuple(dict.fromkeys(faults)),
     )  # fmt: skip
 
 

@@ -30,24 +30,71 @@ local function quoted(text)
   return '"' .. text:gsub('[\\"]', '\\%0'):gsub('[^\32-\126]', '?') .. '"'
 end
 
+-- google.rpc.Status in `grpc-status-details-bin`, as services/router/status_details.py makes it: ErrorInfo, and RetryInfo
+-- where another try helps.
+
+local function varint(number)
+  if number < 128 then return string.char(number) end
+  return string.char(number % 128 + 128) .. varint(math.floor(number / 128))
+end
+
+-- A field of bytes, of a message or of text.
+local function bytes_field(number, bytes)
+  return string.char(number * 8 + 2) .. varint(#bytes) .. bytes
+end
+
+local function int_field(number, value)
+  return string.char(number * 8) .. varint(value)
+end
+
+local function any(name, message)
+  return bytes_field(1, 'type.googleapis.com/google.rpc.' .. name) .. bytes_field(2, message)
+end
+
+local function status_details(status, message, code, retry_seconds)
+  local details = int_field(1, tonumber(status)) .. bytes_field(2, message:sub(1, 512))
+    .. bytes_field(3, any('ErrorInfo', bytes_field(1, code:upper()) .. bytes_field(2, 'quire')))
+  if retry_seconds == nil then return details end
+  return details .. bytes_field(3, any('RetryInfo', bytes_field(1, int_field(1, retry_seconds))))
+end
+
+local base64_letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
+
+-- Without padding, as gRPC's libraries send it.
+local function base64(bytes)
+  local letters = {}
+  for start = 1, #bytes, 3 do
+    local first, second, third = bytes:byte(start, start + 2)
+    local group = first * 65536 + (second or 0) * 256 + (third or 0)
+    for place = 0, third and 3 or second and 2 or 1 do
+      local index = math.floor(group / 64 ^ (3 - place)) % 64 + 1
+      letters[#letters + 1] = base64_letters:sub(index, index)
+    end
+  end
+  return table.concat(letters)
+end
+
 -- `message_of` finds the message in a body.
 function shape_grpc_error(headers, message_of)
   local status = headers:get('grpc-status')
   if status == nil or status == '0' or headers:get('quire-error') ~= nil then return end
   local body = percent_decoded(headers:get('grpc-message') or '')
+  local message, code = body, grpc_codes[status]
   if body:sub(1, 9) == '{"error":' then
-    headers:replace('grpc-message', percent_encoded(unquoted(message_of(body))))
-    local code = body:match('"code":"([a-z_]+)"')
-    if grpc_statuses[code] then headers:replace('grpc-status', grpc_statuses[code]) end
+    message, code = unquoted(message_of(body)), body:match('"code":"([a-z_]+)"')
+    headers:replace('grpc-message', percent_encoded(message))
+    status = grpc_statuses[code] or status
+    headers:replace('grpc-status', status)
     -- gRPC's clients try again by their status alone: no other try of this one will succeed.
     if code == 'request_too_large' then headers:add('grpc-retry-pushback-ms', '-1') end
     headers:add('quire-error', (body:gsub('[^\32-\126]', '?')))
   else
     local kind = (status == '12' and 'invalid_request_error') or (status == '8' and 'rate_limit_error') or 'server_error'
-    local code = grpc_codes[status] and quoted(grpc_codes[status]) or 'null'
-    local error = '{"error": {"message": ' .. quoted(body) .. ', "type": "' .. kind .. '", "param": null, "code": ' .. code .. '}}'
+    local error = '{"error": {"message": ' .. quoted(body) .. ', "type": "' .. kind .. '", "param": null, "code": '
+      .. (code and quoted(code) or 'null') .. '}}'
     headers:add('quire-error', error)
   end
   local retry_after = tonumber(headers:get('retry-after') or '')
   if retry_after ~= nil then headers:add('grpc-retry-pushback-ms', tostring(retry_after * 1000)) end
+  headers:add('grpc-status-details-bin', base64(status_details(status, message, code or 'unknown', retry_after)))
 end

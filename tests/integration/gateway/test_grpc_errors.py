@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2
 
 from quire import AsyncClient, QuireError
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc
@@ -36,17 +37,33 @@ async def error_of(call: Any) -> tuple[grpc.aio.AioRpcError, dict[str, Any], dic
     return caught.value, error, trailers
 
 
+def assert_details(raised: grpc.aio.AioRpcError, error: dict[str, Any], retry_seconds: int | None = None) -> None:
+    """google.rpc.Status says the same."""
+    trailers: dict[str, Any] = dict(raised.trailing_metadata() or ())
+    status: Any = status_pb2.Status.FromString(trailers["grpc-status-details-bin"])
+    assert (status.code, status.message) == (raised.code().value[0], raised.details())
+    details = {detail.TypeName(): detail.value for detail in status.details}
+    info = error_details_pb2.ErrorInfo.FromString(details.pop("google.rpc.ErrorInfo"))
+    assert (info.reason, info.domain) == (error["code"].upper(), "quire")
+    if retry_seconds is not None:
+        retry = error_details_pb2.RetryInfo.FromString(details.pop("google.rpc.RetryInfo"))
+        assert retry.retry_delay.ToTimedelta().total_seconds() == retry_seconds
+    assert not details
+
+
 async def test_a_path_that_there_is_not(channel: Any) -> None:
     raised, error, _ = await error_of(channel.unary_unary('/no.such/"Method"%')(b""))
     assert raised.code() is grpc.StatusCode.UNIMPLEMENTED
     assert raised.details() == "There is no POST /no.such/%22Method%22% here."
     assert (error["type"], error["code"]) == ("invalid_request_error", "unknown_url")
+    assert_details(raised, error)
 
 
 async def test_a_method_that_a_router_does_not_have(channel: Any) -> None:
     raised, error, _ = await error_of(channel.unary_unary("/quire.inference.v1.InferenceService/None")(b""))
     assert raised.code() is grpc.StatusCode.UNIMPLEMENTED
     assert error["code"] == "unknown_method"
+    assert_details(raised, error)
 
 
 async def test_no_router(channel: Any, router: FakeRouter) -> None:
@@ -55,6 +72,7 @@ async def test_no_router(channel: Any, router: FakeRouter) -> None:
     assert raised.code() is grpc.StatusCode.UNAVAILABLE
     assert raised.details() == "No router can take it now; try again."
     assert (error["code"], trailers["retry-after"], trailers["grpc-retry-pushback-ms"]) == ("unavailable", "1", "1000")
+    assert_details(raised, error, retry_seconds=1)
 
 
 async def test_a_router_s_error_stays_as_it_is(channel: Any) -> None:
@@ -76,6 +94,7 @@ async def test_the_limit_of_bodies_holds_for_grpc_and_is_final(short_directory: 
         assert raised.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert raised.details() == "The request body is too large."
         assert (error["code"], trailers["grpc-retry-pushback-ms"]) == ("request_too_large", "-1")
+        assert_details(raised, error)
         assert (await call(gateway.address, "POST", "/v1/chat/completions", b"x" * 2001)).status == 413
         assert (await call(gateway.address, "POST", "/v1/chat/completions", b"x" * 2000)).status == 200
         # The client's own retries would take longer than this test may.

@@ -196,6 +196,7 @@ def _submit_to_proto(
         priority=submission.priority,
         tenant=submission.tenant,
         pooling=None if submission.pooling is None else _pooling_to_proto(submission.pooling),
+        turn_id=submission.mailbox.turn_id,
     )
     if submission.deadline is not None:
         submit.timeout_ms = max(1, int((submission.deadline - now) * 1000))

@@ -8,6 +8,7 @@ tokens.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Sequence as SequenceOf
 from enum import Enum, auto
@@ -40,6 +41,8 @@ IDLE_CLIENT_SECONDS = 1.0
 _TOKEN_BYTES = 64
 _CANDIDATE_BYTES = 8
 
+_turn_ids = itertools.count(1)
+
 
 class Mailbox:
     """Wakes the one task that serves a request when any of its sequences has news."""
@@ -53,9 +56,12 @@ class Mailbox:
         "_put_at",
         "_waiter",
         "news_since",
+        "turn_id",
     )
 
     def __init__(self, deliveries: Deliveries) -> None:
+        # Of the request that is served, for schedulers.
+        self.turn_id = next(_turn_ids)
         self._deliveries = deliveries
         # Of the news; and since when the task has been busy with what it took, in seconds, monotonic.
         self._num_unread_bytes = 0

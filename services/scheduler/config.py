@@ -23,7 +23,10 @@ class SchedulerConfig:
         minimum=1,
     )
     max_num_queued_reqs: int = option(
-        1024, "Sequences that may wait for their turn; more are refused with RESOURCE_EXHAUSTED.", minimum=1
+        1024,
+        "Sequences that may wait for their turn; more are refused with RESOURCE_EXHAUSTED. A sixteenth more of those that "
+        "are alone in their request.",
+        minimum=1,
     )
     target_tbt_ms: float = option(
         50.0, "Milliseconds between tokens that prompts leave to sequences that decode; 0 for no such limit.", minimum=0

@@ -343,6 +343,7 @@ def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
     max_num_batched_tokens = min(
         config.max_num_batched_tokens or hello.max_num_batched_tokens, hello.max_num_batched_tokens
     )
+    chunked_prefill = config.enable_chunked_prefill and not hello.model.is_encoder
     return CoreConfig(
         num_blocks=hello.num_blocks,
         block_size=hello.block_size,
@@ -350,13 +351,13 @@ def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=hello.model.max_model_len,
         max_num_queued_reqs=config.max_num_queued_reqs,
-        target_tbt_s=target_tbt_s(config),
+        target_tbt_s=target_tbt_s(config) if chunked_prefill else None,
         num_host_blocks=hello.num_host_blocks,
         preemption_mode=PreemptionMode(config.preemption_mode),
         seconds_per_swapped_block=hello.swap_seconds_per_block,
         enable_prefix_caching=config.enable_prefix_caching,
         fair_queueing=config.fair_queueing,
-        chunked_prefill=config.enable_chunked_prefill and not hello.model.is_encoder,
+        chunked_prefill=chunked_prefill,
     )
 
 

@@ -284,7 +284,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     num_losses=choice.num_worker_losses,
                     choice_index=choice.choice_index,
                     num_prompt_logprobs=choice.num_prompt_logprobs if wants and choice.choice_index == 0 else None,
-                    request_id=(session.router_id, submit.request_id),
+                    turn_id=(session.router_id, submit.turn_id) if submit.turn_id else None,
                     group=group,
                     cache_salt=submit.cache_salt,
                     tenant=submit.tenant,

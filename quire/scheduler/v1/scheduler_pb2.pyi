@@ -185,6 +185,7 @@ class Submit(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     CONSTRAINTS_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
+    TURN_ID_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """The request's id, for logs and traces."""
     prompt_token_ids: _builtins.bytes
@@ -199,6 +200,11 @@ class Submit(_message.Message):
     """Less is sooner, under --scheduling-policy priority; ignored elsewhere."""
     tenant: _builtins.str
     """Whose request it is, under --fair-queueing. Empty is a tenant like others."""
+    turn_id: _builtins.int
+    """A name for the client's request, which no other of the router's requests under way has. Submits with an equal one take turns
+    with the other requests as if they were one: the more a request asks for, the later its last sequences start. 0: this Submit
+    is a request of its own.
+    """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
         """How tokens are drawn. Every field is set but logprobs and prompt_logprobs."""
@@ -236,10 +242,11 @@ class Submit(_message.Message):
         tenant: _builtins.str = ...,
         constraints: _constraints_pb2.TokenConstraints | None = ...,
         pooling: _pooling_pb2.PoolingParams | None = ...,
+        turn_id: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "constraints", b"constraints", "pooling", b"pooling", "sampling", b"sampling", "stop", b"stop", "timeout_ms", b"timeout_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "cache_salt", b"cache_salt", "choices", b"choices", "constraints", b"constraints", "pooling", b"pooling", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms", "cache_salt", b"cache_salt", "choices", b"choices", "constraints", b"constraints", "pooling", b"pooling", "priority", b"priority", "prompt_token_ids", b"prompt_token_ids", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop", "tenant", b"tenant", "timeout_ms", b"timeout_ms", "traceparent", b"traceparent", "turn_id", b"turn_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__timeout_ms: _TypeAlias = _typing.Literal["timeout_ms"]  # noqa: Y015
     _WhichOneofArgType__timeout_ms: _TypeAlias = _typing.Literal["_timeout_ms", b"_timeout_ms"]  # noqa: Y015

@@ -16,7 +16,7 @@ from .pacing import StepTimes
 from .prefix_cache import Prefix
 from .preparations import Preparations
 from .roster import Roster
-from .sequence import Sequence
+from .sequence import Sequence, StartRank
 
 # Sequences found in one step to need what others are computing, or what is not prepared; more are left for the next.
 _MAX_SET_ASIDE = 64
@@ -40,10 +40,10 @@ class Admission:
         self._counters = counters
 
     def admit(
-        self, batch: Batch, prefills: list[Sequence], budget: StepBudget, before: Sequence | None = None
+        self, batch: Batch, prefills: list[Sequence], budget: StepBudget, before: StartRank | None = None
     ) -> list[Sequence]:
         """Starts waiting sequences, in order, while there is room in the step, a slot, and blocks for the whole
-        prompt beside what the `prefills` under way still need. With `before`: those alone whose turn is before its.
+        prompt beside what the `prefills` under way still need. With `before`: those alone that rank before it.
         Returns those that have more of their prompt to compute.
         """
         config, roster, memory = self._config, self._roster, self._memory
@@ -59,10 +59,10 @@ class Admission:
             if roster.num_set_aside >= max_set_aside:
                 break
             sequence = roster.waiting.first(only_first)
-            if sequence is None or (before is not None and before < sequence):
+            if sequence is None or (before is not None and before < sequence.start_rank):
                 break
             if not roster.has_slot_for(sequence):
-                if sequence.turn.is_first:
+                if only_first or not roster.has_reserved_slot:
                     break
                 only_first = True
                 continue

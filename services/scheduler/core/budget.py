@@ -21,7 +21,8 @@ class StepBudget:
     """What is left of a step for prompts: tokens, those among them whose log probabilities are wanted, and time.
 
     None of those that decode beside them is to wait longer than the target for its next token, or than twice as long as
-    it would without prompts. Nor is whoever comes while only prompts are computed, for its first one.
+    it would without prompts. A step of prompts alone ends within the target, too, or eight times what a step of one
+    token takes, as somebody may come meanwhile.
     """
 
     def __init__(self, config: CoreConfig, step_times: StepTimes, num_decodes: int, num_pairs: float) -> None:
@@ -31,6 +32,7 @@ class StepBudget:
         self._seconds = math.inf
         if config.target_tbt_s is None or not step_times.is_known:
             return
+        self.tokens = min(self.tokens, max(0, step_times.trusted_tokens - num_decodes))
         if num_decodes:
             decodes = step_times.seconds(num_decodes, num_pairs)
             self._seconds = max(config.target_tbt_s - decodes, decodes)

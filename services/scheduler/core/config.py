@@ -42,6 +42,8 @@ class CoreConfig:
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_num_seqs "
                 f"({self.max_num_seqs}): a step could not decode every sequence"
             )
+        if not self.chunked_prefill and self.target_tbt_s is not None:
+            raise ValueError("target_tbt_s is set, and the model takes prompts whole: they cannot be cut to meet it")
         if not self.chunked_prefill and self.max_model_len > self.max_num_batched_tokens:
             raise ValueError(
                 f"max_num_batched_tokens ({self.max_num_batched_tokens}) is less than max_model_len "

@@ -14,7 +14,7 @@ _FORGETTING = 0.5 ** (1 / _HALF_LIFE_STEPS)
 _TOKENS_SCALE = 1 / 256
 _PAIRS_SCALE = 1 / 100_000
 _MIN_STEPS = 4
-# A step has as many times the tokens of the largest one seen at most: decodes alone tell little of what a prompt takes.
+# The estimate is trusted up to so many times the largest step seen: decodes tell little of what prompts take.
 _GROWTH = 2
 _FIRST_TOKENS = 256
 _SOONEST_S = 1.0
@@ -58,6 +58,11 @@ class StepTimes:
             for row in inverse:
                 row[:] = [value * 0.5 for value in row]
 
+    @property
+    def trusted_tokens(self) -> int:
+        """A step of more is not to be planned by these times."""
+        return max(_FIRST_TOKENS, _GROWTH * self._most_tokens)
+
     def seconds(self, num_tokens: int, num_pairs: float) -> float:
         """What such a step would take."""
         return max(0.0, self._dot((1.0, num_tokens * _TOKENS_SCALE, num_pairs * _PAIRS_SCALE)))
@@ -69,8 +74,7 @@ class StepTimes:
         per_pair = max(0.0, self._weights[2] * _PAIRS_SCALE)
         per_token = max(1e-9, self._weights[1] * _TOKENS_SCALE + per_pair * position)
         # per_token · n + per_pair · n² / 2 = seconds, in the form that is exact for small per_pair, too.
-        num_tokens = int(2 * seconds / (per_token + math.sqrt(per_token**2 + 2 * per_pair * seconds)))
-        return min(num_tokens, max(_FIRST_TOKENS, _GROWTH * self._most_tokens))
+        return int(2 * seconds / (per_token + math.sqrt(per_token**2 + 2 * per_pair * seconds)))
 
     def chunk_seconds(self, position: int, num_tokens: int) -> float:
         """What a chunk adds to a step."""

@@ -12,8 +12,8 @@ from .config import CoreConfig
 from .kv_memory import KVMemory
 from .plan import U32
 from .prefix_cache import Prefix
-from .sequence import Preparation, Sequence, SequenceRequest, Status
-from .turns import Turns
+from .sequence import Preparation, Sequence, SequenceRequest, StartRank, Status
+from .turns import Turn, Turns
 from .waiting import FairQueue, RankedQueue
 
 # The part of the slots that only first sequences of their requests get: one request of hundreds cannot take them all.
@@ -36,7 +36,7 @@ class Roster:
         self._num_waiting_tokens = 0  # outstanding ones of all that wait
         self._num_slots = config.max_num_seqs
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
-        self._num_reserved_slots = config.max_num_seqs // _RESERVED_PART
+        self._num_reserved_slots = (config.max_num_seqs + _RESERVED_PART // 2) // _RESERVED_PART
         self._num_in_reserve = 0
         # What the worker must forget; told with the next plan.
         self._released: array[int] = array(U32)
@@ -51,7 +51,11 @@ class Roster:
     def has_slot_for(self, sequence: Sequence) -> bool:
         if self._has_common_slot:
             return True
-        return sequence.turn.is_first and self._num_in_reserve < self._num_reserved_slots
+        return sequence.turn.is_first and self.has_reserved_slot
+
+    @property
+    def has_reserved_slot(self) -> bool:
+        return self._num_in_reserve < self._num_reserved_slots
 
     @property
     def _has_common_slot(self) -> bool:
@@ -71,8 +75,10 @@ class Roster:
     # -- From one place to another -------------------------------------------------------------------------------------
 
     def enqueue(self, request: SequenceRequest) -> Sequence:
-        num_tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
-        sequence = Sequence(request, self._next_arrival, self.turns.join(request.flow, num_tokens))
+        num_tokens = 0 if request.shares_prompt else len(request.prompt_token_ids)
+        # One that goes on after the loss of a scheduler or worker had its turn.
+        turn = self.turns.join(request.flow, num_tokens, is_put_off=not request.output_token_ids)
+        sequence = Sequence(request, self._next_arrival, turn)
         self._next_arrival += 1
         self.by_key[request.key] = sequence
         self._wait(sequence)
@@ -105,6 +111,16 @@ class Roster:
     def waiting_for(self, preparation: Preparation) -> list[Sequence]:
         return list(self._set_aside.get(preparation, {}).values())
 
+    def prompt_ranks(self, prefills: list[Sequence]) -> list[tuple[StartRank, Sequence]]:
+        """Prompts under way, the first to go on first: by their own rank, or by that of a sequence that waits for what
+        they compute. Otherwise those that rank between the two would keep both waiting."""
+        ranks = {sequence: sequence.start_rank for sequence in prefills}
+        for waits_for, sequences in self._set_aside.items():
+            if isinstance(waits_for, Prefix) and isinstance(waits_for.owner, Sequence) and waits_for.owner in ranks:
+                first = next(iter(sequences.values()))
+                ranks[waits_for.owner] = min(ranks[waits_for.owner], first.start_rank)
+        return sorted((rank, sequence) for sequence, rank in ranks.items())
+
     def wake(self, waited_for: Prefix | Preparation) -> None:
         for sequence in self._set_aside.pop(waited_for, {}).values():
             sequence.waits_for = None
@@ -117,6 +133,7 @@ class Roster:
         """
         self._leave(sequence)
         sequence.status = Status.WAITING
+        sequence.turn = Turn(min(sequence.turn.step, self.turns.num_steps), sequence.turn.is_first)
         self._wait(sequence)
 
     def remove(self, sequence: Sequence) -> None:

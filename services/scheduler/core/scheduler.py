@@ -38,6 +38,9 @@ from .preparations import Preparations
 from .roster import Roster
 from .sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest
 
+# First sequences of their requests find so much more room in the queue: one request of hundreds cannot fill it.
+_SPARE_PART = 16
+
 
 class RefusedError(Exception):
     """A request that cannot be taken. `failure` says why, for the client."""
@@ -72,7 +75,10 @@ class Scheduler:
     def submit(self, request: SequenceRequest) -> Sequence:
         """Queues a sequence. Raises RefusedError if it can never run, or the queue is full."""
         self._check_request(request)
-        if self.num_waiting >= self.config.max_num_queued_reqs and not request.was_accepted:
+        room = self.config.max_num_queued_reqs
+        if not self._roster.turns.is_known(request.flow):
+            room += room // _SPARE_PART
+        if self.num_waiting >= room and not request.was_accepted:
             message = f"{self.num_waiting} requests are waiting already"
             raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
         if not request.was_accepted:  # the scheduler that accepted it first counted its prompt
@@ -135,12 +141,13 @@ class Scheduler:
         num_running = len(running)
         # Decodes first, so that no prompt, however long, takes their place in the step.
         prefills = batch.add_decodes(running, self._preemption)
+        ranks = self._roster.prompt_ranks(prefills) if prefills else []
         budget = StepBudget(self.config, self.step_times, len(batch.rows), batch.num_pairs)
         is_short = len(running) < num_running  # somebody had to give way
         begun: list[Sequence] = []
-        if prefills and not is_short:
-            begun = self._admission.admit(batch, prefills, budget, before=prefills[0])
-        batch.add_prefills(prefills, budget)
+        if ranks and not is_short:
+            begun = self._admission.admit(batch, prefills, budget, before=ranks[0][0])
+        batch.add_prefills([sequence for _, sequence in ranks], budget)
         if not is_short:
             self._admission.admit(batch, prefills + begun, budget)
         if not batch.rows and not self._in_flight and running:
@@ -162,7 +169,7 @@ class Scheduler:
         self.counters.swapped_in_blocks += len(plan.moves.swap_in)
         self._next_step_id += 1
         self._in_flight.append(plan)
-        self._roster.turns.step()
+        self._roster.turns.num_steps += 1
         self.counters.count_step(plan.num_tokens)
         return plan
 

@@ -10,6 +10,9 @@ from enum import Enum, auto
 from .prefix_cache import Prefix
 from .turns import FIRST_TURN, Turn
 
+# Priority, the turn's step, arrival.
+StartRank = tuple[int, int, int]
+
 
 class Status(Enum):
     WAITING = auto()
@@ -69,7 +72,7 @@ class SequenceRequest:
     was_accepted: bool = False  # by another scheduler, before: no queue is too long for it
     num_losses: int = 0  # workers of other schedulers lost in a row while they computed it, since its last token
     choice_index: int = 0
-    request_id: Hashable = None  # sequences of one request have an equal one and share its turns; None: it is alone
+    turn_id: Hashable = None  # sequences of one client's request have an equal one and share turns; None: it is alone
     group: Hashable = None  # other choices of the same request, whose prompt is this one's, have an equal one
     cache_salt: Hashable = ""  # blocks are shared among sequences with equal ones
     priority: int = 0  # less is sooner
@@ -86,8 +89,13 @@ class SequenceRequest:
 
     @property
     def flow(self) -> Hashable:
-        """The request whose turns it has; its own where it is alone."""
-        return self.key if self.request_id is None else self.request_id
+        """Whose turns it has: its request's, or its own."""
+        return self.key if self.turn_id is None else self.turn_id
+
+    @property
+    def shares_prompt(self) -> bool:
+        """Whether another choice of the same request computes the prompt for it."""
+        return self.group is not None and self.choice_index > 0
 
     @property
     def can_resume(self) -> bool:
@@ -134,7 +142,7 @@ class Sequence:
     def __init__(self, request: SequenceRequest, arrival: int, turn: Turn = FIRST_TURN) -> None:
         self.request = request
         self.arrival = arrival
-        self.turn = turn
+        self.turn = turn  # while it waits, it changes only with its place in the queue
         self.num_prompt_tokens = len(request.prompt_token_ids)
         # Prompt, then every output token whose result was applied.
         self.token_ids = request.prompt_token_ids + request.output_token_ids
@@ -165,8 +173,13 @@ class Sequence:
         self.num_losses = 0
 
     @property
-    def rank(self) -> tuple[int, int, int]:
-        """Who comes first, and who gives way last. It never changes."""
+    def rank(self) -> tuple[int, int]:
+        """Who goes on first, and who gives way last, of those that run. It never changes."""
+        return self.request.priority, self.arrival
+
+    @property
+    def start_rank(self) -> StartRank:
+        """Who starts first, of those that wait, and whose prompt goes on first."""
         return self.request.priority, self.turn.step, self.arrival
 
     def __lt__(self, other: Sequence) -> bool:

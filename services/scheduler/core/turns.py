@@ -1,10 +1,10 @@
 """Turns: in which order sequences start, so that one request of hundreds, or of a very long prompt, does not keep the
 others waiting.
 
-A sequence starts in the order of arrival, as if it had come some steps later: a few where its request has asked for
-little so far, some thousand where it has asked for much. So whatever others have asked for, a short request starts
-next; equal ones start as they came; and large ones end one after the other instead of all at the end. Nothing waits for
-good: a turn never changes, and after those steps nobody who comes gets an earlier one.
+A sequence starts in the order of arrival, as if it had come some steps later: the more steps, the more its request has
+asked for before. So whatever others have asked for, a short request starts next; equal ones start as they came; and the
+most of large ones end one after the other instead of all at the end. Nothing waits for good: after those steps nobody
+who comes gets an earlier turn. Whoever has started once is not put off again.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-# Work is counted in so many tokens of prompts; a sequence counts as so many more, for its place among those that run.
+# Work is counted in so many tokens of prompts; a sequence counts as one more unit, for its place in the batch.
 _UNIT = 256
-# What a request asks for is small work up to here, and for each unit of it comes so many steps later.
-_SMALL_UNITS = 16
+# A request's first unit is put off by so many steps, its second by twice as many, the next two by four times as many, and
+# so on up to some minutes. Between two powers of two it is by arrival.
 _STEPS_OF_A_UNIT = 16
-# The rest is large work, and comes so many steps later: some minutes.
-_LARGE_STEPS = 4096
+_MOST_STEPS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Of a sequence. The one with the lower step comes first."""
+    """Of a sequence. `step`: the step whose planning it came before, put off or not. The lower comes first."""
 
     step: int
     # Of its request, no other was there when it came.
@@ -46,23 +45,23 @@ class Turns:
 
     def __init__(self) -> None:
         self._shares: dict[Hashable, _Share] = {}
-        self._num_steps = 0
+        self.num_steps = 0
 
-    def step(self) -> None:
-        """One more is planned."""
-        self._num_steps += 1
+    def is_known(self, request: Hashable) -> bool:
+        """Whether it has a sequence here."""
+        return request in self._shares
 
-    def join(self, request: Hashable, num_tokens: int) -> Turn:
-        """Of the request's next sequence, which computes so many tokens before the first that it samples."""
-        share = self._shares.get(request)
-        is_first = share is None
-        if share is None:
-            share = self._shares[request] = _Share()
+    def join(self, request: Hashable, num_tokens: int, *, is_put_off: bool = True) -> Turn:
+        """Of the request's next sequence, which has so many tokens of its own to compute before it samples one."""
+        is_first = request not in self._shares
+        share = self._shares.setdefault(request, _Share())
         share.num_sequences += 1
         share.num_tokens += num_tokens + _UNIT
+        if not is_put_off:
+            return Turn(self.num_steps, is_first)
         num_units = share.num_tokens // _UNIT
-        delay = num_units * _STEPS_OF_A_UNIT if num_units <= _SMALL_UNITS else _LARGE_STEPS
-        return Turn(self._num_steps + delay, is_first)
+        delay = min(_STEPS_OF_A_UNIT << (num_units - 1).bit_length(), _MOST_STEPS)
+        return Turn(self.num_steps + delay, is_first)
 
     def leave(self, request: Hashable) -> None:
         """One of its sequences has ended."""

@@ -5,17 +5,17 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from .sequence import Sequence
+from .sequence import Sequence, StartRank
 
 # Tenants without anything waiting that are remembered before the first look for some to forget.
 _MAX_IDLE_TENANTS = 1024
 
-Entry = tuple[tuple[int, int, int], Sequence]
+Entry = tuple[StartRank, Sequence]
 
 
 class RankedQueue:
-    """By rank: priority, turn, arrival. Every operation takes logarithmic time at most: what is taken out of the middle
-    is skipped when its turn comes.
+    """By priority, turn and arrival. Every operation takes logarithmic time at most: what is taken out of the middle is
+    skipped when its turn comes.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class RankedQueue:
 
     def push(self, sequence: Sequence) -> None:
         self._members[sequence.arrival] = sequence
-        heapq.heappush(self._heaps[not sequence.turn.is_first], (sequence.rank, sequence))
+        heapq.heappush(self._heaps[not sequence.turn.is_first], (sequence.start_rank, sequence))
 
     def first(self, only_first: bool = False) -> Sequence | None:
         """Whose turn it is; with `only_first`, among the first sequences of requests. None if nobody waits."""
@@ -95,9 +95,16 @@ class FairQueue:
         self._num_waiting += 1
 
     def first(self, only_first: bool = False) -> Sequence | None:
-        """Whose turn it is; with `only_first`, among the first sequences of that tenant's requests. None if there is
-        none."""
-        return self._queues[self._first_tenant()].first(only_first) if self._num_waiting else None
+        """Whose turn it is; with `only_first`, among the first sequences of requests. None if there is none."""
+        if not self._num_waiting:
+            return None
+        if not only_first:
+            return self._queues[self._first_tenant()].first()
+        # Rare, and only while one in sixteen slots is free.
+        for tenant in sorted(self._queues, key=self._num_served.__getitem__):
+            if (sequence := self._queues[tenant].first(only_first=True)) is not None:
+                return sequence
+        return None
 
     def remove(self, sequence: Sequence) -> None:
         tenant = sequence.request.tenant

@@ -255,7 +255,7 @@ def test_a_drained_sequence_is_adopted_however_long_the_queue() -> None:
     new.submit(request("b"))
     for sequence in old.drain():
         new.adopt(sequence)
-    assert rows(new.schedule()) == [(1, 0, 3), (2, 0, 4)]
+    assert rows(new.schedule()) == [(1, 0, 4), (2, 0, 3)], "who had started goes on first"
     assert new.counters.prompt_tokens == 3, "it was counted where it came in"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from benchmarks.abuse.run import measure
 from benchmarks.run import RESULTS
 
 
-async def run(rows: Sequence[Row], out: Path | None) -> None:
+async def run(rows: Sequence[Row], out: Path | None) -> bool:
+    """Whether all are ok."""
     measurements = []
     print(head())
     async for measurement in measure(rows):
@@ -25,9 +27,10 @@ async def run(rows: Sequence[Row], out: Path | None) -> None:
         store(measurements, out)
     failed = [measurement for measurement in measurements if measurement.faults]
     print(f"\n{len(measurements) - len(failed)} of {len(measurements)} ok")
+    return not failed
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.abuse", description=__doc__)
     parser.add_argument("words", nargs="*", help="measure rows with one of these words in their name; default: all")
     parser.add_argument("--list", action="store_true", help="print the rows' names and stop")
@@ -38,9 +41,9 @@ def main() -> None:
     rows = [row for row in ROWS if not arguments.words or any(word in row.name for word in arguments.words)]
     if arguments.list:
         print("\n".join(row.name for row in rows))
-        return
-    asyncio.run(run(rows, arguments.out or (None if arguments.words else RESULTS)))
+        return 0
+    return 0 if asyncio.run(run(rows, arguments.out or (None if arguments.words else RESULTS))) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -11,7 +11,7 @@ from typing import Any
 
 MODEL = "quire-chat"
 # Bytes of an answer's body that are kept; the rest is read and dropped.
-_KEPT_BYTES = 2000
+_KEPT_BYTES = 8000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class Row:
         """What is wrong with an answer; None if nothing is."""
         if answer.status not in self.statuses:
             return f"status {answer.status}: {answer.text[:100]}"
-        if answer.status == 400 and self.param is not None and answer.error.get("param", self.param) != self.param:
-            return f"names {answer.error['param']}"
+        if answer.status == 400 and self.param is not None and answer.error.get("param") != self.param:
+            return f"names {answer.error.get('param')}"
         return None
 
 

@@ -23,7 +23,7 @@ def _endless_stream() -> bytes:
 
 
 def slow_readers(count: int, seconds: float = SECONDS) -> Attack:
-    """Each asks for a long stream and reads a byte per second of it."""
+    """Each asks for a long stream, and reads its status and then a byte per second of it."""
     request = _endless_stream()
 
     async def client(connection: socket.socket) -> bytes:
@@ -31,7 +31,7 @@ def slow_readers(count: int, seconds: float = SECONDS) -> Attack:
         await loop.sock_sendall(connection, request)
         answer, end = b"", loop.time() + seconds
         while loop.time() < end:
-            piece = await _received(connection, 1)
+            piece = await _received(connection, 1 if answer else len("HTTP/1.1 200"))
             if not piece:
                 break
             answer += piece
@@ -87,7 +87,7 @@ def _trickling(beginning: bytes, seconds: float) -> Client:
 
 
 def _many(count: int, client: Client) -> Attack:
-    """All of them at once; the answer is the first one's that got any."""
+    """All of them at once. The answer has the lowest status that is not 200, if there is one, and 0 if there is none."""
 
     async def attack(target: Target) -> Answer:
         connections = [_connection() for _ in range(count)]
@@ -100,7 +100,7 @@ def _many(count: int, client: Client) -> Attack:
         served = sum(status == 200 for status in statuses)
         others = sorted(set(statuses) - {200})
         text = f"{served} of {count} began" + (f", others {others}" if others else "")
-        return Answer(others[0] if others else 200, text)
+        return Answer(others[0] if others else 200 if served else 0, text)
 
     return attack
 

@@ -12,7 +12,7 @@ from benchmarks.abuse.connections import silent_readers, slow_readers, trickling
 _CONNECTIONS = (
     Row("200 readers of a byte per second", partial(slow_readers, 200), (200, 429, 503), copies=(1,)),
     Row("300 streams that are never read", partial(silent_readers, 300), (200, 429, 503), None, (1,), True),
-    Row("200 bodies that trickle in", partial(trickling_bodies, 200), (200, 408), copies=(1,)),
-    Row("200 headers that trickle in", partial(trickling_headers, 200), (200, 408), copies=(1,)),
+    Row("200 bodies that trickle in", partial(trickling_bodies, 200), (0, 408), copies=(1,)),
+    Row("200 headers that trickle in", partial(trickling_headers, 200), (408,), copies=(1,)),
 )
 ROWS = (*large.ROWS, *_CONNECTIONS, *bombs.ROWS, *malformed.ROWS, *columns.ROWS)

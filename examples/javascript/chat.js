@@ -43,7 +43,8 @@ const serviceConfig = {
     },
   ],
 };
-const client = new InferenceService(new URL(options.url).host, grpc.credentials.createInsecure(), {
+const { hostname, port } = new URL(options.url);
+const client = new InferenceService(`${hostname}:${port || 80}`, grpc.credentials.createInsecure(), {
   "grpc.service_config": JSON.stringify(serviceConfig),
   "grpc.keepalive_time_ms": 30_000,
   "grpc.keepalive_timeout_ms": 10_000,
@@ -86,9 +87,9 @@ async function fail() {
   try {
     for await (const _ of client.chat({ model: "gpt-none" }, metadata(), deadline()));
   } catch (error) {
-    // OpenAI's error object, as JSON.
+    // OpenAI's error object, as JSON. An error that the library makes itself, as for a lost connection, has none.
     const [body] = error.metadata.get("quire-error");
-    console.log(`${grpc.status[error.code]}: ${JSON.parse(body).error.message}`);
+    console.log(`${grpc.status[error.code]}: ${body ? JSON.parse(body).error.message : error.details}`);
   }
 }
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 # Work is counted in so many tokens of prompts; a sequence counts as one more unit, for its place in the batch.
 _UNIT = 256
-# A request's first unit is put off by so many steps, its second by twice as many, the next two by four times as many, and
-# so on up to some minutes. Between two powers of two it is by arrival.
+# A request's first unit is put off by so many steps, its second by twice as many, the next two by four times as many,
+# and so on up to some minutes. Between two powers of two it is by arrival.
 _STEPS_OF_A_UNIT = 16
 _MOST_STEPS = 4096
 

@@ -87,7 +87,7 @@ def _trickling(beginning: bytes, seconds: float) -> Client:
 
 
 def _many(count: int, client: Client) -> Attack:
-    """All of them at once. The answer has the lowest status that is not 200, if there is one, and 0 if there is none."""
+    """All of them at once. The answer has the lowest status other than 200, if there is one, and 0 if there is none."""
 
     async def attack(target: Target) -> Answer:
         connections = [_connection() for _ in range(count)]

@@ -29,7 +29,7 @@ def encoder_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random one, with the bundled model's tokenizer."""
     directory = tmp_path_factory.mktemp("encoder")
     tokenizer = transformers.AutoTokenizer.from_pretrained(CHAT_MODEL)
-    save_encoder(directory, vocab_size=len(tokenizer))
+    save_encoder(directory, vocab_size=len(tokenizer), max_position_embeddings=1024)
     write_modules(directory, {"pooling_mode_mean_tokens": True}, "Normalize")
     tokenizer.save_pretrained(directory)
     return directory
@@ -65,6 +65,16 @@ def test_an_encoder_s_vectors_are_transformers_as_floats_and_as_base64(
             np.testing.assert_allclose(entry.embedding, normalized(hidden_states(model, ids).mean(0)), atol=1e-5)
     with Client(encoder.address) as typed:
         assert typed.embed(TEXTS).vectors[1] == pytest.approx(replies[1].data[1].embedding, abs=1e-7)
+
+
+def test_an_encoder_takes_long_inputs_whole(encoder: Server, encoder_directory: Path) -> None:
+    """After short ones, too, whose steps tell little of how long a long one takes. No step cuts them to meet a time."""
+    model = transformers.AutoModel.from_pretrained(encoder_directory).eval()
+    post(encoder, "/v1/embeddings", {"model": "tiny", "input": [[10]] * 20})
+    long = [[20 + (place * number) % 400 for place in range(1000)] for number in range(1, 9)]
+    reply = client(encoder).embeddings.create(model="tiny", input=long)
+    for ids, entry in zip(long, reply.data, strict=True):
+        np.testing.assert_allclose(entry.embedding, normalized(hidden_states(model, ids).mean(0)), atol=1e-5)
 
 
 def test_an_encoder_says_that_it_does_not_chat(encoder: Server) -> None:

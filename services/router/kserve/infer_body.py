@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import Field
 
 from services.router.errors import invalid
-from services.router.kserve.body import KserveGenerateBody
-from services.router.kserve.tensors import MAX_TENSORS, body_of, check_output, check_shape, packed_value
+from services.router.kserve.body import TextRequest
+from services.router.kserve.tensors import MAX_TENSORS, check_output, check_shape, packed_value, request_of
 from services.router.openai.body import Body
 
 # The header that says how long the JSON is that stands before tensors in binary form.
@@ -71,7 +71,7 @@ class InferBody(Body):
             wanted = (output.parameters or {}).get("binary_data", wanted)
         return wanted is True
 
-    def asked(self, binary: bytes) -> KserveGenerateBody:
+    def asked(self, binary: bytes) -> TextRequest:
         """`binary`: what came after the JSON. Raises ApiError."""
         for index, output in enumerate(self.outputs or ()):
             check_output(output.name, f"outputs[{index}].name")
@@ -89,7 +89,7 @@ class InferBody(Body):
                 raise invalid(f"Invalid '{param}': there are no such bytes after the JSON.", param, "invalid_value")
             values[tensor.name] = packed_value(tensor.name, tensor.datatype, binary[start : start + size], path)
             start += size
-        return body_of(values, self.id or "")
+        return request_of(values, self.id or "")
 
 
 def _element(data: Any, path: str) -> Any:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from services.router.errors import invalid
-from services.router.kserve.body import KserveGenerateBody, KserveGenerateParameters
+from services.router.kserve.body import KserveGenerateBody, KserveGenerateParameters, TextRequest
 from services.router.openai.json import dump
 from services.router.openai.validation import parse_body
 
@@ -68,7 +69,7 @@ def check_output(name: str, path: str) -> None:
         raise invalid(message, path, "invalid_value")
 
 
-def body_of(values: Mapping[str, Any], request_id: str) -> KserveGenerateBody:
+def request_of(values: Mapping[str, Any], request_id: str) -> TextRequest:
     """Raises ApiError where a value is missing, of the wrong type or out of range."""
     body = parse_body(dump(dict(values)), KserveGenerateBody)
-    return body.model_copy(update={"id": request_id or None})
+    return replace(body.asked(), id=request_id or None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 from typing import Any
 
 import grpc
@@ -11,6 +12,8 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
+from services.router.kserve.body import KserveGenerateParameters
+from services.router.large_bodies import LARGE_BODY_BYTES
 from tests.integration.router.conftest import (
     HTTP_STATUS,
     MODEL,
@@ -103,6 +106,32 @@ async def test_settings_reach_the_scheduler(start_router: StartRouter) -> None:
     assert sampling.top_p == pytest.approx(0.95)
 
 
+async def test_settings_are_read_once_and_beside_the_event_loop(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    merged = KserveGenerateParameters.merged
+
+    def seen(self: KserveGenerateParameters) -> KserveGenerateParameters:
+        threads.append(threading.current_thread())
+        return merged(self)
+
+    monkeypatch.setattr(KserveGenerateParameters, "merged", seen)
+    api = await start_router(fake_scheduler(answer_text(ANSWER), max_model_len=4 * LARGE_BODY_BYTES))
+    text, settings = "a" * 2 * LARGE_BODY_BYTES, json.dumps({"max_tokens": 50})
+    for method in ("Generate", "GenerateStream"):
+        await post(api, method, {"text_input": text, "sampling_parameters": settings})
+    tensors = [tensor("text_input", "BYTES", [text]), tensor("sampling_parameters", "BYTES", [settings])]
+    await post(api, "Infer", {"inputs": tensors})
+    inputs = [
+        Input(name=name, datatype="BYTES", shape=[1], contents=Contents(bytes_contents=[value.encode()]))
+        for name, value in (("text_input", text), ("sampling_parameters", settings))
+    ]
+    await infer(api, inputs=inputs)
+    assert len(threads) == 4
+    assert threading.main_thread() not in threads
+
+
 @pytest.mark.parametrize("method", ["Generate", "GenerateStream"])
 @pytest.mark.parametrize(
     ("body", "text"),
@@ -114,6 +143,15 @@ async def test_settings_reach_the_scheduler(start_router: StartRouter) -> None:
         ({"text_input": "x", "parameters": {"nothing": 1}}, "'nothing' is not supported by this server."),
         ({"text_input": "x", "sampling_parameters": "["}, "Invalid 'sampling_parameters'"),
         ({"text_input": "x", "sampling_parameters": '{"top_p": 7}'}, "Invalid 'sampling_parameters'"),
+        ({"text_input": "x", "sampling_parameters": "[" * 8193}, "Invalid 'sampling_parameters': String should have"),
+        (
+            {"text_input": "x", "parameters": {"sampling_parameters": "[" * 8193}},
+            "Invalid 'parameters.sampling_parameters': String should have",
+        ),
+        ({"text_input": "x", "stop": ["a"] * 17}, "Invalid 'stop': array too long. Expected at most 16"),
+        ({"text_input": "x", "stop_words": [""] * 17}, "Invalid 'stop_words': array too long."),
+        ({"text_input": "x", "stop": ["a"] * 9, "stop_words": ["b"] * 9}, "Invalid 'stop': at most 16 stop strings"),
+        ({"text_input": "x", "bad_words": ["a"] * 1025}, "Invalid 'bad_words': array too long."),
         ({"text_input": "x", "temperature": 9}, "Invalid 'temperature'"),
         (b"{", "We could not parse the JSON body"),
     ],

@@ -86,9 +86,12 @@ class KserveServicer:
     @rpc
     async def Infer(self, request: pb.InferRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        parts = parts_of(request.body.data, metadata_of(context, HEADER_LENGTH))
-        given = await read_body(self.generation.threads, parts.json, InferBody)
-        asked = await self.generation.read(len(request.body.data), lambda: given.asked(parts.binary))
+        data, threads = request.body.data, self.generation.threads
+        # What comes after the JSON counts, too: nearly all of the text may.
+        await threads.large_bodies.enter(len(data))
+        parts = parts_of(data, metadata_of(context, HEADER_LENGTH))
+        given = await read_body(threads, parts.json, InferBody)
+        asked = await self.generation.read(len(data), lambda: given.asked(parts.binary))
         name, version = name_and_version(request.model)
         text = await self.generation.text(asked, name, version, context)
         answer = InferAnswer(model_name=name, model_version="", outputs=[])

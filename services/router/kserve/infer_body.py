@@ -14,6 +14,8 @@ from services.router.openai.body import Body
 
 # The header that says how long the JSON is that stands before tensors in binary form.
 HEADER_LENGTH = "inference-header-content-length"
+# Of the number that it holds: no body has ten billion bytes, and int() raises for thousands of digits.
+_MAX_LENGTH_DIGITS = 10
 _BINARY_SIZE = "binary_data_size"
 
 
@@ -27,8 +29,10 @@ def parts_of(data: bytes, json_length: str) -> BodyParts:
     """`json_length`: the header that says where the JSON ends; empty: with the body. Raises ApiError."""
     if not json_length:
         return BodyParts(data, b"")
-    if not json_length.isascii() or not json_length.isdecimal() or int(json_length[:10]) > len(data):
-        raise invalid(f"Invalid header '{HEADER_LENGTH}': {json_length[:32]!r} of {len(data)} bytes.")
+    is_number = json_length.isascii() and json_length.isdecimal() and len(json_length) <= _MAX_LENGTH_DIGITS
+    if not is_number or int(json_length) > len(data):
+        message = f"Invalid header '{HEADER_LENGTH}': {json_length[:32]!r} of {len(data)} bytes."
+        raise invalid(message, HEADER_LENGTH, "invalid_value")
     return BodyParts(data[: int(json_length)], data[int(json_length) :])
 
 

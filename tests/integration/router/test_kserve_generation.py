@@ -14,6 +14,7 @@ from google.api.httpbody_pb2 import HttpBody
 from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
 from services.router.kserve.body import KserveGenerateParameters
 from services.router.large_bodies import LARGE_BODY_BYTES
+from services.router.tokenizer import Tokenizer
 from tests.integration.router.conftest import (
     HTTP_STATUS,
     MODEL,
@@ -192,7 +193,35 @@ async def test_tensors_of_json_and_of_bytes_mean_the_same(api: Api) -> None:
     assert (await post(api, "Infer", head + b"".join(pieces), header=str(len(head)))).json == expected
     status, error = await refused(api, "Infer", head + pieces[0], header=str(len(head)))
     assert (status, "inputs[1].parameters.binary_data_size" in error) == (grpc.StatusCode.INVALID_ARGUMENT, True)
-    assert (await refused(api, "Infer", head, header="10000"))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("length", ["10000", "-1", "x", "0" * 5000], ids=len)
+async def test_a_header_that_is_no_place_in_the_body_is_refused(api: Api, length: str) -> None:
+    head = json.dumps({"inputs": [tensor("text_input", "BYTES", ["Once"])]}).encode()
+    status, error = await refused(api, "Infer", head, header=length)
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.startswith("Invalid header 'inference-header-content-length'")
+
+
+async def test_what_comes_after_the_json_counts_as_a_large_body(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    encode = Tokenizer.encode
+
+    async def seen(self: Tokenizer, *arguments: Any) -> list[list[int]]:
+        held.append(self.threads.large_bodies.num_bytes)
+        return await encode(self, *arguments)
+
+    monkeypatch.setattr(Tokenizer, "encode", seen)
+    api = await start_router(fake_scheduler(answer_text(ANSWER), max_model_len=4 * LARGE_BODY_BYTES))
+    text = b"a" * 2 * LARGE_BODY_BYTES
+    piece = struct.pack("<I", len(text)) + text
+    given = {"name": "text_input", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(piece)}}
+    head = json.dumps({"inputs": [given]}).encode()
+    await post(api, "Infer", head + piece, header=str(len(head)))
+    assert held == [len(head + piece)]
+    assert api.router.threads.large_bodies.num_bytes == 0
 
 
 async def test_an_answer_comes_as_bytes_where_that_is_asked_for(api: Api) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +15,8 @@ from shared.grammar import MAX_GRAMMAR_BYTES
 
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 512
+# Of all words together, in both of their forms: as many as a scheduler takes.
+MAX_BAD_WORD_TOKENS = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +133,19 @@ async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param:
             message = f"Invalid '{param}': a word has from 1 to {MAX_BAD_WORD_CHARS} characters, and is not all spaces."
             raise invalid(message, param)
     plain = await model.tokenizer.encode([word.lstrip() for word in words], add_special_tokens=False)
+    _check_num_tokens(plain, param)
     spaced = await model.tokenizer.encode([f" {word.lstrip()}" for word in words], add_special_tokens=False)
     runs = []
     for alone, after_space in zip(plain, spaced, strict=True):
         runs.append(tuple(alone))
         if after_space and alone and after_space[0] != alone[0] and len(after_space) == len(alone):
             runs.append(tuple(after_space))
+    _check_num_tokens(runs, param)
     return tuple(run for run in runs if run)
+
+
+def _check_num_tokens(runs: Iterable[Sequence[int]], param: str) -> None:
+    num_tokens = sum(map(len, runs))
+    if num_tokens > MAX_BAD_WORD_TOKENS:
+        message = f"Invalid '{param}': the words have {num_tokens} tokens; {MAX_BAD_WORD_TOKENS} in all are allowed."
+        raise invalid(message, param, "too_many_tokens")

@@ -107,6 +107,7 @@ async def test_a_stop_string_before_min_tokens_ends_nothing(
         ({"bad_words": [" "]}, "bad_words", "not all spaces"),
         ({"bad_words": ["x"] * 1025}, "bad_words", "at most 1024"),
         ({"bad_words": ["x" * 513]}, "bad_words", "from 1 to 512"),
+        ({"bad_words": ["x" * 512] * 513}, "bad_words", "262144 in all"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_and_named(

@@ -13,9 +13,9 @@ from services.router.generation import ChoiceDelta, GenerationRequest, Usage
 from services.router.json_pieces import texts_of
 from services.router.kserve.body import TextRequest
 from services.router.kserve.state import ServerState
+from services.router.large_bodies import LARGE_BODY_BYTES
 from services.router.model import check_generates, output_budget
 from services.router.openai.json import dump
-from services.router.openai.validation import PARSED_BYTES_PER_CHAR
 from services.router.prompts import encode_text
 from services.router.tokenizer import TextThreads
 from services.router.tracing import RequestSpan, Tracing
@@ -73,8 +73,12 @@ class TextGeneration:
     threads: TextThreads
 
     async def read(self, num_bytes: int, read: Callable[[], TextRequest]) -> TextRequest:
-        """What `read` makes of so many bytes, beside the event loop where they are many. Raises what it raises."""
-        return await self.threads.run(num_bytes // PARSED_BYTES_PER_CHAR, read)
+        """What `read` makes of so many bytes, beside the event loop where they are many, and after other large bodies:
+        a text among them is parsed once more. Raises what it raises."""
+        if num_bytes <= LARGE_BODY_BYTES:
+            return read()
+        async with self.threads.large_bodies.conversion:
+            return await self.threads.run_beside(read)
 
     async def send(self, asked: TextRequest, name: str, version: str, context: Any, *, stream: bool) -> None:
         """Answers over HTTP. Raises ApiError as long as nothing is written."""

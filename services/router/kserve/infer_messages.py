@@ -36,7 +36,7 @@ def asked(request: pb.ModelInferRequest) -> TextRequest:
         paths[key], values[key] = f"parameters[{key}]", None if kind is None else getattr(parameter, kind)
     for index, tensor in enumerate(request.inputs):
         path = f"inputs[{index}]"
-        check_shape(tensor.name, list(tensor.shape), f"{path}.shape")
+        check_shape(tensor.name, tensor.shape, f"{path}.shape")
         raw = request.raw_input_contents[index] if request.raw_input_contents else None
         paths[tensor.name], values[tensor.name] = path, _value(tensor, raw, path)
     try:

@@ -12,7 +12,9 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
+from services.router.errors import ApiError
 from services.router.kserve.body import KserveGenerateParameters
+from services.router.kserve.tensors import check_shape
 from services.router.large_bodies import LARGE_BODY_BYTES
 from services.router.tokenizer import Tokenizer
 from tests.integration.router.conftest import (
@@ -110,15 +112,16 @@ async def test_settings_reach_the_scheduler(start_router: StartRouter) -> None:
 async def test_settings_are_read_once_and_beside_the_event_loop(
     start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads = []
+    api = await start_router(fake_scheduler(answer_text(ANSWER), max_model_len=4 * LARGE_BODY_BYTES))
+    threads, turns = [], []
     merged = KserveGenerateParameters.merged
 
     def seen(self: KserveGenerateParameters) -> KserveGenerateParameters:
         threads.append(threading.current_thread())
+        turns.append(api.router.threads.large_bodies.conversion.locked())
         return merged(self)
 
     monkeypatch.setattr(KserveGenerateParameters, "merged", seen)
-    api = await start_router(fake_scheduler(answer_text(ANSWER), max_model_len=4 * LARGE_BODY_BYTES))
     text, settings = "a" * 2 * LARGE_BODY_BYTES, json.dumps({"max_tokens": 50})
     for method in ("Generate", "GenerateStream"):
         await post(api, method, {"text_input": text, "sampling_parameters": settings})
@@ -130,6 +133,7 @@ async def test_settings_are_read_once_and_beside_the_event_loop(
     ]
     await infer(api, inputs=inputs)
     assert len(threads) == 4
+    assert all(turns)
     assert threading.main_thread() not in threads
 
 
@@ -257,6 +261,15 @@ async def test_tensors_that_do_not_fit_are_refused(api: Api, inputs: Any, text: 
     assert error.startswith(text)
 
 
+def test_a_shape_is_looked_at_up_to_its_first_dimensions() -> None:
+    class Dimensions(list[int]):
+        def __repr__(self) -> str:
+            raise AssertionError("all of it is written")
+
+    with pytest.raises(ApiError, match="has shape"):
+        check_shape("stop", Dimensions([1] * 9), "inputs[0].shape")
+
+
 Request = open_inference_pb2.ModelInferRequest
 Input = Request.InferInputTensor
 Contents = open_inference_pb2.InferTensorContents
@@ -293,7 +306,15 @@ async def test_tensors_over_grpc(start_router: StartRouter) -> None:
     [
         ({}, "inputs"),
         ({"inputs": [Input(name="text_input", datatype="BYTES", shape=[2])]}, "inputs[0].shape"),
+        ({"inputs": [Input(name="text_input", datatype="BYTES", shape=[1] * 9)]}, "inputs[0].shape"),
         ({"inputs": [Input(name="text_input", datatype="BYTES", shape=[1])]}, "inputs[0].contents"),
+        (
+            {
+                "inputs": [Input(name="text_input", shape=[1], contents=Contents(bytes_contents=[b"x"]))],
+                "parameters": {"sampling_parameters": open_inference_pb2.InferParameter(string_param="[")},
+            },
+            "parameters[sampling_parameters]",
+        ),
         (
             {"inputs": [Input(name="text_input", shape=[1], contents=Contents(bytes_contents=[b"\xff"]))]},
             "inputs[0].contents.bytes_contents[0]",

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Protocol
 
+from services.router.columns import ids_to_bytes
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.grammar_checks import INVALID_STRUCTURE, grammar_checks
 from services.router.model import ServedModel
@@ -14,6 +17,10 @@ from shared.grammar import MAX_GRAMMAR_BYTES
 
 MAX_BAD_WORDS = 1024
 MAX_BAD_WORD_CHARS = 512
+# Of all words together, in both of their forms: as many as a scheduler takes.
+MAX_BAD_WORD_TOKENS = 1 << 18
+# Of one request's constraints times its prompts: each prompt is submitted with a copy of them.
+MAX_CONSTRAINT_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +41,34 @@ class AroundStructure(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class BadWords:
+    """Columns, as in quire/inference/v1/constraints.proto: all words' tokens, and where each word begins and ends."""
+
+    token_ids: bytes = b""
+    offsets: bytes = b""
+
+    @staticmethod
+    def of(words: Sequence[Sequence[int]]) -> BadWords:
+        """Of the tokens of each word, at least one."""
+        if not words:
+            return BadWords()
+        offsets = list(accumulate(map(len, words), initial=0))
+        return BadWords(ids_to_bytes(list(chain.from_iterable(words))), ids_to_bytes(offsets))
+
+
+@dataclass(frozen=True, slots=True)
 class TokenConstraints:
-    """Meanings as in quire/inference/v1/constraints.proto."""
+    """Meanings as in quire/inference/v1/constraints.proto. Token ids are columns: all prompts of a request are
+    submitted with them, and a list takes nine times the memory."""
 
     # As the library takes it, checked; empty: none.
     grammar: str = ""
     min_tokens: int = 0
     # Those that min_tokens is about.
-    end_token_ids: tuple[int, ...] = ()
+    end_token_ids: bytes = b""
     # Empty: all.
-    allowed_token_ids: tuple[int, ...] = ()
-    bad_words: tuple[tuple[int, ...], ...] = ()
+    allowed_token_ids: bytes = b""
+    bad_words: BadWords = BadWords()
     thinking: ThinkingLimit | None = None
     # The field to name where they leave no token to draw.
     param: str = ""
@@ -74,12 +98,33 @@ async def resolve_constraints(
     return TokenConstraints(
         grammar,
         stop.min_tokens,
-        tuple(sorted(stop.end_token_ids(model.info.eos_token_ids))) if stop.min_tokens else (),
-        tuple(sorted(set(allowed_token_ids or ()))),
+        ids_to_bytes(sorted(stop.end_token_ids(model.info.eos_token_ids))) if stop.min_tokens else b"",
+        ids_to_bytes(sorted(set(allowed_token_ids or ()))),
         await _bad_word_token_ids(model, bad_words, f"{path}bad_words"),
         thinking,
         _strictest(structure, allowed_token_ids, bad_words, path),
     )
+
+
+def check_copies(constraints: TokenConstraints, num_prompts: int, structure: Structure | None, path: str = "") -> None:
+    """Raises ApiError where one copy of them for each prompt is too much, naming the field that takes the most.
+    `structure`, `path`: as they were resolved with."""
+    words = constraints.bad_words
+    sizes = {
+        f"{path}bad_words": len(words.token_ids) + len(words.offsets),
+        f"{path}allowed_token_ids": len(constraints.allowed_token_ids),
+        f"{path}stop_token_ids": len(constraints.end_token_ids),
+    }
+    if structure is not None:
+        sizes[structure.param] = len(constraints.grammar.encode())
+    total = num_prompts * sum(sizes.values())
+    if total > MAX_CONSTRAINT_BYTES:
+        param = max(sizes, key=sizes.__getitem__)
+        message = (
+            f"Invalid '{param}': with the other constraints on tokens, and for {num_prompts} prompts, it takes {total} "
+            f"bytes; {MAX_CONSTRAINT_BYTES} are allowed. Send fewer prompts at once."
+        )
+        raise invalid(message, param, "too_many_constraints")
 
 
 def _strictest(
@@ -119,10 +164,10 @@ async def _grammar(model: ServedModel, structure: Structure, around_structure: A
     return whole
 
 
-async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param: str) -> tuple[tuple[int, ...], ...]:
+async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param: str) -> BadWords:
     """As vLLM has it: each word as it is, and as it stands at a word's beginning, where that is another first token."""
     if not words:
-        return ()
+        return BadWords()
     if len(words) > MAX_BAD_WORDS:
         raise invalid(f"Invalid '{param}': at most {MAX_BAD_WORDS} words, but got {len(words)}.", param)
     for word in words:
@@ -130,10 +175,19 @@ async def _bad_word_token_ids(model: ServedModel, words: tuple[str, ...], param:
             message = f"Invalid '{param}': a word has from 1 to {MAX_BAD_WORD_CHARS} characters, and is not all spaces."
             raise invalid(message, param)
     plain = await model.tokenizer.encode([word.lstrip() for word in words], add_special_tokens=False)
+    _check_num_tokens(plain, param)
     spaced = await model.tokenizer.encode([f" {word.lstrip()}" for word in words], add_special_tokens=False)
     runs = []
     for alone, after_space in zip(plain, spaced, strict=True):
-        runs.append(tuple(alone))
+        runs.append(alone)
         if after_space and alone and after_space[0] != alone[0] and len(after_space) == len(alone):
-            runs.append(tuple(after_space))
-    return tuple(run for run in runs if run)
+            runs.append(after_space)
+    _check_num_tokens(runs, param)
+    return BadWords.of([run for run in runs if run])
+
+
+def _check_num_tokens(runs: Iterable[Sequence[int]], param: str) -> None:
+    num_tokens = sum(map(len, runs))
+    if num_tokens > MAX_BAD_WORD_TOKENS:
+        message = f"Invalid '{param}': the words have {num_tokens} tokens; {MAX_BAD_WORD_TOKENS} in all are allowed."
+        raise invalid(message, param, "too_many_tokens")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from array import array
 from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, fields
 from functools import lru_cache
-from itertools import accumulate, pairwise, repeat
-from typing import Any, NamedTuple
+from itertools import pairwise, repeat
+from typing import NamedTuple
 
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
+from services.router.columns import column_of, ids_from_bytes, ids_to_bytes
 from services.router.constraints import TokenConstraints
 from services.router.errors import ApiError, kind_of_code
 from services.router.load import Load
@@ -77,15 +77,14 @@ def stop_from_proto(message: sampling_pb2.StopConditions) -> StopConditions:
 
 
 def constraints_to_proto(constraints: TokenConstraints) -> constraints_pb2.TokenConstraints:
-    offsets = accumulate((len(word) for word in constraints.bad_words), initial=0)
     thinking = constraints.thinking
     return constraints_pb2.TokenConstraints(
         grammar=constraints.grammar,
         min_tokens=constraints.min_tokens,
-        end_token_ids=ids_to_bytes(constraints.end_token_ids),
-        allowed_token_ids=ids_to_bytes(constraints.allowed_token_ids),
-        bad_word_token_ids=ids_to_bytes([token_id for word in constraints.bad_words for token_id in word]),
-        bad_word_offsets=ids_to_bytes(list(offsets)) if constraints.bad_words else b"",
+        end_token_ids=constraints.end_token_ids,
+        allowed_token_ids=constraints.allowed_token_ids,
+        bad_word_token_ids=constraints.bad_words.token_ids,
+        bad_word_offsets=constraints.bad_words.offsets,
         thinking_budget=None if thinking is None else thinking.num_tokens,
         thinking_end_token_id=0 if thinking is None else thinking.end_token_id,
         thinking_begin_token_id=None if thinking is None else thinking.begin_token_id,
@@ -127,25 +126,6 @@ def _pooling_to_proto(pooling: PoolingParams) -> pooling_pb2.PoolingParams:
 def load_from_proto(message: scheduler_pb2.Load) -> Load:
     values = {name: getattr(message, name) for name in _LOAD_FIELDS if name != "num_steps_by_tokens"}
     return Load(**values, num_steps_by_tokens=tuple(message.num_steps_by_tokens))
-
-
-def ids_to_bytes(ids: SequenceOf[int]) -> bytes:
-    column = array("I", ids)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column.tobytes()
-
-
-def ids_from_bytes(data: bytes) -> list[int]:
-    return _column("I", data).tolist()
-
-
-def _column(typecode: str, data: bytes) -> array[Any]:
-    """Little-endian values of four bytes each. Raises ValueError for anything else."""
-    column = array(typecode, data)
-    if sys.byteorder == "big":
-        column.byteswap()
-    return column
 
 
 def submits_to_proto(
@@ -267,11 +247,11 @@ class _LogprobRows:
     def __init__(self, columns: sampling_pb2.TokenLogprobs, token_ids: SequenceOf[int]) -> None:
         """Raises ValueError where the columns disagree."""
         self._token_ids = token_ids
-        self._indices = _column("I", columns.token_indices)
-        self._own = _column("f", columns.logprobs)
-        self._counts = _column("I", columns.top_counts)
-        self._top_ids = _column("I", columns.top_token_ids)
-        self._top = _column("f", columns.top_logprobs)
+        self._indices = column_of("I", columns.token_indices)
+        self._own = column_of("f", columns.logprobs)
+        self._counts = column_of("I", columns.top_counts)
+        self._top_ids = column_of("I", columns.top_token_ids)
+        self._top = column_of("f", columns.top_logprobs)
         num_top = sum(self._counts)
         if not len(self._indices) == len(self._own) == len(self._counts) or not (
             len(self._top_ids) == len(self._top) == num_top
@@ -317,8 +297,8 @@ def prompt_rows(frame: scheduler_pb2.Frame) -> Iterator[PromptRow]:
     offsets = ids_from_bytes(columns.offsets)
     if not len(sequence_ids) == len(firsts) == len(attempts) == len(counts) == len(offsets) - 1:
         raise ValueError("the columns of a frame's prompt logprobs have different lengths")
-    own, ranks = _column("f", columns.logprobs), _column("I", columns.ranks)
-    top_ids, top = _column("I", columns.top_token_ids), _column("f", columns.top_logprobs)
+    own, ranks = column_of("f", columns.logprobs), column_of("I", columns.ranks)
+    top_ids, top = column_of("I", columns.top_token_ids), column_of("f", columns.top_logprobs)
     if not (len(own) == len(ranks) and _partition(offsets, len(own))):
         raise ValueError("the offsets of a frame's prompt logprobs do not partition them")
     num_top = sum(count * (offsets[row + 1] - offsets[row]) for row, count in enumerate(counts))

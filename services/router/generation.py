@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from services.router.choice_delta import ChoiceDelta as ChoiceDelta
 from services.router.choice_delta import in_short_deltas
+from services.router.columns import ids_to_bytes
 from services.router.constraints import TokenConstraints
-from services.router.converters import ids_to_bytes
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError, overloaded
 from services.router.large_bodies import leave_large_bodies

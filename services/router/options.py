@@ -6,7 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from services.router.calls import Caller
-from services.router.constraints import AroundStructure, ThinkingLimit, TokenConstraints, resolve_constraints
+from services.router.constraints import (
+    AroundStructure,
+    ThinkingLimit,
+    TokenConstraints,
+    check_copies,
+    resolve_constraints,
+)
 from services.router.generation import GenerationRequest
 from services.router.logprob_count import check_num_logprobs, num_of_prompts
 from services.router.model import ServedModel
@@ -46,13 +52,17 @@ class GenerationOptions:
     # The field that asks for log probabilities of the prompt, for errors.
     prompt_logprobs_param: str = "prompt_logprobs"
 
-    async def constraints(self, model: ServedModel) -> TokenConstraints | None:
-        """Raises ApiError where the model has no such token, or cannot be held to the structure."""
+    async def constraints(self, model: ServedModel, num_prompts: int) -> TokenConstraints | None:
+        """Raises ApiError where the model has no such token, or cannot be held to the structure; or where they are too
+        much for so many prompts."""
         check_token_ids(self.sampling, self.stop, model.info.vocab_size, self.path)
-        return await resolve_constraints(
+        constraints = await resolve_constraints(
             model, self.structure, self.effective_stop, self.allowed_token_ids, self.bad_words, self.path,
             self.around_structure, self.thinking,
         )  # fmt: skip
+        if constraints is not None:
+            check_copies(constraints, num_prompts, self.structure, self.path)
+        return constraints
 
     @property
     def effective_stop(self) -> StopConditions:
@@ -72,7 +82,10 @@ class GenerationOptions:
         """`max_tokens`: beside the prompts. `affinity`: as in GenerationRequest, where the sender names no key.
         `resolve`: in place of `constraints`. Raises ApiError as that does, and where the prompts' log probabilities are
         too many for an answer."""
-        constraints = await (self.constraints(model) if resolve is None else resolve(self, model))
+        if resolve is None:
+            constraints = await self.constraints(model, len(prompts))
+        else:
+            constraints = await resolve(self, model)
         request = GenerationRequest(
             request_id=caller.request_id,
             model=model,

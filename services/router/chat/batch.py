@@ -27,7 +27,7 @@ async def answer_all(
     """A message for each conversation, and the usage of all of them. If a conversation fails, the others are ended and
     its ApiError is raised."""
     caller = caller_of(context)
-    preparation = _Preparation(chats, model, caller)
+    preparation = _Preparation(chats, model, caller, len(requests))
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(_answer(chats, request, model, preparation)) for request in requests]
@@ -50,8 +50,9 @@ class _Preparation:
     """Prepares the conversations of one request, a few at a time: many do not fill the queues that all requests share,
     and the event loop serves others in between."""
 
-    def __init__(self, chats: ChatService, model: ServedModel, caller: Caller) -> None:
+    def __init__(self, chats: ChatService, model: ServedModel, caller: Caller, num_conversations: int) -> None:
         self.caller = caller
+        self._num_conversations = num_conversations
         self._chats = chats
         self._model = model
         self._window = asyncio.Semaphore(MAX_PREPARING)
@@ -73,7 +74,7 @@ class _Preparation:
             for known, constraints in self._resolved:
                 if known == options:
                     return constraints
-            constraints = await options.constraints(model)
+            constraints = await options.constraints(model, self._num_conversations)
             self._resolved.append((options, constraints))
             return constraints
 

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from services.router.converters import ids_to_bytes
+from services.router.columns import ids_to_bytes
 from services.router.embedding.inputs import embedding_of
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import ApiError, internal

@@ -28,6 +28,7 @@ from services.router.inference.converters import (
     usage_to_proto,
 )
 from services.router.inference.embedding import embedding_from_proto, scored_texts_from_proto
+from services.router.inference.token_strings import check_text, with_strings
 from services.router.inference.whole_choices import whole_choices
 from services.router.logprob_count import bounded
 from services.router.model import ServedModel, check_generates, output_budget
@@ -107,7 +108,9 @@ class InferenceServicer:
     ) -> inference_pb2.TokenizeResponse:
         self.calls.authenticate(context)
         model = await self._model(request.model)
-        match request.WhichOneof("input"):
+        threads = model.tokenizer.threads
+        param = request.WhichOneof("input")
+        match param:
             case "text":
                 adds = request.add_special_tokens if request.HasField("add_special_tokens") else True
                 (token_ids,) = await model.tokenizer.encode([request.text], adds, ["text"])
@@ -116,11 +119,14 @@ class InferenceServicer:
                 token_ids = await encode_turn(await plan_turn(chat, model, self.forms), model)
             case _:
                 raise invalid("Missing required parameter: 'text' or 'chat'.", "text")
-        answer = inference_pb2.TokenizeResponse(token_ids=token_ids, max_model_len=model.info.max_model_len)
-        if request.return_token_strs:
-            name_of, threads = model.tokenizer.vocabulary.token_name, model.tokenizer.threads
-            answer.token_strs.extend(await threads.run(len(token_ids), lambda: list(map(name_of, token_ids))))
-        return answer
+        answer = await threads.run(
+            len(token_ids),
+            lambda: inference_pb2.TokenizeResponse(token_ids=token_ids, max_model_len=model.info.max_model_len),
+        )
+        if not request.return_token_strs:
+            return answer
+        name_of = model.tokenizer.vocabulary.token_name
+        return await with_strings(answer, "token_strs", name_of, token_ids, threads, param)
 
     @rpc
     async def Detokenize(  # noqa: N802
@@ -132,9 +138,10 @@ class InferenceServicer:
         check_token_range(model, token_ids, "token_ids")
         if request.each:
             text_of = model.tokenizer.vocabulary.shown_text
-            texts = await model.tokenizer.threads.run(len(token_ids), lambda: list(map(text_of, token_ids)))
-            return inference_pb2.DetokenizeResponse(texts=texts)
+            answer, threads = inference_pb2.DetokenizeResponse(), model.tokenizer.threads
+            return await with_strings(answer, "texts", text_of, token_ids, threads, "token_ids")
         (text,) = await model.tokenizer.decode([token_ids])
+        check_text(text, "token_ids")
         return inference_pb2.DetokenizeResponse(text=text)
 
     @rpc

@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import Field, Tag
 
+from services.router.constraints import MAX_BAD_WORDS
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
-from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.sampling import (
+    MAX_STOP_STRINGS,
+    SamplingParams,
+    StopConditions,
+    check_ranges,
+    check_stop_strings,
+)
 
+# All of its fields take a few hundred, but for long lists. What a body holds is counted before it is converted
+# (json_bounds.py); JSON in a text of the body is not.
+MAX_SAMPLING_PARAMETERS_CHARS = 8192
 _UINT64 = 2**64 - 1
-_Texts = Annotated[
-    Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
+_StopTexts = Annotated[
+    Annotated[str, Tag("#string")] | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS), Tag("#array")],
+    union(string_or_array, "a string or an array of strings"),
+]
+_BadWords = Annotated[
+    Annotated[str, Tag("#string")] | Annotated[list[str], Field(max_length=MAX_BAD_WORDS), Tag("#array")],
     union(string_or_array, "a string or an array of strings"),
 ]
 
@@ -52,9 +67,11 @@ class KserveGenerateParameters(Body):
     frequency_penalty: float | None = Field(
         None, ge=-2, le=2, description="Subtracted from the logit of every token of the answer, once for each time."
     )
-    stop: _Texts | None = Field(None, description="Strings, any of which ends the answer.")
-    stop_words: _Texts | None = Field(None, description="As `stop`, by TensorRT-LLM's name; empty strings are none.")
-    bad_words: _Texts | None = Field(
+    stop: _StopTexts | None = Field(None, description="Strings, any of which ends the answer.")
+    stop_words: _StopTexts | None = Field(
+        None, description="As `stop`, by TensorRT-LLM's name; empty strings are none."
+    )
+    bad_words: _BadWords | None = Field(
         None, description="Strings that the answer must not contain; empty strings are none."
     )
     ignore_eos: bool | None = Field(None, description="Whether the model's own end tokens do not end the answer.")
@@ -67,7 +84,9 @@ class KserveGenerateParameters(Body):
         None, description="For `generate_stream` alone: false makes one event of the whole answer."
     )
     sampling_parameters: str | None = Field(
-        None, description="A JSON object with any of these fields, as vLLM's backend takes it."
+        None,
+        max_length=MAX_SAMPLING_PARAMETERS_CHARS,
+        description="A JSON object with any of these fields, as vLLM's backend takes it.",
     )
 
     def check_known(self) -> None:
@@ -120,6 +139,19 @@ class KserveGenerateParameters(Body):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """What a body asks for."""
+
+    id: str | None
+    text: str
+    options: GenerationOptions
+    # Whether the answer begins with the text.
+    echoes: bool
+    # None: as the path has it.
+    stream: bool | None
+
+
 class KserveGenerateBody(KserveGenerateParameters):
     id: str | None = Field(None, description="Comes back with the answer.")
     text_input: str = Field(min_length=1, description="The text to continue, as it is: no chat template is applied.")
@@ -127,11 +159,13 @@ class KserveGenerateBody(KserveGenerateParameters):
         None, description="The other fields may stand in here, too; those beside it go before."
     )
 
-    def settings(self) -> KserveGenerateParameters:
-        """Raises ApiError."""
-        if self.parameters is None:
-            return self.merged()
-        return self.merged().over(self.parameters.merged())
+    def asked(self) -> TextRequest:
+        """Raises ApiError. It reads the JSON in `sampling_parameters`."""
+        settings = self.merged()
+        if self.parameters is not None:
+            settings = settings.over(self.parameters.merged())
+        echoes = settings.exclude_input_in_output is False
+        return TextRequest(self.id, self.text_input, settings.options(), echoes, settings.stream)
 
 
 def _texts(given: str | list[str] | None) -> tuple[str, ...]:

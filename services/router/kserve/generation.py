@@ -11,11 +11,11 @@ from services.router.calls import caller_of
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, GenerationRequest, Usage
 from services.router.json_pieces import texts_of
-from services.router.kserve.body import KserveGenerateBody
+from services.router.kserve.body import TextRequest
 from services.router.kserve.state import ServerState
+from services.router.large_bodies import LARGE_BODY_BYTES
 from services.router.model import check_generates, output_budget
 from services.router.openai.json import dump
-from services.router.openai.validation import PARSED_BYTES_PER_CHAR
 from services.router.prompts import encode_text
 from services.router.tokenizer import TextThreads
 from services.router.tracing import RequestSpan, Tracing
@@ -26,15 +26,14 @@ class GenerateWriter:
 
     stream_type = EVENT_STREAM
 
-    def __init__(self, model: str, body: KserveGenerateBody) -> None:
-        settings = body.settings()
+    def __init__(self, model: str, asked: TextRequest) -> None:
         self._head: dict[str, Any] = {"model_name": model, "model_version": ""}
-        if body.id is not None:
-            self._head["id"] = body.id
-        self._is_one_event = settings.stream is False
+        if asked.id is not None:
+            self._head["id"] = asked.id
+        self._is_one_event = asked.stream is False
         self._has_begun = False
         # Not sent yet.
-        self._pieces = [body.text_input] if settings.exclude_input_in_output is False else []
+        self._pieces = [asked.text] if asked.echoes else []
 
     def events(self, delta: ChoiceDelta) -> bytes:
         self.add(delta)
@@ -73,35 +72,38 @@ class TextGeneration:
     tracing: Tracing
     threads: TextThreads
 
-    async def read(self, num_bytes: int, read: Callable[[], KserveGenerateBody]) -> KserveGenerateBody:
-        """What `read` makes of so many bytes, beside the event loop where they are many. Raises what it raises."""
-        return await self.threads.run(num_bytes // PARSED_BYTES_PER_CHAR, read)
+    async def read(self, num_bytes: int, read: Callable[[], TextRequest]) -> TextRequest:
+        """What `read` makes of so many bytes, beside the event loop where they are many, and after other large bodies:
+        a text among them is parsed once more. Raises what it raises."""
+        if num_bytes <= LARGE_BODY_BYTES:
+            return read()
+        async with self.threads.large_bodies.conversion:
+            return await self.threads.run_beside(read)
 
-    async def send(self, body: KserveGenerateBody, name: str, version: str, context: Any, *, stream: bool) -> None:
+    async def send(self, asked: TextRequest, name: str, version: str, context: Any, *, stream: bool) -> None:
         """Answers over HTTP. Raises ApiError as long as nothing is written."""
-        writer = GenerateWriter(name, body)
+        writer = GenerateWriter(name, asked)
         with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
-            request = await self._request(body, name, version, context, span)
+            request = await self._request(asked, name, version, context, span)
             await self.answers.send(request, span, context, writer, stream=stream)
 
-    async def text(self, body: KserveGenerateBody, name: str, version: str, context: Any) -> str:
+    async def text(self, asked: TextRequest, name: str, version: str, context: Any) -> str:
         """The whole answer. Raises ApiError."""
-        writer = GenerateWriter(name, body)
+        writer = GenerateWriter(name, asked)
         with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
-            request = await self._request(body, name, version, context, span)
+            request = await self._request(asked, name, version, context, span)
             await self.answers.gather(request, span, writer.add)
         return writer.text
 
     async def _request(
-        self, body: KserveGenerateBody, name: str, version: str, context: Any, span: RequestSpan
+        self, asked: TextRequest, name: str, version: str, context: Any, span: RequestSpan
     ) -> GenerationRequest:
         model = await self.state.model(name, version)
         check_generates(model.info)
-        options = body.settings().options()
-        prompt = await encode_text(model, body.text_input, "text_input")
+        prompt = await encode_text(model, asked.text, "text_input")
         params = ("text_input", "max_tokens")
-        max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
-        return await options.request(model, caller_of(context), span.traceparent, (prompt,), (max_tokens,))
+        max_tokens = output_budget(model.info, len(prompt), asked.options.stop.max_tokens, params)
+        return await asked.options.request(model, caller_of(context), span.traceparent, (prompt,), (max_tokens,))
 
 
 def kserve_error(error: ApiError) -> dict[str, str]:

@@ -67,6 +67,6 @@ class GrpcInferenceServicer:
             raise ApiError(ErrorKind.UNSUPPORTED, "This server has not what ModelInfer needs: install quire[router].")
         from services.router.kserve.infer_messages import asked, response
 
-        body = await self.generation.read(request.ByteSize(), lambda: asked(request))
-        text = await self.generation.text(body, request.model_name, request.model_version, context)
+        wanted = await self.generation.read(request.ByteSize(), lambda: asked(request))
+        text = await self.generation.text(wanted, request.model_name, request.model_version, context)
         return response(request, text)

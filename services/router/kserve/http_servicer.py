@@ -11,7 +11,7 @@ from quire.kserve.v1 import kserve_pb2 as pb
 from services.router.answers import JSON
 from services.router.calls import Calls, metadata_of, rpc
 from services.router.errors import invalid, unavailable
-from services.router.kserve.body import KserveGenerateBody
+from services.router.kserve.body import KserveGenerateBody, TextRequest
 from services.router.kserve.generation import TextGeneration
 from services.router.kserve.infer_body import HEADER_LENGTH, InferBody, parts_of
 from services.router.kserve.replies import (
@@ -72,28 +72,31 @@ class KserveServicer:
     @rpc
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await read_body(self.generation.threads, request.body.data, KserveGenerateBody)
-        if body.settings().stream:
+        asked = await self._asked(request.body.data)
+        if asked.stream:
             raise invalid("Invalid 'stream': this path gives whole answers; generate_stream gives streams.", "stream")
-        await self.generation.send(body, *name_and_version(request.model), context, stream=False)
+        await self.generation.send(asked, *name_and_version(request.model), context, stream=False)
 
     @rpc
     async def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
-        body = await read_body(self.generation.threads, request.body.data, KserveGenerateBody)
-        await self.generation.send(body, *name_and_version(request.model), context, stream=True)
+        asked = await self._asked(request.body.data)
+        await self.generation.send(asked, *name_and_version(request.model), context, stream=True)
 
     @rpc
     async def Infer(self, request: pb.InferRequest, context: Any) -> HttpBody:  # noqa: N802
         self.calls.authenticate(context)
-        parts = parts_of(request.body.data, metadata_of(context, HEADER_LENGTH))
-        given = await read_body(self.generation.threads, parts.json, InferBody)
-        body = await self.generation.read(len(request.body.data), lambda: given.asked(parts.binary))
+        data, threads = request.body.data, self.generation.threads
+        # What comes after the JSON counts, too: nearly all of the text may.
+        await threads.large_bodies.enter(len(data))
+        parts = parts_of(data, metadata_of(context, HEADER_LENGTH))
+        given = await read_body(threads, parts.json, InferBody)
+        asked = await self.generation.read(len(data), lambda: given.asked(parts.binary))
         name, version = name_and_version(request.model)
-        text = await self.generation.text(body, name, version, context)
+        text = await self.generation.text(asked, name, version, context)
         answer = InferAnswer(model_name=name, model_version="", outputs=[])
-        if body.id is not None:
-            answer.id = body.id
+        if asked.id is not None:
+            answer.id = asked.id
         output = OutputTensor(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])
         answer.outputs.append(output)
         if not given.wants_bytes:
@@ -104,6 +107,11 @@ class KserveServicer:
         head = answer.model_dump_json(exclude_unset=True).encode()
         await context.send_initial_metadata(((HEADER_LENGTH, str(len(head))),))
         return HttpBody(content_type="application/octet-stream", data=head + binary)
+
+    async def _asked(self, data: bytes) -> TextRequest:
+        """Raises ApiError."""
+        body = await read_body(self.generation.threads, data, KserveGenerateBody)
+        return await self.generation.read(len(data), body.asked)
 
 
 def _json(reply: Reply) -> HttpBody:

@@ -8,12 +8,14 @@ from typing import Any
 from pydantic import Field
 
 from services.router.errors import invalid
-from services.router.kserve.body import KserveGenerateBody
-from services.router.kserve.tensors import MAX_TENSORS, body_of, check_output, check_shape, packed_value
+from services.router.kserve.body import TextRequest
+from services.router.kserve.tensors import MAX_TENSORS, check_output, check_shape, packed_value, request_of
 from services.router.openai.body import Body
 
 # The header that says how long the JSON is that stands before tensors in binary form.
 HEADER_LENGTH = "inference-header-content-length"
+# Of the number that it holds: no body has ten billion bytes, and int() raises for thousands of digits.
+_MAX_LENGTH_DIGITS = 10
 _BINARY_SIZE = "binary_data_size"
 
 
@@ -27,8 +29,10 @@ def parts_of(data: bytes, json_length: str) -> BodyParts:
     """`json_length`: the header that says where the JSON ends; empty: with the body. Raises ApiError."""
     if not json_length:
         return BodyParts(data, b"")
-    if not json_length.isascii() or not json_length.isdecimal() or int(json_length[:10]) > len(data):
-        raise invalid(f"Invalid header '{HEADER_LENGTH}': {json_length[:32]!r} of {len(data)} bytes.")
+    is_number = json_length.isascii() and json_length.isdecimal() and len(json_length) <= _MAX_LENGTH_DIGITS
+    if not is_number or int(json_length) > len(data):
+        message = f"Invalid header '{HEADER_LENGTH}': {json_length[:32]!r} of {len(data)} bytes."
+        raise invalid(message, HEADER_LENGTH, "invalid_value")
     return BodyParts(data[: int(json_length)], data[int(json_length) :])
 
 
@@ -71,7 +75,7 @@ class InferBody(Body):
             wanted = (output.parameters or {}).get("binary_data", wanted)
         return wanted is True
 
-    def asked(self, binary: bytes) -> KserveGenerateBody:
+    def asked(self, binary: bytes) -> TextRequest:
         """`binary`: what came after the JSON. Raises ApiError."""
         for index, output in enumerate(self.outputs or ()):
             check_output(output.name, f"outputs[{index}].name")
@@ -89,7 +93,7 @@ class InferBody(Body):
                 raise invalid(f"Invalid '{param}': there are no such bytes after the JSON.", param, "invalid_value")
             values[tensor.name] = packed_value(tensor.name, tensor.datatype, binary[start : start + size], path)
             start += size
-        return body_of(values, self.id or "")
+        return request_of(values, self.id or "")
 
 
 def _element(data: Any, path: str) -> Any:

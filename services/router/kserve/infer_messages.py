@@ -7,20 +7,20 @@ from typing import Any
 
 from quire.kserve.v1 import open_inference_pb2 as pb
 from services.router.errors import ApiError, invalid, too_many
-from services.router.kserve.body import KserveGenerateBody
+from services.router.kserve.body import TextRequest
 from services.router.kserve.tensors import (
     MAX_TENSORS,
     TEXT_OUTPUT,
-    body_of,
     check_output,
     check_shape,
     packed_text,
     packed_value,
+    request_of,
     text_of,
 )
 
 
-def asked(request: pb.ModelInferRequest) -> KserveGenerateBody:
+def asked(request: pb.ModelInferRequest) -> TextRequest:
     """Raises ApiError, which names the tensor or the parameter by its place in the request."""
     for name, entries in (("inputs", request.inputs), ("outputs", request.outputs), ("parameters", request.parameters)):
         if len(entries) > MAX_TENSORS:
@@ -36,11 +36,11 @@ def asked(request: pb.ModelInferRequest) -> KserveGenerateBody:
         paths[key], values[key] = f"parameters[{key}]", None if kind is None else getattr(parameter, kind)
     for index, tensor in enumerate(request.inputs):
         path = f"inputs[{index}]"
-        check_shape(tensor.name, list(tensor.shape), f"{path}.shape")
+        check_shape(tensor.name, tensor.shape, f"{path}.shape")
         raw = request.raw_input_contents[index] if request.raw_input_contents else None
         paths[tensor.name], values[tensor.name] = path, _value(tensor, raw, path)
     try:
-        return body_of(values, request.id)
+        return request_of(values, request.id)
     except ApiError as error:
         raise replace(error, param=paths.get(error.param or "", "inputs")) from None
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from services.router.errors import invalid
-from services.router.kserve.body import KserveGenerateBody, KserveGenerateParameters
+from services.router.kserve.body import KserveGenerateBody, KserveGenerateParameters, TextRequest
 from services.router.openai.json import dump
 from services.router.openai.validation import parse_body
 
@@ -15,6 +16,7 @@ TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"
 # Of a request, for the bound of what is read; every tensor sets another field.
 MAX_TENSORS = 64
+_MAX_DIMENSIONS = 8
 # Of each datatype, how its element is packed.
 _PACKED = {
     "BOOL": "<?", "INT8": "<b", "INT16": "<h", "INT32": "<i", "INT64": "<q", "UINT8": "<B", "UINT16": "<H",
@@ -30,10 +32,12 @@ def input_tensors() -> list[tuple[str, str]]:
     return [(TEXT_INPUT, "BYTES"), *((name, _DATATYPES.get(field.annotation, "BYTES")) for name, field in fields)]
 
 
-def check_shape(name: str, shape: list[int], path: str) -> None:
+def check_shape(name: str, shape: Sequence[int], path: str) -> None:
     """Raises ApiError for a tensor of more or fewer elements than one."""
-    if len(shape) > 8 or any(size != 1 for size in shape):
-        message = f"Invalid '{path}': the tensor '{name[:64]}' has shape {str(shape)[:64]}, and must have one element."
+    # A shape that a client sends over gRPC may have half a million dimensions.
+    shown = list(shape[: _MAX_DIMENSIONS + 1])
+    if len(shown) > _MAX_DIMENSIONS or any(size != 1 for size in shown):
+        message = f"Invalid '{path}': the tensor '{name[:64]}' has shape {str(shown)[:64]}, and must have one element."
         raise invalid(message, path, "invalid_value")
 
 
@@ -68,7 +72,7 @@ def check_output(name: str, path: str) -> None:
         raise invalid(message, path, "invalid_value")
 
 
-def body_of(values: Mapping[str, Any], request_id: str) -> KserveGenerateBody:
+def request_of(values: Mapping[str, Any], request_id: str) -> TextRequest:
     """Raises ApiError where a value is missing, of the wrong type or out of range."""
     body = parse_body(dump(dict(values)), KserveGenerateBody)
-    return body.model_copy(update={"id": request_id or None})
+    return replace(body.asked(), id=request_id or None)

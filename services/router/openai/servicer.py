@@ -16,6 +16,7 @@ from services.router.chat.batch import answer_all
 from services.router.chat.service import ChatService
 from services.router.errors import model_not_found, unavailable
 from services.router.json_pieces import Items, in_pieces, texts_of
+from services.router.large_bodies import leave_large_bodies
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.openai.chat_batch import ChatCompletionBatchRequest
@@ -214,7 +215,7 @@ class OpenAIServicer:
             "tokens": tokens,
             "token_strs": Items(map(vocabulary.token_name, tokens)) if body.return_token_strs else None,
         }
-        await write_pieces(self.calls, context, in_pieces(texts_of(answer)))
+        await self._write(context, answer)
 
     @rpc
     async def Detokenize(self, request: HttpBody, context: Any) -> None:  # noqa: N802
@@ -224,13 +225,13 @@ class OpenAIServicer:
         model = await self.placement.model(body.model)
         check_token_range(model, body.tokens, "tokens")
         (prompt,) = await model.tokenizer.decode([body.tokens])
-        await write_pieces(self.calls, context, in_pieces(texts_of({"prompt": prompt})))
+        await self._write(context, {"prompt": prompt})
 
     @rpc
     async def GetTokenizerInfo(self, request: openai_pb2.GetTokenizerInfoRequest, context: Any) -> None:  # noqa: N802
         self.calls.authenticate(context)
         model = await self.placement.model(request.model or None)
-        await write_pieces(self.calls, context, in_pieces(texts_of(tokenizer_info(model))))
+        await self._write(context, tokenizer_info(model))
 
     @rpc
     async def ResetPrefixCache(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
@@ -258,6 +259,11 @@ class OpenAIServicer:
     @rpc
     async def GetMetrics(self, request: openai_pb2.GetMetricsRequest, context: Any) -> HttpBody:  # noqa: N802
         return HttpBody(content_type="text/plain; version=0.0.4; charset=utf-8", data=generate_latest(self.registry))
+
+    async def _write(self, context: Any, answer: dict[str, Any]) -> None:
+        # A client that reads slowly must not keep the next large body waiting.
+        leave_large_bodies()
+        await write_pieces(self.calls, context, in_pieces(texts_of(answer)))
 
     async def _parse(self, data: bytes, schema: type[T]) -> T:
         """The checked body. Raises ApiError."""

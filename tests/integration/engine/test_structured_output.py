@@ -19,7 +19,8 @@ import torch
 
 from quire.inference.v1 import constraints_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
-from services.router.constraints import TokenConstraints
+from services.router.columns import ids_to_bytes
+from services.router.constraints import BadWords, TokenConstraints
 from services.router.converters import constraints_to_proto
 from services.router.structure import Structure, StructureKind
 from services.scheduler.converters import plan_to_proto, result_from_proto
@@ -191,7 +192,7 @@ def test_an_output_is_the_same_alone_in_a_crowd_and_resubmitted_from_its_middle(
     runner = make(directory, grammars)
     if not runner.ops.batch_invariant:
         pytest.skip("the compiled kernels are not built")
-    constraints = TokenConstraints(STRUCTURES[0].to_grammar(), bad_words=((70, 71),))
+    constraints = TokenConstraints(STRUCTURES[0].to_grammar(), bad_words=BadWords.of([[70, 71]]))
     prompt = [random.Random(2).randrange(3, VOCAB_SIZE) for _ in range(20)]
     crowd = Engine(runner)
     for key in range(6):
@@ -213,11 +214,15 @@ def test_no_end_before_min_tokens_no_bad_words_and_allowed_tokens_alone(director
     ends = (EOS_TOKEN_ID,)
     likely: dict[str, Any] = {"logit_bias": [sampling_pb2.LogitBias(token_id=EOS_TOKEN_ID, bias=100)]}
     allowed = (EOS_TOKEN_ID, 40, 41)
-    engine.submit(0, [5], TokenConstraints(min_tokens=9, end_token_ids=ends), **likely)
-    engine.submit(1, [5], TokenConstraints(allowed_token_ids=allowed), 50)
-    engine.submit(2, [5], TokenConstraints(allowed_token_ids=(40, 41), bad_words=((40, 41), (41, 41, 41))), 50)
-    engine.submit(3, [5], TokenConstraints(allowed_token_ids=(40, 41), bad_words=((40,),)), 10)
-    engine.submit(4, [5], TokenConstraints(STRUCTURES[2].to_grammar(), min_tokens=200, end_token_ids=ends))
+    engine.submit(0, [5], TokenConstraints(min_tokens=9, end_token_ids=ids_to_bytes(ends)), **likely)
+    engine.submit(1, [5], TokenConstraints(allowed_token_ids=ids_to_bytes(allowed)), 50)
+    both = ids_to_bytes([40, 41])
+    words = BadWords.of([[40, 41], [41, 41, 41]])
+    engine.submit(2, [5], TokenConstraints(allowed_token_ids=both, bad_words=words), 50)
+    engine.submit(3, [5], TokenConstraints(allowed_token_ids=both, bad_words=BadWords.of([[40]])), 10)
+    engine.submit(
+        4, [5], TokenConstraints(STRUCTURES[2].to_grammar(), min_tokens=200, end_token_ids=ids_to_bytes(ends))
+    )
     engine.submit(5, [5], None, **likely)
     engine.run()
     assert len(engine.outputs[0]) == 10
@@ -236,11 +241,11 @@ def test_no_end_before_min_tokens_no_bad_words_and_allowed_tokens_alone(director
 @pytest.mark.usefixtures("one_thread")
 def test_a_sequence_whose_constraints_leave_nothing_fails_alone(directory: Path, grammars: Grammars) -> None:
     engine = Engine(make(directory, grammars))
-    engine.submit(0, [5, 6], TokenConstraints(STRUCTURES[1].to_grammar(), allowed_token_ids=(300,)))
+    engine.submit(0, [5, 6], TokenConstraints(STRUCTURES[1].to_grammar(), allowed_token_ids=ids_to_bytes([300])))
     engine.submit(1, [5, 6], TokenConstraints(STRUCTURES[1].to_grammar()))
     engine.submit(2, [5, 6], TokenConstraints(STRUCTURES[1].to_grammar()), output=(300,))
     engine.submit(3, [5, 6], TokenConstraints("not a grammar"))
-    engine.submit(4, [5, 6], TokenConstraints(allowed_token_ids=(VOCAB_SIZE,)))
+    engine.submit(4, [5, 6], TokenConstraints(allowed_token_ids=ids_to_bytes([VOCAB_SIZE])))
     engine.submit(5, [5, 6], None, 20)
     engine.run()
     assert "contradict each other" in str(engine.ends[0])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from quire.worker.v1 import worker_pb2
+from services.router.columns import ids_to_bytes
 from services.router.constraints import TokenConstraints
 from services.scheduler.converters import TokenLogprob, logprobs_from_proto, plan_to_proto, result_from_proto
 from services.scheduler.core.config import PreemptionMode
@@ -98,7 +99,7 @@ def submit_all(engine: Engine) -> None:
     for key in range(NUM_SEQUENCES):
         prompt = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 60))]
         structure = STRUCTURES[key % len(STRUCTURES)]
-        constraints = TokenConstraints(structure.to_grammar(), min_tokens=4, end_token_ids=(EOS_TOKEN_ID,))
+        constraints = TokenConstraints(structure.to_grammar(), min_tokens=4, end_token_ids=ids_to_bytes([EOS_TOKEN_ID]))
         temperature = (0.0, 0.8, 1.0)[key % 3]
         engine.submit(key, prompt, constraints, 90, temperature=temperature, seed=key, logprobs=2)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.router.constraints import ThinkingLimit, TokenConstraints
+from services.router.columns import ids_to_bytes
+from services.router.constraints import BadWords, ThinkingLimit, TokenConstraints
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.stage import I64
 from services.worker.sampling.token_mask import TokenMask
@@ -126,7 +127,7 @@ def test_steps_wait_for_no_tokens_once_the_reasoning_is_over(directory: Path, gr
     runner = make(directory, grammars)
     engine = Engine(runner, run_ahead=1)
     engine.submit(0, [5], TokenConstraints(thinking=ThinkingLimit(3, END)), 30, temperature=0.0, logprobs=0)
-    engine.submit(1, [6], TokenConstraints(bad_words=((9,),)), 5, temperature=0.0, logprobs=0)
+    engine.submit(1, [6], TokenConstraints(bad_words=BadWords.of([[9]])), 5, temperature=0.0, logprobs=0)
     while len(engine.outputs[0]) < 8 and engine.step():
         pass
     assert engine.outputs[0].index(END) == 3
@@ -174,7 +175,11 @@ def test_a_budget_stands_beside_other_constraints(directory: Path, grammars: Gra
     engine = Engine(make(directory, grammars), run_ahead=2)
     limit = ThinkingLimit(2, END)
     engine.submit(
-        0, [5], TokenConstraints(thinking=limit, allowed_token_ids=(40, 41), bad_words=((END,),)), 9, logprobs=0
+        0,
+        [5],
+        TokenConstraints(thinking=limit, allowed_token_ids=ids_to_bytes([40, 41]), bad_words=BadWords.of([[END]])),
+        9,
+        logprobs=0,
     )
     engine.submit(1, [5], TokenConstraints(STRUCTURES[1].to_grammar(), thinking=limit), 60, logprobs=0)
     while engine.step():

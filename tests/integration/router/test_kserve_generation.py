@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 from typing import Any
 
 import grpc
@@ -11,6 +12,11 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
+from services.router.errors import ApiError
+from services.router.kserve.body import KserveGenerateParameters
+from services.router.kserve.tensors import check_shape
+from services.router.large_bodies import LARGE_BODY_BYTES
+from services.router.tokenizer import Tokenizer
 from tests.integration.router.conftest import (
     HTTP_STATUS,
     MODEL,
@@ -103,6 +109,34 @@ async def test_settings_reach_the_scheduler(start_router: StartRouter) -> None:
     assert sampling.top_p == pytest.approx(0.95)
 
 
+async def test_settings_are_read_once_and_beside_the_event_loop(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await start_router(fake_scheduler(answer_text(ANSWER), max_model_len=4 * LARGE_BODY_BYTES))
+    threads, turns = [], []
+    merged = KserveGenerateParameters.merged
+
+    def seen(self: KserveGenerateParameters) -> KserveGenerateParameters:
+        threads.append(threading.current_thread())
+        turns.append(api.router.threads.large_bodies.conversion.locked())
+        return merged(self)
+
+    monkeypatch.setattr(KserveGenerateParameters, "merged", seen)
+    text, settings = "a" * 2 * LARGE_BODY_BYTES, json.dumps({"max_tokens": 50})
+    for method in ("Generate", "GenerateStream"):
+        await post(api, method, {"text_input": text, "sampling_parameters": settings})
+    tensors = [tensor("text_input", "BYTES", [text]), tensor("sampling_parameters", "BYTES", [settings])]
+    await post(api, "Infer", {"inputs": tensors})
+    inputs = [
+        Input(name=name, datatype="BYTES", shape=[1], contents=Contents(bytes_contents=[value.encode()]))
+        for name, value in (("text_input", text), ("sampling_parameters", settings))
+    ]
+    await infer(api, inputs=inputs)
+    assert len(threads) == 4
+    assert all(turns)
+    assert threading.main_thread() not in threads
+
+
 @pytest.mark.parametrize("method", ["Generate", "GenerateStream"])
 @pytest.mark.parametrize(
     ("body", "text"),
@@ -114,6 +148,15 @@ async def test_settings_reach_the_scheduler(start_router: StartRouter) -> None:
         ({"text_input": "x", "parameters": {"nothing": 1}}, "'nothing' is not supported by this server."),
         ({"text_input": "x", "sampling_parameters": "["}, "Invalid 'sampling_parameters'"),
         ({"text_input": "x", "sampling_parameters": '{"top_p": 7}'}, "Invalid 'sampling_parameters'"),
+        ({"text_input": "x", "sampling_parameters": "[" * 8193}, "Invalid 'sampling_parameters': String should have"),
+        (
+            {"text_input": "x", "parameters": {"sampling_parameters": "[" * 8193}},
+            "Invalid 'parameters.sampling_parameters': String should have",
+        ),
+        ({"text_input": "x", "stop": ["a"] * 17}, "Invalid 'stop': array too long. Expected at most 16"),
+        ({"text_input": "x", "stop_words": [""] * 17}, "Invalid 'stop_words': array too long."),
+        ({"text_input": "x", "stop": ["a"] * 9, "stop_words": ["b"] * 9}, "Invalid 'stop': at most 16 stop strings"),
+        ({"text_input": "x", "bad_words": ["a"] * 1025}, "Invalid 'bad_words': array too long."),
         ({"text_input": "x", "temperature": 9}, "Invalid 'temperature'"),
         (b"{", "We could not parse the JSON body"),
     ],
@@ -154,7 +197,35 @@ async def test_tensors_of_json_and_of_bytes_mean_the_same(api: Api) -> None:
     assert (await post(api, "Infer", head + b"".join(pieces), header=str(len(head)))).json == expected
     status, error = await refused(api, "Infer", head + pieces[0], header=str(len(head)))
     assert (status, "inputs[1].parameters.binary_data_size" in error) == (grpc.StatusCode.INVALID_ARGUMENT, True)
-    assert (await refused(api, "Infer", head, header="10000"))[0] is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("length", ["10000", "-1", "x", "0" * 5000], ids=len)
+async def test_a_header_that_is_no_place_in_the_body_is_refused(api: Api, length: str) -> None:
+    head = json.dumps({"inputs": [tensor("text_input", "BYTES", ["Once"])]}).encode()
+    status, error = await refused(api, "Infer", head, header=length)
+    assert status is grpc.StatusCode.INVALID_ARGUMENT
+    assert error.startswith("Invalid header 'inference-header-content-length'")
+
+
+async def test_what_comes_after_the_json_counts_as_a_large_body(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    encode = Tokenizer.encode
+
+    async def seen(self: Tokenizer, *arguments: Any) -> list[list[int]]:
+        held.append(self.threads.large_bodies.num_bytes)
+        return await encode(self, *arguments)
+
+    monkeypatch.setattr(Tokenizer, "encode", seen)
+    api = await start_router(fake_scheduler(answer_text(ANSWER), max_model_len=4 * LARGE_BODY_BYTES))
+    text = b"a" * 2 * LARGE_BODY_BYTES
+    piece = struct.pack("<I", len(text)) + text
+    given = {"name": "text_input", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": len(piece)}}
+    head = json.dumps({"inputs": [given]}).encode()
+    await post(api, "Infer", head + piece, header=str(len(head)))
+    assert held == [len(head + piece)]
+    assert api.router.threads.large_bodies.num_bytes == 0
 
 
 async def test_an_answer_comes_as_bytes_where_that_is_asked_for(api: Api) -> None:
@@ -188,6 +259,15 @@ async def test_tensors_that_do_not_fit_are_refused(api: Api, inputs: Any, text: 
     status, error = await refused(api, "Infer", {"inputs": inputs})
     assert status is grpc.StatusCode.INVALID_ARGUMENT
     assert error.startswith(text)
+
+
+def test_a_shape_is_looked_at_up_to_its_first_dimensions() -> None:
+    class Dimensions(list[int]):
+        def __repr__(self) -> str:
+            raise AssertionError("all of it is written")
+
+    with pytest.raises(ApiError, match="has shape"):
+        check_shape("stop", Dimensions([1] * 9), "inputs[0].shape")
 
 
 Request = open_inference_pb2.ModelInferRequest
@@ -226,7 +306,15 @@ async def test_tensors_over_grpc(start_router: StartRouter) -> None:
     [
         ({}, "inputs"),
         ({"inputs": [Input(name="text_input", datatype="BYTES", shape=[2])]}, "inputs[0].shape"),
+        ({"inputs": [Input(name="text_input", datatype="BYTES", shape=[1] * 9)]}, "inputs[0].shape"),
         ({"inputs": [Input(name="text_input", datatype="BYTES", shape=[1])]}, "inputs[0].contents"),
+        (
+            {
+                "inputs": [Input(name="text_input", shape=[1], contents=Contents(bytes_contents=[b"x"]))],
+                "parameters": {"sampling_parameters": open_inference_pb2.InferParameter(string_param="[")},
+            },
+            "parameters[sampling_parameters]",
+        ),
         (
             {"inputs": [Input(name="text_input", shape=[1], contents=Contents(bytes_contents=[b"\xff"]))]},
             "inputs[0].contents.bytes_contents[0]",

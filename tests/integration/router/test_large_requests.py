@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from collections.abc import Awaitable
 from typing import Any
 
 import grpc
@@ -12,6 +13,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 from services.router import text_size
+from services.router.calls import Calls
 from services.router.json_bounds import MAX_CONTAINERS, MAX_FIELDS, MAX_ITEMS
 from services.router.large_bodies import LARGE_BODY_BYTES
 from services.router.wire_bounds import MAX_WIRE_FIELDS
@@ -110,6 +112,24 @@ async def test_every_large_body_leaves_room_for_the_next(start_router: StartRout
         await post(api, "CreateInvocation", {"model": MODEL, "prompt": large, "max_tokens": 1})
         await error_of(api, "CreateCompletion", {"model": MODEL, "prompt": large, "n": 0})
     assert api.router.threads.large_bodies.num_bytes == 0
+
+
+async def test_an_answer_that_is_being_written_keeps_no_large_body_waiting(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await start_router(fake_scheduler())
+    held = []
+    write = Calls.write
+
+    def seen(self: Calls, context: Any, message: Any) -> Awaitable[None]:
+        held.append(api.router.threads.large_bodies.num_bytes)
+        return write(self, context, message)
+
+    monkeypatch.setattr(Calls, "write", seen)
+    await post(api, "Tokenize", {"model": MODEL, "prompt": "a" * LARGE_BODY_BYTES})
+    await post(api, "Detokenize", {"model": MODEL, "tokens": [7] * LARGE_BODY_BYTES})
+    assert len(held) > 1
+    assert not any(held)
 
 
 async def test_large_typed_requests_are_counted_before_they_are_parsed(start_router: StartRouter) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from quire.client.options import options_to_proto
 from quire.inference.v1 import constraints_pb2, inference_pb2, inference_pb2_grpc
-from services.router.converters import ids_from_bytes
-from tests.integration.router.conftest import Api, StartRouter, answer_text, error_reply, fake_scheduler
+from services.router.columns import ids_from_bytes
+from tests.integration.router.conftest import MODEL, Api, StartRouter, answer_text, error_reply, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
 
@@ -107,6 +107,7 @@ async def test_a_stop_string_before_min_tokens_ends_nothing(
         ({"bad_words": [" "]}, "bad_words", "not all spaces"),
         ({"bad_words": ["x"] * 1025}, "bad_words", "at most 1024"),
         ({"bad_words": ["x" * 513]}, "bad_words", "from 1 to 512"),
+        ({"bad_words": ["x" * 512] * 513}, "bad_words", "262144 in all"),
     ],
 )
 async def test_what_cannot_be_done_is_refused_and_named(
@@ -118,6 +119,30 @@ async def test_what_cannot_be_done_is_refused_and_named(
     assert refused.status is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.error["param"] == param
     assert words in refused.error["message"]
+    assert scheduler.submits == []
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "param"),
+    [
+        ("CreateCompletion", {"prompt": [[7]] * 1024, "bad_words": ["x" * 512] * 8}, "bad_words"),
+        ("CreateCompletion", {"prompt": ["a"] * 1024, "guided_regex": "a" * 20_000}, "guided_regex"),
+        (
+            "CreateChatCompletionBatch",
+            {"messages": [[{"role": "user", "content": "x"}]] * 256, "bad_words": ["x" * 512] * 32},
+            "bad_words",
+        ),
+    ],
+)
+async def test_constraints_are_bounded_with_the_prompts_that_they_go_with(
+    start_router: StartRouter, method: str, body: dict[str, Any], param: str
+) -> None:
+    scheduler = fake_scheduler()
+    api = await start_router(scheduler)
+    refused = await api.refused(method, {"model": MODEL, "max_tokens": 1, **body})
+    assert refused.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert refused.error["param"] == param
+    assert "16777216 are allowed" in refused.error["message"]
     assert scheduler.submits == []
 
 

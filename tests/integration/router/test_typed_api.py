@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import grpc
@@ -10,6 +11,8 @@ import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
+from services.router.detokenizer import Vocabulary
+from services.router.inference import token_strings
 from services.router.main import GRPC_SERVICES, HTTP_SERVICES
 from tests.integration.router.conftest import (
     GREETING,
@@ -121,6 +124,47 @@ async def test_tokenize_detokenize_and_models(start_router: StartRouter) -> None
     assert byte_level().decode(rendered.token_ids, skip_special_tokens=False).startswith("<|im_start|>user\nHello")
     models = await stub.ListModels(inference_pb2.ListModelsRequest())
     assert [model.name for model in models.models] == [MODEL, f"{MODEL}-alias"]
+
+
+async def test_answers_that_are_too_long_are_refused_with_the_field_s_name(
+    start_router: StartRouter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = token_strings.MAX_TOKEN_STRINGS
+    stub = stub_of(await start_router(fake_scheduler(max_model_len=2 * count)))
+    made = []
+    shown_text = Vocabulary.shown_text
+
+    def seen(self: Vocabulary, token_id: int) -> str:
+        made.append(threading.current_thread())
+        return shown_text(self, token_id)
+
+    monkeypatch.setattr(Vocabulary, "shown_text", seen)
+    chat = inference_pb2.ChatMessages(messages=[inference_pb2.ChatMessage(role="user", content="a" * count)])
+    many = [
+        (stub.Tokenize, inference_pb2.TokenizeRequest(text="a" * (count + 1), return_token_strs=True), "text"),
+        (stub.Tokenize, inference_pb2.TokenizeRequest(chat=chat, return_token_strs=True), "chat"),
+        (stub.Detokenize, inference_pb2.DetokenizeRequest(token_ids=[70] * (count + 1), each=True), "token_ids"),
+    ]
+    for method, request, param in many:
+        assert await refused_field(method(request)) == param
+    assert made == []
+    texts = (await stub.Detokenize(inference_pb2.DetokenizeRequest(token_ids=[70] * 5000, each=True))).texts
+    assert (len(texts), len(set(texts))) == (5000, 1)
+    assert threading.main_thread() not in made
+    monkeypatch.setattr(token_strings, "MAX_MESSAGE_BYTES", 20_000)
+    for method, request, param in (
+        (stub.Tokenize, inference_pb2.TokenizeRequest(text="a" * 5000, return_token_strs=True), "text"),
+        (stub.Detokenize, inference_pb2.DetokenizeRequest(token_ids=[70] * 8000, each=True), "token_ids"),
+        (stub.Detokenize, inference_pb2.DetokenizeRequest(token_ids=[70] * 20_000), "token_ids"),
+    ):
+        assert await refused_field(method(request)) == param
+
+
+async def refused_field(call: Any) -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    return str(error_reply(caught.value).error["param"])
 
 
 @pytest.mark.parametrize(

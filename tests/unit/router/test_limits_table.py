@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from deploy.envoy.config import GatewayConfig
-from services.router import json_bounds, large_bodies, text_size, wire_bounds
+from services.router import constraints, json_bounds, large_bodies, text_size, wire_bounds
 from services.router.config import RouterConfig
+from services.scheduler import submit_checks
 from shared.message_size import DEFAULT_MAX_BODY_BYTES, ENVELOPE_BYTES
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "limits.md"
@@ -41,3 +42,8 @@ def test_every_bound_of_these_is_in_the_table(module: object) -> None:
 def test_gateway_and_router_take_the_same_bodies() -> None:
     assert GatewayConfig().max_body_bytes == RouterConfig().max_body_bytes == DEFAULT_MAX_BODY_BYTES
     assert DEFAULT_MAX_BODY_BYTES + ENVELOPE_BYTES < DEFAULT_MESSAGE_BYTES
+
+
+def test_router_and_scheduler_take_the_same_bad_words() -> None:
+    assert constraints.MAX_BAD_WORD_TOKENS == submit_checks.MAX_BAD_WORD_TOKENS
+    assert 2 * constraints.MAX_BAD_WORDS == submit_checks.MAX_BAD_WORDS

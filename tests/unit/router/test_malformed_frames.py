@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from quire.inference.v1 import sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
-from services.router.converters import ids_to_bytes
+from services.router.columns import ids_to_bytes
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError
 from services.router.model import ModelInfo

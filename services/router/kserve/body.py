@@ -13,6 +13,8 @@ from services.router.openai.union import union
 from services.router.options import GenerationOptions
 from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
 
+# Of a client's own name for a field, so many are repeated in an error.
+_MAX_NAME_CHARS = 64
 _UINT64 = 2**64 - 1
 _Texts = Annotated[
     Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
@@ -73,7 +75,8 @@ class KserveGenerateParameters(Body):
     def check_known(self) -> None:
         """Raises ApiError where a field is no known one: it might change what is asked for."""
         for name in self.model_extra or ():
-            raise ApiError(ErrorKind.UNSUPPORTED, f"'{name[:64]}' is not supported by this server.", name)
+            shown = name[:_MAX_NAME_CHARS]
+            raise ApiError(ErrorKind.UNSUPPORTED, f"'{shown}' is not supported by this server.", shown)
 
     def merged(self) -> KserveGenerateParameters:
         """The same, with the fields of `sampling_parameters` where they are not set."""

@@ -30,6 +30,7 @@ MAX_WIRE_FIELDS = 131_072
 SMALL_BYTES = 16 * 1024
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+_MAX_TAG = 2**32 - 1
 _CONTINUED_BYTES = bytes(range(128, 256))
 _FIXED_SIZES = {
     FieldDescriptor.CPPTYPE_FLOAT: 4,
@@ -57,9 +58,11 @@ class BoundedServer:
 
 
 def check_message(data: bytes, descriptor: Any) -> None:
-    """Raises ApiError, naming the field, where the message has more fields, or more numbers in lists, than allowed. A
-    message that is not well-formed is looked at as far as it is."""
-    _Scan(data).message(descriptor, 0, len(data), "")
+    """Raises ApiError, naming the field, where the message has more fields, or more numbers in lists, than allowed, and
+    UndecodableRequestError where it cannot be counted to its end: protobuf must not parse what was not counted. No
+    message of ours has groups, which protobuf skips where it does not know them, so they are not counted either."""
+    if not _Scan(data).message(descriptor, 0, len(data), ""):
+        raise UndecodableRequestError(len(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +119,12 @@ class _Scan:
         self._num_fields = self._num_numbers = 0
 
     def message(self, descriptor: Any, position: int, end: int, path: str) -> bool:
-        """Returns whether it is well-formed."""
+        """Returns whether it is well-formed, and has no groups."""
         data, fields = self._data, _fields(descriptor)
         while position < end:
             tag, position = _varint(data, position, end)
+            if tag > _MAX_TAG:
+                return False
             name, inner, element_size = fields.get(tag >> 3, ("", None, None))
             self._num_fields += 1
             if self._num_fields > MAX_WIRE_FIELDS:

@@ -2,14 +2,14 @@
 
 protobuf's parser keeps Python's interpreter, and an empty message in a list takes two bytes on the wire and a hundred
 in memory. gRPC would parse every request on the event loop. `BoundedServer` stands between the generated
-add_…_to_server functions and the server, and hands large requests on as bytes until their call has a place among the
-large bodies (large_bodies.py).
+add_…_to_server functions and the server, and hands large requests on as bytes. `rpc` (calls.py) has them read when it
+knows who asks, and their call has a place among the large bodies (large_bodies.py).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,9 @@ import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from services.router.calls import RefusedRequest
+from services.router.calls import UnreadRequest
 from services.router.errors import ApiError, invalid
 from services.router.json_bounds import MAX_ITEMS
-from services.router.large_bodies import leave_large_bodies
 from services.router.tokenizer import TextThreads
 from shared.malformed import UndecodableRequestError
 
@@ -66,27 +65,25 @@ def check_message(data: bytes, descriptor: Any) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Unparsed:
+class _Unparsed(UnreadRequest):
     data: bytes
     parse: Callable[[bytes], Any]
-
-    async def read(self, threads: TextThreads) -> Any:
-        """The request, or a RefusedRequest. Raises UndecodableRequestError."""
-        try:
-            await threads.large_bodies.enter(len(self.data))
-            async with threads.large_bodies.conversion:
-                return await threads.run_beside(self._work)
-        except ApiError as error:
-            return RefusedRequest(error, self._descriptor)
+    threads: TextThreads
 
     @property
-    def _descriptor(self) -> Any:
+    def DESCRIPTOR(self) -> Any:  # noqa: N802  # as messages have it
         # The generated code hands over a message class's FromString.
         message_class: Any = getattr(self.parse, "__self__", None)
         return message_class.DESCRIPTOR
 
+    async def read(self) -> Any:
+        large_bodies = self.threads.large_bodies
+        await large_bodies.enter(len(self.data))
+        async with large_bodies.conversion:
+            return await self.threads.run_beside(self._work)
+
     def _work(self) -> Any:
-        check_message(self.data, self._descriptor)
+        check_message(self.data, self.DESCRIPTOR)
         try:
             return self.parse(self.data)
         except DecodeError:
@@ -95,22 +92,13 @@ class _Unparsed:
 
 def _bounded(handler: Any, threads: TextThreads) -> Any:
     parse: Callable[[bytes], Any] = handler.request_deserializer
-    behaviour: Callable[[Any, Any], Awaitable[Any]] = handler.unary_stream or handler.unary_unary
 
     def deserialize(data: bytes) -> Any:
-        return parse(data) if len(data) <= SMALL_BYTES else _Unparsed(data, parse)
-
-    @functools.wraps(behaviour)
-    async def call(request: Any, context: Any) -> Any:
-        try:
-            if isinstance(request, _Unparsed):
-                request = await request.read(threads)
-            return await behaviour(request, context)
-        finally:
-            leave_large_bodies()
+        return parse(data) if len(data) <= SMALL_BYTES else _Unparsed(data, parse, threads)
 
     make = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
-    return make(call, request_deserializer=deserialize, response_serializer=handler.response_serializer)
+    behaviour = handler.unary_stream or handler.unary_unary
+    return make(behaviour, request_deserializer=deserialize, response_serializer=handler.response_serializer)
 
 
 class _Scan:

@@ -65,8 +65,8 @@ def _enum_values(message: Any, prefix: str) -> Iterator[tuple[str, Any, int]]:
     for field, value in message.ListFields():
         path = prefix + field.name
         entry = field.message_type
-        if entry is not None and not _has_enums(entry):
-            # Of a list, thousands of messages need not be looked at one by one.
+        if field.enum_type is None and (entry is None or not _has_enums(entry)):
+            # Of a list, thousands of messages or numbers need not be looked at one by one.
             continue
         if entry is not None and entry.GetOptions().map_entry:
             field = entry.fields_by_name["value"]

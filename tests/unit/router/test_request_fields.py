@@ -111,3 +111,18 @@ def test_enums_in_lists_are_read() -> None:
         check_enums(inference_pb2.ListModelsResponse(models=[inference_pb2.Model(), model]))
     assert caught.value.param == "models[1].tasks[1]"
     check_enums(scheduler_pb2.Submit())
+
+
+@pytest.mark.parametrize("name", ["allowed_token_ids", "stop_strings", "bad_words"])
+def test_lists_that_hold_no_enums_are_not_read(name: str) -> None:
+    class Unread:
+        def __iter__(self) -> Iterator[Any]:
+            raise AssertionError("it was read")
+
+    class Options:
+        DESCRIPTOR = inference_pb2.GenerationOptions.DESCRIPTOR
+
+        def ListFields(self) -> list[tuple[Any, Any]]:  # noqa: N802  # as messages have it
+            return [(self.DESCRIPTOR.fields_by_name[name], Unread())]
+
+    check_enums(Options())

@@ -23,6 +23,7 @@ from services.router.request_fields import check_enums, in_proto_terms
 from services.router.stall_watch import ClientStalledError, StallWatch
 from services.router.status_details import details_metadata
 from shared.grpc_server import MAX_MESSAGE_BYTES
+from shared.malformed import MalformedRequestError
 
 logger = logging.getLogger(__name__)
 
@@ -73,15 +74,6 @@ class Calls:
             message = f"{what} Send it in a header: Authorization: Bearer YOUR_KEY."
             raise ApiError(ErrorKind.UNAUTHENTICATED, message)
 
-    def check(self, request: Any, context: Any) -> None:
-        """Raises ApiError where a field of the request has a value that its enum does not have."""
-        try:
-            check_enums(request)
-        except ApiError:
-            # Strangers learn nothing of what a request may hold.
-            self.authenticate(context)
-            raise
-
     async def abort(self, context: Any, error: ApiError, request: Any) -> None:
         """Ends the call for `request` with this error; never returns."""
         self.count(error)
@@ -111,13 +103,15 @@ class Calls:
         self._metrics.errors[error.kind.status.name.lower()] += 1
 
 
-@dataclass(frozen=True, slots=True)
-class RefusedRequest:
-    """Takes the place of a request that must not be parsed."""
+class UnreadRequest(Protocol):
+    """Takes the place of a request that must not be parsed before it is known who asks."""
 
-    error: ApiError
-    # The request's type.
-    DESCRIPTOR: Any
+    @property
+    def DESCRIPTOR(self) -> Any:  # noqa: N802  # as messages have it
+        """The request's type."""
+
+    async def read(self) -> Any:
+        """The request. Raises ApiError, and UndecodableRequestError."""
 
 
 class _HasCalls(Protocol):
@@ -125,15 +119,31 @@ class _HasCalls(Protocol):
     def calls(self) -> Calls: ...
 
 
-def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, Any], Awaitable[R]]:
-    """A servicer's method `(self, request, context)`: errors it raises become the call's status."""
+_Method = Callable[[Any, Any, Any], Awaitable[R]]
 
+
+def rpc(method: _Method[R]) -> _Method[R]:
+    """A servicer's method `(self, request, context)`: errors it raises become the call's status. It runs, and its
+    request is read, only for callers with a key, so that strangers take nobody's turn and learn nothing."""
+    return _rpc(method, needs_key=True)
+
+
+def open_rpc(method: _Method[R]) -> _Method[R]:
+    """As `rpc`, for everyone."""
+    return _rpc(method, needs_key=False)
+
+
+def _rpc(method: _Method[R], *, needs_key: bool) -> _Method[R]:
     @functools.wraps(method)
     async def call(self: _HasCalls, request: Any, context: Any) -> R:
         try:
-            if isinstance(request, RefusedRequest):
-                raise request.error
-            self.calls.check(request, context)
+            is_read = isinstance(request, Message)
+            # What is read later takes a turn among the large ones: strangers have none.
+            if needs_key or not is_read:
+                self.calls.authenticate(context)
+            if not is_read:
+                request = await request.read()
+            check_enums(request)
             answer = await method(self, request, context)
             # grpc would end the call with RESOURCE_EXHAUSTED, which tells the client to try again.
             if isinstance(answer, Message) and (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
@@ -150,6 +160,8 @@ def rpc(method: Callable[[Any, Any, Any], Awaitable[R]]) -> Callable[[Any, Any, 
             context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
             context.set_details("The client read its answer too slowly.")
             return None  # type: ignore[return-value]  # only methods that write their answer get here
+        except MalformedRequestError:
+            raise
         except Exception as fault:
             if context.done():
                 raise

@@ -26,8 +26,9 @@ _ITEMS = "strings and numbers in arrays"
 _MAX_NAME_CHARS = 64
 # A path in an error names so many of the outermost objects and arrays.
 _MAX_NAMED_DEPTH = 8
-# A string, with the colon behind it where it is a field's name; a bracket; or what stands between those.
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(?:[ \t\r\n]*+:)?+|[{}\[\]]|[^"{}\[\]]++', re.DOTALL)
+# A string, with the colon behind it where it is a field's name; a bracket; what stands between those; or the quote of a
+# string that never ends.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"(?:[ \t\r\n]*+:)?+|[{}\[\]]|[^"{}\[\]]++|"', re.DOTALL)
 _QUOTE, _COLON = ord('"'), ord(":")
 _OBJECT, _ARRAY, _OBJECT_END, _ARRAY_END = ord("{"), ord("["), ord("}"), ord("]")
 
@@ -74,6 +75,9 @@ class _Scan:
             first = body[start]
             level = levels[-1] if levels else None
             if first == _QUOTE:
+                if end - start == 1:
+                    # The parser ends here, too. Each quote behind this one would have the rest read to its end again.
+                    return
                 if body[end - 1] == _COLON:
                     num_fields += 1
                     if level is not None:

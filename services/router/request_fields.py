@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,6 +12,9 @@ from services.router.errors import ApiError, invalid
 
 # A part of a path: a field's name, and where it is repeated or a map the index or key of one entry.
 _PART = re.compile(r"(\w+)(?:\[([^\]]*)\])?")
+# Longer paths hold names of the client's own, and are not looked for: it would take longer the longer they are.
+_MAX_PATH_CHARS = 256
+_MAX_PATH_PARTS = 16
 # The field that names the model, as each API calls it.
 _MODEL_NAMES = ("model", "name", "model_name")
 
@@ -18,7 +22,9 @@ _MODEL_NAMES = ("model", "name", "model_name")
 def proto_path(descriptor: Any, param: str) -> str | None:
     """The path of the field of this message that an error calls `param`, such as `options.sampling.logit_bias` for
     `options.logit_bias`: the messages that a field stands in may be missing or be named by another API. The shallowest
-    field that fits is meant. None where no field fits."""
+    field that fits is meant. None where no field fits, or the path is too long to be one."""
+    if len(param) > _MAX_PATH_CHARS or param.count(".") >= _MAX_PATH_PARTS:
+        return None
     parts = param.split(".")
     for first in range(len(parts)):
         rest = ".".join(parts[first:])
@@ -30,9 +36,12 @@ def proto_path(descriptor: Any, param: str) -> str | None:
 
 
 def in_proto_terms(error: ApiError, descriptor: Any) -> ApiError:
-    """The same error, with the field named by its path in the request's message, in its text, too."""
+    """The same error, with the field named by its path in the request's message, in its text, too. A name that is too
+    long for a path is cut."""
     if error.param is None:
         return error
+    if len(error.param) > _MAX_PATH_CHARS:
+        return replace(error, param=f"{error.param[:_MAX_PATH_CHARS]}…")
     path = proto_path(descriptor, error.param)
     if path is None or path == error.param:
         return error
@@ -56,8 +65,8 @@ def _enum_values(message: Any, prefix: str) -> Iterator[tuple[str, Any, int]]:
     for field, value in message.ListFields():
         path = prefix + field.name
         entry = field.message_type
-        if entry is not None and not _has_enums(entry):
-            # Of a list, thousands of messages need not be looked at one by one.
+        if field.enum_type is None and (entry is None or not _has_enums(entry)):
+            # Of a list, thousands of messages or numbers need not be looked at one by one.
             continue
         if entry is not None and entry.GetOptions().map_entry:
             field = entry.fields_by_name["value"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -60,15 +61,25 @@ class TextThreads:
         return await self._run_on(self._long_texts, work)
 
     async def run_beside(self, work: Callable[[], R]) -> R:
-        """`work()`, beside the event loop in any case."""
+        """`work()`, beside the event loop in any case. A caller that is cancelled goes on when the work has ended, or
+        at once where it had not begun and never will: what the caller holds is in use until then."""
         return await self._run_on(self._executor, work)
 
     async def _run_on(self, executor: ThreadPoolExecutor, work: Callable[[], R]) -> R:
+        running = executor.submit(work)
         self._num_pending += 1
+        ended = asyncio.wrap_future(running)
         try:
-            return await asyncio.get_running_loop().run_in_executor(executor, work)
+            await asyncio.wait((ended,))
+            return ended.result()
+        except asyncio.CancelledError:
+            running.cancel()
+            await _wait_in_any_case(ended)
+            raise
         finally:
             self._num_pending -= 1
+            # An error of the work refers to this frame, which would keep it until a collection.
+            del running, ended
 
     def _check_room(self) -> None:
         """Raises ApiError when too much waits."""
@@ -163,6 +174,16 @@ class Tokenizer:
             sum(map(len, prompts)),
             lambda: self._library.decode_batch(prompts, skip_special_tokens=skip_special_tokens),
         )
+
+
+async def _wait_in_any_case(ended: asyncio.Future[Any]) -> None:
+    """However often the caller is cancelled meanwhile."""
+    while not ended.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait((ended,))
+    if not ended.cancelled():
+        # Nobody else asks for it, and asyncio would log that.
+        ended.exception()
 
 
 def _groups(texts: Sequence[str], sizes: Sequence[int]) -> Iterator[tuple[Sequence[str], int]]:

@@ -2,14 +2,14 @@
 
 protobuf's parser keeps Python's interpreter, and an empty message in a list takes two bytes on the wire and a hundred
 in memory. gRPC would parse every request on the event loop. `BoundedServer` stands between the generated
-add_…_to_server functions and the server, and hands large requests on as bytes until their call has a place among the
-large bodies (large_bodies.py).
+add_…_to_server functions and the server, and hands large requests on as bytes. `rpc` (calls.py) has them read when it
+knows who asks, and their call has a place among the large bodies (large_bodies.py).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +17,9 @@ import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from services.router.calls import RefusedRequest
+from services.router.calls import UnreadRequest
 from services.router.errors import ApiError, invalid
 from services.router.json_bounds import MAX_ITEMS
-from services.router.large_bodies import leave_large_bodies
 from services.router.tokenizer import TextThreads
 from shared.malformed import UndecodableRequestError
 
@@ -30,6 +29,7 @@ MAX_WIRE_FIELDS = 131_072
 SMALL_BYTES = 16 * 1024
 
 _VARINT, _FIXED64, _LENGTH_DELIMITED, _FIXED32 = 0, 1, 2, 5
+_MAX_TAG = 2**32 - 1
 _CONTINUED_BYTES = bytes(range(128, 256))
 _FIXED_SIZES = {
     FieldDescriptor.CPPTYPE_FLOAT: 4,
@@ -57,33 +57,33 @@ class BoundedServer:
 
 
 def check_message(data: bytes, descriptor: Any) -> None:
-    """Raises ApiError, naming the field, where the message has more fields, or more numbers in lists, than allowed. A
-    message that is not well-formed is looked at as far as it is."""
-    _Scan(data).message(descriptor, 0, len(data), "")
+    """Raises ApiError, naming the field, where the message has more fields, or more numbers in lists, than allowed, and
+    UndecodableRequestError where it cannot be counted to its end: protobuf must not parse what was not counted. No
+    message of ours has groups, which protobuf skips where it does not know them, so they are not counted either."""
+    if not _Scan(data).message(descriptor, 0, len(data), ""):
+        raise UndecodableRequestError(len(data))
 
 
 @dataclass(frozen=True, slots=True)
-class _Unparsed:
+class _Unparsed(UnreadRequest):
     data: bytes
     parse: Callable[[bytes], Any]
-
-    async def read(self, threads: TextThreads) -> Any:
-        """The request, or a RefusedRequest. Raises UndecodableRequestError."""
-        try:
-            await threads.large_bodies.enter(len(self.data))
-            async with threads.large_bodies.conversion:
-                return await threads.run_beside(self._work)
-        except ApiError as error:
-            return RefusedRequest(error, self._descriptor)
+    threads: TextThreads
 
     @property
-    def _descriptor(self) -> Any:
+    def DESCRIPTOR(self) -> Any:  # noqa: N802  # as messages have it
         # The generated code hands over a message class's FromString.
         message_class: Any = getattr(self.parse, "__self__", None)
         return message_class.DESCRIPTOR
 
+    async def read(self) -> Any:
+        large_bodies = self.threads.large_bodies
+        await large_bodies.enter(len(self.data))
+        async with large_bodies.conversion:
+            return await self.threads.run_beside(self._work)
+
     def _work(self) -> Any:
-        check_message(self.data, self._descriptor)
+        check_message(self.data, self.DESCRIPTOR)
         try:
             return self.parse(self.data)
         except DecodeError:
@@ -92,22 +92,13 @@ class _Unparsed:
 
 def _bounded(handler: Any, threads: TextThreads) -> Any:
     parse: Callable[[bytes], Any] = handler.request_deserializer
-    behaviour: Callable[[Any, Any], Awaitable[Any]] = handler.unary_stream or handler.unary_unary
 
     def deserialize(data: bytes) -> Any:
-        return parse(data) if len(data) <= SMALL_BYTES else _Unparsed(data, parse)
-
-    @functools.wraps(behaviour)
-    async def call(request: Any, context: Any) -> Any:
-        try:
-            if isinstance(request, _Unparsed):
-                request = await request.read(threads)
-            return await behaviour(request, context)
-        finally:
-            leave_large_bodies()
+        return parse(data) if len(data) <= SMALL_BYTES else _Unparsed(data, parse, threads)
 
     make = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
-    return make(call, request_deserializer=deserialize, response_serializer=handler.response_serializer)
+    behaviour = handler.unary_stream or handler.unary_unary
+    return make(behaviour, request_deserializer=deserialize, response_serializer=handler.response_serializer)
 
 
 class _Scan:
@@ -116,10 +107,12 @@ class _Scan:
         self._num_fields = self._num_numbers = 0
 
     def message(self, descriptor: Any, position: int, end: int, path: str) -> bool:
-        """Returns whether it is well-formed."""
+        """Returns whether it is well-formed, and has no groups."""
         data, fields = self._data, _fields(descriptor)
         while position < end:
             tag, position = _varint(data, position, end)
+            if tag > _MAX_TAG:
+                return False
             name, inner, element_size = fields.get(tag >> 3, ("", None, None))
             self._num_fields += 1
             if self._num_fields > MAX_WIRE_FIELDS:

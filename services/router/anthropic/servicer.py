@@ -30,7 +30,6 @@ class AnthropicServicer:
 
     @rpc
     async def CreateMessage(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         data = request.data
         body = await read_body(self.threads, data, MessagesBody)
         self.metrics.ignored_fields["messages"] += body.num_ignored_fields
@@ -43,7 +42,6 @@ class AnthropicServicer:
 
     @rpc
     async def CountTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         data = request.data
         body = await read_body(self.threads, data, CountTokensBody)
         self.metrics.ignored_fields["messages.count_tokens"] += body.num_ignored_fields

@@ -50,7 +50,6 @@ class InferenceServicer:
 
     @rpc
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         model = await self._model(request.model)
         caller, options = _caller(request.options, context), options_from_proto(request.options, self.max_n)
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
@@ -64,7 +63,6 @@ class InferenceServicer:
 
     @rpc
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         model = await self._model(request.model)
         caller = _caller(request.options, context)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
@@ -75,7 +73,6 @@ class InferenceServicer:
 
     @rpc
     async def Embed(self, request: inference_pb2.EmbedRequest, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         model = await self._model(request.model)
         caller = _caller(request, context)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
@@ -92,7 +89,6 @@ class InferenceServicer:
     async def Score(  # noqa: N802
         self, request: inference_pb2.ScoreRequest, context: Any
     ) -> inference_pb2.ScoreResponse:
-        self.calls.authenticate(context)
         model = await self._model(request.model)
         caller = _caller(request, context)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
@@ -106,7 +102,6 @@ class InferenceServicer:
     async def Tokenize(  # noqa: N802
         self, request: inference_pb2.TokenizeRequest, context: Any
     ) -> inference_pb2.TokenizeResponse:
-        self.calls.authenticate(context)
         model = await self._model(request.model)
         threads = model.tokenizer.threads
         param = request.WhichOneof("input")
@@ -132,7 +127,6 @@ class InferenceServicer:
     async def Detokenize(  # noqa: N802
         self, request: inference_pb2.DetokenizeRequest, context: Any
     ) -> inference_pb2.DetokenizeResponse:
-        self.calls.authenticate(context)
         model = await self._model(request.model)
         token_ids = list(request.token_ids)
         check_token_range(model, token_ids, "token_ids")
@@ -148,7 +142,6 @@ class InferenceServicer:
     async def ListModels(  # noqa: N802
         self, request: inference_pb2.ListModelsRequest, context: Any
     ) -> inference_pb2.ListModelsResponse:
-        self.calls.authenticate(context)
         models = await self.generator.placement.models()
         return inference_pb2.ListModelsResponse(
             models=[

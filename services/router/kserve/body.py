@@ -24,6 +24,8 @@ from services.router.sampling import (
 # All of its fields take a few hundred, but for long lists. What a body holds is counted before it is converted
 # (json_bounds.py); JSON in a text of the body is not.
 MAX_SAMPLING_PARAMETERS_CHARS = 8192
+# Of a client's own name for a field, so many are repeated in an error.
+_MAX_NAME_CHARS = 64
 _UINT64 = 2**64 - 1
 _StopTexts = Annotated[
     Annotated[str, Tag("#string")] | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS), Tag("#array")],
@@ -92,7 +94,8 @@ class KserveGenerateParameters(Body):
     def check_known(self) -> None:
         """Raises ApiError where a field is no known one: it might change what is asked for."""
         for name in self.model_extra or ():
-            raise ApiError(ErrorKind.UNSUPPORTED, f"'{name[:64]}' is not supported by this server.", name)
+            shown = name[:_MAX_NAME_CHARS]
+            raise ApiError(ErrorKind.UNSUPPORTED, f"'{shown}' is not supported by this server.", shown)
 
     def merged(self) -> KserveGenerateParameters:
         """The same, with the fields of `sampling_parameters` where they are not set."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.kserve.v1 import open_inference_pb2 as pb
-from services.router.calls import Calls, rpc
+from services.router.calls import Calls, open_rpc, rpc
 from services.router.errors import ApiError, ErrorKind
 from services.router.kserve.state import SERVER_NAME, ServerState, server_version
 
@@ -23,15 +23,15 @@ class GrpcInferenceServicer:
 
     # Probes carry no keys; what says which models there are asks for one.
 
-    @rpc
+    @open_rpc
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Any) -> pb.ServerLiveResponse:  # noqa: N802
         return pb.ServerLiveResponse(live=True)
 
-    @rpc
+    @open_rpc
     async def ServerReady(self, request: pb.ServerReadyRequest, context: Any) -> pb.ServerReadyResponse:  # noqa: N802
         return pb.ServerReadyResponse(ready=self.state.is_ready)
 
-    @rpc
+    @open_rpc
     async def ServerMetadata(  # noqa: N802
         self, request: pb.ServerMetadataRequest, context: Any
     ) -> pb.ServerMetadataResponse:
@@ -39,14 +39,12 @@ class GrpcInferenceServicer:
 
     @rpc
     async def ModelReady(self, request: pb.ModelReadyRequest, context: Any) -> pb.ModelReadyResponse:  # noqa: N802
-        self.calls.authenticate(context)
         return pb.ModelReadyResponse(ready=await self.state.is_model_ready(request.name, request.version))
 
     @rpc
     async def ModelMetadata(  # noqa: N802
         self, request: pb.ModelMetadataRequest, context: Any
     ) -> pb.ModelMetadataResponse:
-        self.calls.authenticate(context)
         await self.state.model(request.name, request.version)
         if self.generation is None:
             return pb.ModelMetadataResponse(name=request.name, platform=SERVER_NAME)
@@ -62,7 +60,6 @@ class GrpcInferenceServicer:
 
     @rpc
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> pb.ModelInferResponse:  # noqa: N802
-        self.calls.authenticate(context)
         if self.generation is None:
             raise ApiError(ErrorKind.UNSUPPORTED, "This server has not what ModelInfer needs: install quire[router].")
         from services.router.kserve.infer_messages import asked, response

@@ -9,7 +9,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.kserve.v1 import kserve_pb2 as pb
 from services.router.answers import JSON
-from services.router.calls import Calls, metadata_of, rpc
+from services.router.calls import Calls, metadata_of, open_rpc, rpc
 from services.router.errors import invalid, unavailable
 from services.router.kserve.body import KserveGenerateBody, TextRequest
 from services.router.kserve.generation import TextGeneration
@@ -38,30 +38,28 @@ class KserveServicer:
 
     # Probes carry no keys; what says which models there are asks for one.
 
-    @rpc
+    @open_rpc
     async def GetLive(self, request: pb.GetLiveRequest, context: Any) -> HttpBody:  # noqa: N802
         return _json(Live(live=True))
 
-    @rpc
+    @open_rpc
     async def GetReady(self, request: pb.GetReadyRequest, context: Any) -> HttpBody:  # noqa: N802
         if not self.state.is_ready:
             raise unavailable("No scheduler is ready.")
         return _json(Ready(ready=True))
 
-    @rpc
+    @open_rpc
     async def GetServerMetadata(self, request: pb.GetServerMetadataRequest, context: Any) -> HttpBody:  # noqa: N802
         return _json(ServerMetadata(name=SERVER_NAME, version=server_version(), extensions=EXTENSIONS))
 
     @rpc
     async def GetModelReady(self, request: pb.GetModelReadyRequest, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         if not await self.state.is_model_ready(*name_and_version(request.model)):
             raise unavailable("No scheduler of this model is ready.")
         return _json(ModelReady(name=request.model, ready=True))
 
     @rpc
     async def GetModelMetadata(self, request: pb.GetModelMetadataRequest, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         await self.state.model(*name_and_version(request.model))
         inputs = [TensorMetadata(name=name, datatype=datatype, shape=[1]) for name, datatype in input_tensors()]
         outputs = [TensorMetadata(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])]
@@ -71,7 +69,6 @@ class KserveServicer:
 
     @rpc
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         asked = await self._asked(request.body.data)
         if asked.stream:
             raise invalid("Invalid 'stream': this path gives whole answers; generate_stream gives streams.", "stream")
@@ -79,13 +76,11 @@ class KserveServicer:
 
     @rpc
     async def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         asked = await self._asked(request.body.data)
         await self.generation.send(asked, *name_and_version(request.model), context, stream=True)
 
     @rpc
     async def Infer(self, request: pb.InferRequest, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         data, threads = request.body.data, self.generation.threads
         # What comes after the JSON counts, too: nearly all of the text may.
         await threads.large_bodies.enter(len(data))

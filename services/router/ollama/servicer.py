@@ -9,7 +9,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.ollama.v1 import ollama_pb2
 from services.router.answers import JSON, write_pieces
-from services.router.calls import Calls, caller_of, rpc
+from services.router.calls import Calls, caller_of, open_rpc, rpc
 from services.router.chat.service import ChatService
 from services.router.embedding.embedder import Embedder
 from services.router.errors import invalid
@@ -43,7 +43,6 @@ class OllamaServicer:
 
     @rpc
     async def Chat(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         data = request.data
         body = await read_body(self.threads, data, ChatBody)
         self.metrics.ignored_fields["ollama.chat"] += body.num_ignored_fields
@@ -61,7 +60,6 @@ class OllamaServicer:
 
     @rpc
     async def Generate(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         data = request.data
         body = await read_body(self.threads, data, GenerateBody)
         body.check()
@@ -83,7 +81,6 @@ class OllamaServicer:
 
     @rpc
     async def Embed(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         body = await read_body(self.threads, request.data, EmbedBody)
         self.metrics.ignored_fields["ollama.embed"] += body.num_ignored_fields
         model, caller = await find(self.placement, body.model), caller_of(context)
@@ -93,7 +90,6 @@ class OllamaServicer:
 
     @rpc
     async def ShowModel(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         body = await read_body(self.threads, request.data, ShowBody)
         self.metrics.ignored_fields["ollama.show"] += body.num_ignored_fields
         name = body.model or body.name
@@ -103,7 +99,6 @@ class OllamaServicer:
 
     @rpc
     async def ListModels(self, request: ollama_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         models = await self.placement.models()
         return _json({"models": [card(model, name) for model in models for name in names(model)]})
 
@@ -111,15 +106,14 @@ class OllamaServicer:
     async def ListRunningModels(  # noqa: N802
         self, request: ollama_pb2.ListRunningModelsRequest, context: Any
     ) -> HttpBody:
-        self.calls.authenticate(context)
         models = await self.placement.models()
         return _json({"models": [running_card(model, name) for model in models for name in names(model)]})
 
-    @rpc
+    @open_rpc
     async def GetVersion(self, request: ollama_pb2.GetVersionRequest, context: Any) -> HttpBody:  # noqa: N802
         return _json({"version": API_VERSION})
 
-    @rpc
+    @open_rpc
     async def GetRoot(self, request: ollama_pb2.GetRootRequest, context: Any) -> HttpBody:  # noqa: N802
         return HttpBody(content_type="text/plain; charset=utf-8", data=b"Ollama is running")
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from quire.openai.v1 import openai_pb2
 from services.router.answers import JSON, write_pieces
 from services.router.anthropic import models as anthropic
-from services.router.calls import Calls, metadata_of, rpc
+from services.router.calls import Calls, metadata_of, open_rpc, rpc
 from services.router.chat.batch import answer_all
 from services.router.chat.service import ChatService
 from services.router.errors import model_not_found, unavailable
@@ -58,7 +58,6 @@ class OpenAIServicer:
 
     @rpc
     async def CreateChatCompletion(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         data = request.data
         body, work = await self._parse(data, ChatCompletionRequest), parsing_work(data)
         await self.threads.run(work, lambda: body.check(self.max_n))
@@ -72,7 +71,6 @@ class OpenAIServicer:
 
     @rpc
     async def CreateChatCompletionBatch(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         data = request.data
         body = await self._parse(data, ChatCompletionBatchRequest)
         work = parsing_work(data) + body.translation_work
@@ -100,14 +98,12 @@ class OpenAIServicer:
 
     @rpc
     async def _invoked(self, request: HttpBody, context: Any) -> Invoked:
-        self.calls.authenticate(context)
         data = request.data
         await self.threads.large_bodies.enter(len(data))
         return await self.threads.run(parsing_work(data), lambda: invoked(data))
 
     @rpc
     async def CreateCompletion(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         data = request.data
         body = await self._parse(data, CompletionRequest)
         await self.threads.run(parsing_work(data), lambda: body.check(self.max_n))
@@ -116,7 +112,6 @@ class OpenAIServicer:
 
     @rpc
     async def CreateResponse(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         data = request.data
         body, work = await self._parse(data, ResponseBody), parsing_work(data)
         await self.threads.run(work, body.check)
@@ -130,7 +125,6 @@ class OpenAIServicer:
 
     @rpc
     async def CountInputTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         data = request.data
         body, work = await self._parse(data, InputTokensBody), parsing_work(data)
         await self.threads.run(work, body.check)
@@ -142,12 +136,10 @@ class OpenAIServicer:
 
     @rpc
     async def GetResponse(self, request: openai_pb2.GetResponseRequest, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         raise response_not_found(request.response_id)
 
     @rpc
     async def CreateEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         body = await self._parse(request.data, EmbeddingBody)
         body.check()
         self.metrics.ignored_fields["embeddings"] += body.num_ignored_fields
@@ -155,21 +147,18 @@ class OpenAIServicer:
 
     @rpc
     async def CreateScore(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         body = await self._parse(request.data, ScoreBody)
         self.metrics.ignored_fields["score"] += body.num_ignored_fields
         await self.scores.score(body, context)
 
     @rpc
     async def CreateRerank(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         body = await self._parse(request.data, RerankBody)
         self.metrics.ignored_fields["rerank"] += body.num_ignored_fields
         await self.scores.rerank(body, context)
 
     @rpc
     async def CreateCohereEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         body = await self._parse(request.data, CohereEmbedBody)
         body.check()
         self.metrics.ignored_fields["cohere.embed"] += body.num_ignored_fields
@@ -177,7 +166,6 @@ class OpenAIServicer:
 
     @rpc
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         models = await self.placement.models()
         named = [(model, name) for model in models for name in (model.info.name, *model.info.aliases)]
         answer: dict[str, Any]
@@ -189,7 +177,6 @@ class OpenAIServicer:
 
     @rpc
     async def GetModel(self, request: openai_pb2.GetModelRequest, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         if not request.model:
             raise model_not_found(request.model)
         model = await self.placement.model(request.model)
@@ -198,7 +185,6 @@ class OpenAIServicer:
 
     @rpc
     async def Tokenize(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         data = request.data
         body, work = await self._parse(data, TokenizeRequest), parsing_work(data)
         await self.threads.run(work, body.check)
@@ -219,7 +205,6 @@ class OpenAIServicer:
 
     @rpc
     async def Detokenize(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         body = await self._parse(request.data, DetokenizeRequest)
         self.metrics.ignored_fields["detokenize"] += body.num_ignored_fields
         model = await self.placement.model(body.model)
@@ -229,23 +214,21 @@ class OpenAIServicer:
 
     @rpc
     async def GetTokenizerInfo(self, request: openai_pb2.GetTokenizerInfoRequest, context: Any) -> None:  # noqa: N802
-        self.calls.authenticate(context)
         model = await self.placement.model(request.model or None)
         await self._write(context, tokenizer_info(model))
 
     @rpc
     async def ResetPrefixCache(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         await self.placement.reset_prefix_caches()
         return HttpBody(content_type=JSON, data=b"{}")
 
-    @rpc
+    @open_rpc
     async def GetHealth(self, request: openai_pb2.GetHealthRequest, context: Any) -> HttpBody:  # noqa: N802
         if not self.placement.is_ready:
             raise unavailable("No scheduler is ready.")
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
 
-    @rpc
+    @open_rpc
     async def GetPing(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         if not self.placement.is_ready:
             raise unavailable("No scheduler is ready.")
@@ -253,10 +236,9 @@ class OpenAIServicer:
 
     @rpc
     async def GetVersion(self, request: openai_pb2.GetVersionRequest, context: Any) -> HttpBody:  # noqa: N802
-        self.calls.authenticate(context)
         return HttpBody(content_type=JSON, data=dump({"version": version()}))
 
-    @rpc
+    @open_rpc
     async def GetMetrics(self, request: openai_pb2.GetMetricsRequest, context: Any) -> HttpBody:  # noqa: N802
         return HttpBody(content_type="text/plain; version=0.0.4; charset=utf-8", data=generate_latest(self.registry))
 

@@ -9,7 +9,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.documents.v1 import documents_pb2 as pb
 from services.router.answers import JSON
-from services.router.calls import Calls, rpc
+from services.router.calls import Calls, open_rpc
 from services.router.openapi.document import document
 from services.router.openapi.page import page
 from services.router.openapi.paths import OPERATIONS
@@ -29,12 +29,12 @@ class DocumentServicer:
         self._root_path = root_path
         self._written: tuple[bytes, bytes] | None = None
 
-    @rpc
+    @open_rpc
     async def GetOpenApi(self, request: pb.GetOpenApiRequest, context: Any) -> HttpBody:  # noqa: N802
         as_json, _ = await self._documents(context)
         return HttpBody(content_type=JSON, data=as_json)
 
-    @rpc
+    @open_rpc
     async def GetDocs(self, request: pb.GetDocsRequest, context: Any) -> HttpBody:  # noqa: N802
         _, as_page = await self._documents(context)
         return HttpBody(content_type="text/html; charset=utf-8", data=as_page)

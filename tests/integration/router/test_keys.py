@@ -1,4 +1,4 @@
-"""Every HTTP path asks for a key, unless the document says that it needs none."""
+"""Every HTTP path asks for a key, unless the document says that it needs none, and every typed method but a few."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import grpc
 import pytest
 
 from deploy.envoy.routes import http_annotations
+from quire.inference.v1 import inference_pb2
+from quire.kserve.v1 import open_inference_pb2
+from services.router.large_bodies import LARGE_BODY_BYTES
 from services.router.openapi.paths import OPERATIONS
 from tests.integration.gateway import http2
 from tests.integration.router.conftest import Api, StartRouter, fake_scheduler
@@ -19,6 +22,15 @@ METHODS = {
     name: {NEEDS_KEY[verb, path.replace("=**}", "}")] for verb, path in paths}
     for name, paths in http_annotations().items()
 }
+# Those of gRPC clients, by their full names.
+TYPED = [
+    method.full_name
+    for file in (inference_pb2.DESCRIPTOR, open_inference_pb2.DESCRIPTOR)
+    for service in file.services_by_name.values()
+    for method in service.methods
+]
+# Of Chat; others have other fields of that number, or none.
+UNKNOWN_ENUM = inference_pb2.ChatRequest(tool_choice=inference_pb2.ToolChoice(mode=77)).SerializeToString()  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -27,11 +39,11 @@ async def api(start_router: StartRouter) -> Api:
     return running
 
 
-async def status_of(api: Api, name: str) -> grpc.StatusCode:
-    """Of a call without a key. `name`: of a gRPC method, whose request may be empty."""
+async def status_of(api: Api, name: str, request: bytes = b"", key: str | None = None) -> grpc.StatusCode:
+    """Of a call. `name`: of a gRPC method."""
     service, _, method = name.rpartition(".")
     ask: Any = api.channel.unary_stream(f"/{service}/{method}")
-    call = ask(b"")
+    call = ask(request, metadata=() if key is None else (("authorization", f"Bearer {key}"),))
     try:
         async for _ in call:
             pass
@@ -43,6 +55,39 @@ async def status_of(api: Api, name: str) -> grpc.StatusCode:
 async def test_a_path_that_needs_a_key_refuses_without_one(api: Api) -> None:
     asked = {name for name, needs in METHODS.items() if await status_of(api, name) is grpc.StatusCode.UNAUTHENTICATED}
     assert asked == {name for name, needs in METHODS.items() if needs == {True}}
+
+
+@pytest.mark.parametrize("request_bytes", [b"", b"\x0a\x01a", UNKNOWN_ENUM])
+async def test_typed_methods_ask_strangers_for_a_key_first(api: Api, request_bytes: bytes) -> None:
+    refused = {name for name in TYPED if await status_of(api, name, request_bytes) is grpc.StatusCode.UNAUTHENTICATED}
+    assert {name.rpartition(".")[2] for name in set(TYPED) - refused} == {"ServerLive", "ServerReady", "ServerMetadata"}
+
+
+@pytest.mark.parametrize("tag", [b"\xa2\x06", b"\xa3\x06"])
+async def test_large_requests_of_strangers_are_not_read(api: Api, tag: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they are messages or not; they take no place among the large ones, not even with methods for everyone."""
+    entered = []
+    large_bodies = api.router.threads.large_bodies
+    enter = large_bodies.enter
+
+    async def counted(num_bytes: int) -> None:
+        entered.append(num_bytes)
+        await enter(num_bytes)
+
+    monkeypatch.setattr(large_bodies, "enter", counted)
+    request = tag + varint(2 * LARGE_BODY_BYTES) + bytes(2 * LARGE_BODY_BYTES)
+    for name in TYPED:
+        assert await status_of(api, name, request) is grpc.StatusCode.UNAUTHENTICATED
+        assert await status_of(api, name, request, "wrong") is grpc.StatusCode.UNAUTHENTICATED
+    assert entered == []
+    status = await status_of(api, "inference.GRPCInferenceService.ServerLive", request, "secret")
+    assert status is (grpc.StatusCode.OK if tag == b"\xa2\x06" else grpc.StatusCode.INTERNAL)
+    assert entered == [len(request)]
+    assert large_bodies.num_bytes == 0
+
+
+def varint(value: int) -> bytes:
+    return bytes([value & 127 | 128, value >> 7 & 127 | 128, value >> 14])
 
 
 def test_the_readme_lists_the_paths_without_a_key() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -99,3 +101,21 @@ def test_what_is_no_json_is_refused_or_left_to_the_parser(body: bytes) -> None:
         check_json(body)
     except ApiError as error:
         assert "at most" in error.message  # noqa: PT017  # either is right
+
+
+@pytest.mark.parametrize("rest", [b'\\"', b'\\"[', b'\\" ', b'\\\\\\"', b'\\":'])
+def test_a_text_that_never_ends_is_read_once(rest: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not again from each quote in it."""
+    found: list[tuple[int, int]] = []
+
+    class Counted:
+        def finditer(self, body: bytes) -> Iterator[re.Match[bytes]]:
+            for token in pattern.finditer(body):
+                found.append(token.span())
+                yield token
+
+    pattern = json_bounds._TOKEN
+    monkeypatch.setattr(json_bounds, "_TOKEN", Counted())
+    monkeypatch.setattr(json_bounds, "MAX_FIELDS", 50)
+    check_json(b'{"a":"' + b":" * 100 + rest * 1000)
+    assert found == [(0, 1), (1, 5), (5, 6)]

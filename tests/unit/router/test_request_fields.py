@@ -10,7 +10,9 @@ import pytest
 from quire.inference.v1 import inference_pb2
 from quire.kserve.v1 import open_inference_pb2
 from quire.scheduler.v1 import scheduler_pb2
+from services.router import request_fields
 from services.router.errors import ApiError, invalid
+from services.router.kserve.body import KserveGenerateParameters
 from services.router.request_fields import check_enums, in_proto_terms, proto_path
 
 GENERATE = inference_pb2.GenerateRequest.DESCRIPTOR
@@ -44,6 +46,25 @@ def test_the_text_of_an_error_names_the_same_field() -> None:
     assert (error.message, error.param) == ("Invalid 'options.sampling.logit_bias': no.", "options.sampling.logit_bias")
     unknown = invalid("Invalid 'x'.", "x")
     assert in_proto_terms(unknown, GENERATE) is unknown
+
+
+@pytest.mark.parametrize("param", ["a." * 2000, "a." * 16 + "a", "a" * 257, "options." * 40 + "logit_bias"])
+def test_a_path_as_long_as_the_client_likes_is_not_looked_for(param: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def resolves(descriptor: Any, path: str) -> bool:
+        raise AssertionError(f"{path[:20]}… was looked for")
+
+    monkeypatch.setattr(request_fields, "_resolves", resolves)
+    assert proto_path(GENERATE, param) is None
+    error = in_proto_terms(invalid("Invalid.", param), GENERATE)
+    assert error.param is not None
+    assert len(error.param) <= 257
+    assert error.param[:256] == param[:256]
+
+
+def test_a_name_of_the_clients_own_is_cut_in_an_error() -> None:
+    with pytest.raises(ApiError) as caught:
+        KserveGenerateParameters.model_validate({"a." * 2000: 1}).check_known()
+    assert caught.value.param == "a." * 32
 
 
 def enum_fields(descriptor: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -90,3 +111,18 @@ def test_enums_in_lists_are_read() -> None:
         check_enums(inference_pb2.ListModelsResponse(models=[inference_pb2.Model(), model]))
     assert caught.value.param == "models[1].tasks[1]"
     check_enums(scheduler_pb2.Submit())
+
+
+@pytest.mark.parametrize("name", ["allowed_token_ids", "stop_strings", "bad_words"])
+def test_lists_that_hold_no_enums_are_not_read(name: str) -> None:
+    class Unread:
+        def __iter__(self) -> Iterator[Any]:
+            raise AssertionError("it was read")
+
+    class Options:
+        DESCRIPTOR = inference_pb2.GenerationOptions.DESCRIPTOR
+
+        def ListFields(self) -> list[tuple[Any, Any]]:  # noqa: N802  # as messages have it
+            return [(self.DESCRIPTOR.fields_by_name[name], Unread())]
+
+    check_enums(Options())

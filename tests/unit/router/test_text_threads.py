@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -82,4 +84,88 @@ async def test_too_much_waiting_is_refused() -> None:
         await asyncio.gather(*waiting)
     finally:
         gate.set()
+        threads.close()
+
+
+async def test_a_cancelled_caller_keeps_what_it_holds_until_its_work_has_ended() -> None:
+    threads = TextThreads(2)
+    begun, gate, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        gate.wait(HANG_S)
+        ended.set()
+        raise ValueError("nobody asks for this")
+
+    async def convert() -> None:
+        async with threads.large_bodies.conversion:
+            await threads.run_beside(work)
+
+    try:
+        first = asyncio.create_task(convert())
+        await asyncio.to_thread(begun.wait, HANG_S)
+        for _ in range(3):
+            first.cancel()
+            # Any number of turns will do that would let the caller go on.
+            for _ in range(10):
+                await asyncio.sleep(0)
+        assert not first.done()
+        assert threads.large_bodies.conversion.locked()
+        assert threads.num_pending == 1
+        gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert ended.is_set()
+        assert not threads.large_bodies.conversion.locked()
+        assert threads.num_pending == 0
+    finally:
+        gate.set()
+        threads.close()
+
+
+async def test_work_that_has_not_begun_never_does_when_its_caller_is_cancelled() -> None:
+    threads = TextThreads(1)
+    begun, gate = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def work() -> None:
+        begun.set()
+        gate.wait(HANG_S)
+
+    try:
+        first = asyncio.create_task(threads.run_beside(work))
+        await asyncio.to_thread(begun.wait, HANG_S)
+        second = asyncio.create_task(threads.run_beside(lambda: done.append("second")))
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert threads.num_pending == 1
+        gate.set()
+        await first
+        await threads.run_beside(lambda: done.append("third"))
+        assert done == ["third"]
+    finally:
+        gate.set()
+        threads.close()
+
+
+async def test_an_error_of_work_is_raised_and_freed_without_a_collection() -> None:
+    class HeldError(Exception):
+        pass
+
+    def work() -> None:
+        raise HeldError
+
+    threads = TextThreads(1)
+    gc.collect()
+    gc.disable()
+    try:
+        with contextlib.suppress(HeldError):
+            await threads.run_beside(work)
+        # The thread drops what it worked on when it takes something else.
+        await threads.run_beside(lambda: None)
+        assert not [one for one in gc.get_objects() if isinstance(one, HeldError)]
+    finally:
+        gc.enable()
         threads.close()

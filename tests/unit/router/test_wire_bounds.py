@@ -5,11 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
 
 from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
 from services.router import wire_bounds
 from services.router.errors import ApiError
 from services.router.wire_bounds import check_message
+from shared.malformed import UndecodableRequestError
 
 Chat, Message, Generate = inference_pb2.ChatRequest, inference_pb2.ChatMessage, inference_pb2.GenerateRequest
 BIASES = sampling_pb2.SamplingParams(logit_bias=[sampling_pb2.LogitBias(token_id=1, bias=1)] * 100)
@@ -60,9 +64,45 @@ def test_too_many_numbers_are_refused_by_name(message: Any, path: str, monkeypat
     assert "at most 50" in caught.value.message
 
 
-def test_what_is_no_message_is_left_to_the_parser() -> None:
+def parses(data: bytes, message: Any) -> bool:
+    try:
+        message.FromString(data)
+    except DecodeError:
+        return False
+    return True
+
+
+def is_counted(data: bytes, message: Any) -> bool:
+    """Whether it is then parsed."""
+    try:
+        check_message(data, message.DESCRIPTOR)
+    except UndecodableRequestError:
+        return False
+    return True
+
+
+def test_what_is_no_message_is_not_parsed() -> None:
     valid = Chat(model="m", messages=[Message(role="user", content="a" * 300)]).SerializeToString()
     for size in range(len(valid)):
-        check_message(valid[:size], Chat.DESCRIPTOR)
-    for data in (b"\xff" * 100, b"\x12" * 100, b"\x12\x7f", b"\x0b\x0c", bytes(100)):
-        check_message(data, Chat.DESCRIPTOR)
+        assert is_counted(valid[:size], Chat) == parses(valid[:size], Chat)
+    for data in (b"\xff" * 100, b"\x12" * 100, b"\x12\x7f", b"\x0c", b"\x0e", b"\x92\x80\x80\x80\x10\x00"):
+        assert not parses(data, Chat)
+        assert not is_counted(data, Chat)
+
+
+@given(
+    st.lists(st.sampled_from([b"\x0a", b"\x12", b"\x1a", b"\x02", b"\x05", b"\x08", b"\x80", b"\x15", b"a"])).map(
+        b"".join
+    )
+)
+def test_all_that_the_parser_takes_is_counted(data: bytes) -> None:
+    assert is_counted(data, Chat) or not parses(data, Chat)
+
+
+@pytest.mark.parametrize("group", [b"\xa3\x1f\xa4\x1f", b"\x0b\x0c", b"\x0b\x08\x01\x0c"])
+def test_nothing_hides_behind_a_group(group: bytes) -> None:
+    hidden = group + Chat(messages=[Message()] * 200).SerializeToString()
+    assert len(Chat.FromString(hidden).messages) == 200
+    assert not is_counted(hidden, Chat)
+    # Nor behind one inside a message.
+    assert not is_counted(b"\x12" + bytes([len(group)]) + group + hidden[len(group) :], Chat)

@@ -52,7 +52,9 @@ local function any(name, message)
 end
 
 local function status_details(status, message, code, retry_seconds)
-  local details = int_field(1, tonumber(status)) .. bytes_field(2, message:sub(1, 512))
+  -- A string of protobuf is UTF-8: a cut, or a byte of the client's path, must not break it.
+  local text = message:gsub('[^\32-\126]', '?'):sub(1, 512)
+  local details = int_field(1, tonumber(status)) .. bytes_field(2, text)
     .. bytes_field(3, any('ErrorInfo', bytes_field(1, code:upper()) .. bytes_field(2, 'quire')))
   if retry_seconds == nil then return details end
   return details .. bytes_field(3, any('RetryInfo', bytes_field(1, int_field(1, retry_seconds))))

@@ -24,8 +24,8 @@ class SchedulerConfig:
     )
     max_num_queued_reqs: int = option(
         1024,
-        "Sequences that may wait for their turn; more are refused with RESOURCE_EXHAUSTED. A sixteenth more of those "
-        "that are the first of their request.",
+        "Sequences that may wait for their turn; more are refused with RESOURCE_EXHAUSTED. For the first sequence of "
+        "a request there is a sixteenth more room.",
         minimum=1,
     )
     target_tbt_ms: float = option(

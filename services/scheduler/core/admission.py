@@ -54,7 +54,7 @@ class Admission:
         new_bytes = sum(new.sequence.num_bytes for new in batch.new_sequences)
         max_set_aside = roster.num_set_aside + _MAX_SET_ASIDE
         prepares_for_suspect = self._prepares_for_suspect()
-        only_first = False  # sequences of their requests, for which the slots are that are left
+        only_first = False  # The slots that are left are kept for first sequences of their requests.
         while budget.tokens > 0 and roster.waiting and not self._runs_suspect():
             if roster.num_set_aside >= max_set_aside:
                 break

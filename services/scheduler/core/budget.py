@@ -11,8 +11,6 @@ from .sequence import Sequence
 # Tokens of prompts whose log probabilities are wanted, in a step: keeps its result under half a megabyte (172 bytes for
 # each, with 20 of the likeliest) and the output layer's work for them bounded.
 _MAX_PROMPT_LOGPROBS = 2048
-
-
 # What a step of prompts alone may take, in steps of one token: all of it shares one read of the weights.
 _STEPS_OF_ONE_TOKEN = 8
 

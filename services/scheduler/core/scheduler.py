@@ -38,7 +38,7 @@ from .preparations import Preparations
 from .roster import Roster
 from .sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest
 
-# First sequences of their requests find so much more room in the queue: one request of hundreds cannot fill it.
+# The part by which the queue is longer for first sequences of requests: one request of hundreds cannot fill it.
 _SPARE_PART = 16
 
 

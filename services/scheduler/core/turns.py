@@ -22,10 +22,11 @@ _MOST_STEPS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Of a sequence. `step`: the step whose planning it came before, put off or not. The lower comes first."""
+    """A sequence's place in the queue."""
 
+    # The number of the step before which it came, plus those by which it is put off. The lower starts first.
     step: int
-    # Of its request, no other was there when it came.
+    # It is the first sequence of its request: no other of that request was here when it came.
     is_first: bool
 
 

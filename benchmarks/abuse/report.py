@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.abuse.run import MAX_ADDED_S, MAX_ROUTER_MB, Measurement
 from benchmarks.run import RESULTS, machine
+from benchmarks.tree import commit
 
 PARTS = ("router", "gateway", "scheduler", "worker")
 _TIMES = ("gap without, ms", "gap with, ms", "wait without, ms", "wait with, ms")
@@ -35,18 +35,6 @@ def line(measurement: Measurement) -> str:
 
 def head() -> str:
     return f"| {' | '.join(_HEAD)} |\n|{'---|' * len(_HEAD)}"
-
-
-def commit() -> str:
-    """The tree's; with + where files differ from it."""
-    described = subprocess.run(
-        ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
-        capture_output=True,
-        text=True,
-        cwd=RESULTS,
-        check=False,
-    )
-    return described.stdout.strip()
 
 
 def store(measurements: Sequence[Measurement], directory: Path = RESULTS) -> None:

@@ -1,6 +1,7 @@
 """`python -m tests.steady --runs N PYTEST_OPTION...` runs pytest N times in each setting and prints what failed.
 
-Exits with status 1 if any test failed in any run. The output of a run with failures stays in build/steady.
+Exits with status 1 if any test failed in any run. The output of a run with failures stays in build/steady, beside
+runs.jsonl, which has what was counted so far: after an interruption the same command goes on from there.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ import argparse
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from tests.steady.report import Run, read_run, table
+from benchmarks.tree import commit
+from tests.steady.report import Record, Run, read_run, table
 from tests.steady.settings import SETTINGS, Setting
 
 ROOT = Path(__file__).parents[2]
@@ -22,12 +26,13 @@ def run(setting: Setting, options: Sequence[str], out: Path) -> Run:
     """One run of pytest. `out`: its output and its XML, with `.log` and `.xml` added; kept if a test failed."""
     log, xml = out.with_suffix(".log"), out.with_suffix(".xml")
     xml.unlink(missing_ok=True)
+    tested = commit()
     command = [sys.executable, "-m", "pytest", *options, *setting.options, f"--junitxml={xml}"]
     with setting.neighbours(), log.open("w") as file:
         status = subprocess.run(
             command, cwd=ROOT, stdout=file, stderr=file, preexec_fn=setting.take_core, check=False
         ).returncode
-    result = read_run(setting.name, xml, status)
+    result = replace(read_run(setting.name, xml, status), commit=tested)
     xml.unlink(missing_ok=True)
     if not result.failed:
         log.unlink()
@@ -40,14 +45,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "steady", help="where output of failed runs stays")
     known, options = parser.parse_known_args(arguments)
     known.out.mkdir(parents=True, exist_ok=True)
-    runs: list[Run] = []
+    record = Record(known.out / "runs.jsonl", options)
+    runs = record.runs()
+    num_done = Counter(run.setting for run in runs)
+    if runs:
+        print(f"{len(runs)} runs are in {record.path}; delete it to begin anew", flush=True)
     try:
         # Setting after setting in each round: an early end has tried them all.
         for number in range(1, known.runs + 1):
             for setting in SETTINGS:
+                if number <= num_done[setting.name]:
+                    continue
                 began = time.monotonic()
                 out = known.out / f"{setting.name.replace(' ', '-')}-{number}"
                 runs.append(run(setting, options, out))
+                record.keep(runs)
                 minutes = (time.monotonic() - began) / 60
                 words = f"{len(runs[-1].failed)} failed: {out}.log" if runs[-1].failed else "all passed"
                 print(f"{setting.name}, run {number} of {known.runs}: {words} ({minutes:.1f} minutes)", flush=True)

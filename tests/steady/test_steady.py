@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.steady import __main__ as steady
 from tests.steady import processes
 from tests.steady.__main__ import ROOT, run
-from tests.steady.report import Run, read_run, table
+from tests.steady.report import Record, Run, read_run, table
 from tests.steady.settings import SETTINGS, Setting
 
 XML = """<testsuites><testsuite>
@@ -35,15 +38,15 @@ def test_a_run_without_tests_has_failed_whatever_its_status(tmp_path: Path, stat
 
 def test_the_table_counts_by_setting_and_names_what_failed() -> None:
     runs = [
-        Run("as in CI", 8, ()),
-        Run("on one core", 8, ("a", "b")),
-        Run("as in CI", 8, ()),
-        Run("on one core", 7, ("a",)),
+        Run("as in CI", 8, (), "a"),
+        Run("on one core", 8, ("a", "b"), "a"),
+        Run("as in CI", 8, (), "b"),
+        Run("on one core", 7, ("a",), "a"),
     ]
     assert table(runs).splitlines() == [
-        "setting     | runs | tests | failures",
-        "as in CI    | 2    | 16    | 0",
-        "on one core | 2    | 15    | 3",
+        "setting     | runs | tests | failures | commits",
+        "as in CI    | 2    | 16    | 0        | a, b",
+        "on one core | 2    | 15    | 3        | a",
         "on one core: a failed in 2 of 2",
         "on one core: b failed in 1 of 2",
     ]
@@ -61,8 +64,29 @@ def test_a_run_takes_place_in_its_setting(tmp_path: Path) -> None:
     options = ("-c", os.devnull, "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path))
     setting = Setting("hard", is_on_one_core=True, num_busy_loops=1)
     result = run(setting, options, tmp_path / "hard-1")
-    assert result == Run("hard", 3, ("test_it::test_fails",))
+    assert replace(result, commit="") == Run("hard", 3, ("test_it::test_fails",))
     assert "on purpose" in (tmp_path / "hard-1.log").read_text()
+
+
+def test_a_count_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def made_run(setting: Setting, options: Sequence[str], out: Path) -> Run:
+        if len(made) == 4:
+            made.append("interrupted")
+            raise KeyboardInterrupt
+        made.append(out.name)
+        return Run(setting.name, 1, ())
+
+    monkeypatch.setattr(steady, "run", made_run)
+    arguments = ["--runs", "2", "--out", str(tmp_path), "-m", "processes"]
+    assert steady.main(arguments) == 1
+    assert steady.main(arguments) == 0
+    settings = [setting.name.replace(" ", "-") for setting in SETTINGS]
+    first, second = ([f"{name}-{number}" for name in settings] for number in (1, 2))
+    assert made == [*first, second[0], "interrupted", *second[1:]]
+    # Other options are another count.
+    assert not Record(tmp_path / "runs.jsonl", ["-m", "others"]).runs()
 
 
 def test_the_three_settings_are_those_of_the_documentation() -> None:

@@ -1151,7 +1151,7 @@ class TokenizeRequest(_message.Message):
     chat templates write their own.
     """
     return_token_strs: _builtins.bool
-    """Whether the answer also has the tokens as the vocabulary writes them."""
+    """Whether the answer also has the tokens as the vocabulary writes them. At most 262,144 tokens then."""
     @_builtins.property
     def chat(self) -> Global___ChatMessages:
         """A conversation, rendered through the model's chat template."""
@@ -1268,7 +1268,7 @@ class DetokenizeRequest(_message.Message):
     model: _builtins.str
     """A name that ListModels lists. Empty: the one model that is served."""
     each: _builtins.bool
-    """Whether to turn each token into a text by itself, instead of all into one text."""
+    """Whether to turn each token into a text by itself, instead of all into one text. At most 262,144 tokens then."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the model's vocabulary, in order."""

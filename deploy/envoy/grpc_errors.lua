@@ -80,7 +80,8 @@ end
 function shape_grpc_error(headers, message_of)
   local status = headers:get('grpc-status')
   if status == nil or status == '0' or headers:get('quire-error') ~= nil then return end
-  local body = percent_decoded(headers:get('grpc-message') or '')
+  -- For gRPC-Web, the body of Envoy's own answer ends with a line break.
+  local body = percent_decoded(headers:get('grpc-message') or ''):gsub('%s+$', '')
   local message, code = body, grpc_codes[status]
   if body:sub(1, 9) == '{"error":' then
     message, code = unquoted(message_of(body)), body:match('"code":"([a-z_]+)"')

@@ -9,6 +9,13 @@ from shared.config import ConfigError, option
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from shared.root_path import check_root_path
 
+# For a request's headers to arrive.
+HEADER_SECONDS = 10
+# For a whole request to arrive, and what the largest body takes at the least rate. Envoy has no minimum rate, and one
+# deadline for requests of every size.
+FIRST_SECONDS = 30
+LEAST_BODY_BYTES_PER_SECOND = 256 * 1024
+
 # In place of an origin, a method or a header: all of them.
 ANY = "*"
 # In place of an origin: those of this machine.
@@ -49,6 +56,13 @@ class GatewayConfig:
         "Bytes of a request body; larger ones get a 413, or RESOURCE_EXHAUSTED over gRPC.",
         minimum=1024,
         maximum=31 * 1024 * 1024,
+    )
+    body_timeout: float | None = option(
+        None,
+        "Seconds that a request may take to arrive whole; slower ones get a 408, or DEADLINE_EXCEEDED over gRPC. "
+        "Default: 30, and one for each 256 KiB of --max-body-bytes.",
+        minimum=0.1,
+        maximum=3600,
     )
     max_header_kib: int = option(32, "KiB of a request's headers; larger ones get a 431.", minimum=4, maximum=96)
     allowed_hosts: tuple[str, ...] | None = option(
@@ -127,6 +141,13 @@ class GatewayConfig:
                 f"--root-path {self.root_path}: {taken} is a path of the server itself, which the prefix would hide; "
                 "use another prefix, such as /llm"
             )
+
+    @property
+    def body_seconds(self) -> float:
+        """What --body-timeout says, or what holds without it."""
+        if self.body_timeout is not None:
+            return self.body_timeout
+        return FIRST_SECONDS + self.max_body_bytes // LEAST_BODY_BYTES_PER_SECOND
 
     @property
     def origins(self) -> tuple[str, ...]:

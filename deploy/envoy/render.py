@@ -12,15 +12,12 @@ from typing import Any
 
 import jinja2
 
-from deploy.envoy.config import GatewayConfig, endpoint_kind, split_host_port
+from deploy.envoy.config import HEADER_SECONDS, GatewayConfig, endpoint_kind, split_host_port
 from deploy.envoy.hosts import foreign_host
 from deploy.envoy.origins import origins
 from deploy.envoy.routes import API_PREFIXES, GRPC_PREFIXES, GRPC_WEB, http_routes, service_names
 
 HERE = Path(__file__).parent
-# A request has so long to arrive, and what the largest body takes at the least rate.
-_FIRST_SECONDS = 30
-_LEAST_BODY_BYTES_PER_SECOND = 256 * 1024
 DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 
@@ -175,7 +172,7 @@ def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
         local_replies=(*([_wrong_host(foreign)] if foreign else ()), *LOCAL_REPLIES),
         refused=(*([foreign] if foreign else ()), *browsers.refused),
         origins=browsers,
-        body_seconds=_FIRST_SECONDS + config.max_body_bytes // _LEAST_BODY_BYTES_PER_SECOND,
+        header_seconds=HEADER_SECONDS,
         bounds_unsent=sys.platform == "linux",
     )
 

@@ -153,9 +153,10 @@ def test_bad_options_are_told_before_anything_starts(flags: dict[str, object], c
 
 
 def test_a_larger_body_may_take_longer_and_never_for_ever() -> None:
-    def seconds(config: GatewayConfig) -> int:
-        (text,) = re.findall(r"request_timeout: (\d+)s", render(config, "127.0.0.1:9901", "/run/drain"))
-        return int(text)
+    def seconds(config: GatewayConfig) -> float:
+        (text,) = re.findall(r"request_timeout: ([\d.]+)s", render(config, "127.0.0.1:9901", "/run/drain"))
+        return float(text)
 
     assert seconds(GatewayConfig()) == 30 + 15
     assert seconds(GatewayConfig(max_body_bytes=1024)) == 30
+    assert seconds(GatewayConfig(body_timeout=0.5)) == 0.5

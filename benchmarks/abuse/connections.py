@@ -9,9 +9,12 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from benchmarks.abuse.attack import MODEL, Answer, Attack, Target, http_request
+from deploy.envoy.config import GatewayConfig
 
 # For how long each of them keeps its connection.
 SECONDS = 12.0
+# Those whose requests trickle in keep it for longer than the gateway lets them.
+TRICKLE_SECONDS = GatewayConfig().body_seconds + 15
 _RECEIVE_BUFFER_BYTES = 4096
 
 Client = Callable[[socket.socket], Awaitable[bytes]]
@@ -57,14 +60,26 @@ def silent_readers(count: int, seconds: float = SECONDS) -> Attack:
     return _many(count, client)
 
 
-def trickling_bodies(count: int, seconds: float = SECONDS) -> Attack:
+def trickling_bodies(count: int, seconds: float = TRICKLE_SECONDS) -> Attack:
     """Each sends a byte of its body per second."""
     head, _, _ = http_request("/v1/completions", b" " * 1000).rpartition(b" " * 1000)
-    return _many(count, _trickling(head, seconds))
+    return _many(count, _trickling(head, seconds), must_answer=True)
 
 
-def trickling_headers(count: int, seconds: float = SECONDS) -> Attack:
-    return _many(count, _trickling(b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-a: ", seconds))
+def trickling_messages(count: int, seconds: float = TRICKLE_SECONDS) -> Attack:
+    """Each sends a byte of a gRPC-Web message per second."""
+    path = "/quire.inference.v1.InferenceService/Generate"
+    lines = (f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/grpc-web", "content-length: 1005")
+    # The message's length, and the beginning of a text of 997 bytes.
+    message = b"\0" + (1000).to_bytes(4, "big") + b"\x12\xe5\x07"
+    beginning = "\r\n".join((*lines, "", "")).encode() + message
+    return _many(count, _trickling(beginning, seconds), must_answer=True)
+
+
+def trickling_headers(count: int, seconds: float = TRICKLE_SECONDS) -> Attack:
+    """Each sends a byte of a header per second."""
+    beginning = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-a: "
+    return _many(count, _trickling(beginning, seconds), must_answer=True)
 
 
 def _trickling(beginning: bytes, seconds: float) -> Client:
@@ -86,8 +101,9 @@ def _trickling(beginning: bytes, seconds: float) -> Client:
     return client
 
 
-def _many(count: int, client: Client) -> Attack:
-    """All of them at once. The answer has the lowest status other than 200, if there is one, and 0 if there is none."""
+def _many(count: int, client: Client, *, must_answer: bool = False) -> Attack:
+    """All of them at once. The answer has the lowest status other than 200, if there is one, and 0 if there is none, or
+    where one of them has none and `must_answer` is set."""
 
     async def attack(target: Target) -> Answer:
         connections = [_connection() for _ in range(count)]
@@ -97,6 +113,8 @@ def _many(count: int, client: Client) -> Attack:
             for one in connections:
                 one.close()
         statuses = [int(answer[9:12]) for answer in answers if answer[:5] == b"HTTP/" and answer[9:12].isdigit()]
+        if must_answer:
+            statuses += [0] * (count - len(statuses))
         served = sum(status == 200 for status in statuses)
         others = sorted(set(statuses) - {200})
         text = f"{served} of {count} began" + (f", others {others}" if others else "")

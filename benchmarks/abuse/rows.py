@@ -6,13 +6,20 @@ from functools import partial
 
 from benchmarks.abuse import bombs, columns, large, malformed
 from benchmarks.abuse.attack import Row
-from benchmarks.abuse.connections import silent_readers, slow_readers, trickling_bodies, trickling_headers
+from benchmarks.abuse.connections import (
+    silent_readers,
+    slow_readers,
+    trickling_bodies,
+    trickling_headers,
+    trickling_messages,
+)
 
 # The copies are in the rows themselves.
 _CONNECTIONS = (
     Row("200 readers of a byte per second", partial(slow_readers, 200), (200, 429, 503), copies=(1,)),
     Row("300 streams that are never read", partial(silent_readers, 300), (200, 429, 503), None, (1,), True),
-    Row("200 bodies that trickle in", partial(trickling_bodies, 200), (0, 408), copies=(1,)),
+    Row("200 bodies that trickle in", partial(trickling_bodies, 200), (408,), copies=(1,)),
+    Row("200 gRPC-Web messages that trickle in", partial(trickling_messages, 200), (408,), copies=(1,)),
     Row("200 headers that trickle in", partial(trickling_headers, 200), (408,), copies=(1,)),
 )
 ROWS = (*large.ROWS, *_CONNECTIONS, *bombs.ROWS, *malformed.ROWS, *columns.ROWS)

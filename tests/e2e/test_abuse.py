@@ -11,7 +11,13 @@ import pytest
 
 from benchmarks.abuse import bombs, large, malformed
 from benchmarks.abuse.attack import Answer, Row, Target
-from benchmarks.abuse.connections import silent_readers, slow_readers, trickling_bodies, trickling_headers
+from benchmarks.abuse.connections import (
+    silent_readers,
+    slow_readers,
+    trickling_bodies,
+    trickling_headers,
+    trickling_messages,
+)
 from benchmarks.abuse.neighbour import stream_once
 from tests.e2e.conftest import Server
 
@@ -33,6 +39,7 @@ CONNECTIONS = (
     Row("slow readers", partial(slow_readers, 10, 2.0), (200,)),
     Row("silent readers", partial(silent_readers, 10, 2.0), (200,)),
     Row("bodies", partial(trickling_bodies, 10, 2.0), (0,)),
+    Row("messages", partial(trickling_messages, 10, 2.0), (0,)),
     Row("headers", partial(trickling_headers, 10, 2.0), (0,)),
 )
 

@@ -1,18 +1,21 @@
-// Asks a question and prints the answer while it is generated.
+// Asks a question, prints the answer while it is generated, and asks again where a stream was cut.
 //
 //	./generate.sh && go run . -address 127.0.0.1:8000 "What is 7 plus 5?"
 package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log"
 	"os"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -65,7 +68,43 @@ func main() {
 	}
 }
 
+// A router that dies in the midst of a stream is seen as a reset stream, which grpc-go calls INTERNAL.
+func wasCut(err error) bool {
+	code := status.Code(err)
+	return code == codes.Unavailable || code == codes.Internal && strings.Contains(err.Error(), "RST_STREAM")
+}
+
+// chat prints the answer. The library repeats no stream that has brought a message, so this does: at temperature 0 the
+// same text comes again, and so it does with a seed. What was printed before is left out.
 func chat(ctx context.Context, client inferencev1.InferenceServiceClient, question string) error {
+	printed := 0
+	for attempt := 1; ; attempt++ {
+		received := 0
+		usage, err := ask(ctx, client, question, func(text string) {
+			if start := max(0, printed-received); start < len(text) {
+				fmt.Print(text[start:])
+			}
+			received += len(text)
+			printed = max(printed, received)
+		})
+		if err == nil && usage == nil {
+			return errors.New("the answer was cut")
+		}
+		if err == nil {
+			fmt.Printf("\n%d tokens\n", usage.CompletionTokens)
+			return nil
+		}
+		if attempt == 4 || !wasCut(err) {
+			return err
+		}
+		log.Printf("%v; asking again", err)
+	}
+}
+
+// ask passes the pieces of the answer's text to write. The last message has the usage; it is nil where none came.
+func ask(
+	ctx context.Context, client inferencev1.InferenceServiceClient, question string, write func(text string),
+) (*inferencev1.Usage, error) {
 	temperature, maxTokens := float32(0), uint32(64)
 	stream, err := client.Chat(ctx, &inferencev1.ChatRequest{
 		Messages: []*inferencev1.ChatMessage{{Role: "user", Content: question}},
@@ -75,32 +114,26 @@ func chat(ctx context.Context, client inferencev1.InferenceServiceClient, questi
 		},
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var usage *inferencev1.Usage
 	for {
 		response, err := stream.Recv()
 		if err == io.EOF {
-			break
+			return usage, nil
 		}
 		if err != nil {
 			// OpenAI's error object, as JSON.
 			if body := stream.Trailer().Get("quire-error"); len(body) > 0 {
-				return fmt.Errorf("%s: %s", status.Code(err), body[0])
+				return nil, status.Error(status.Code(err), body[0])
 			}
-			return err
+			return nil, err
 		}
 		switch event := response.Event.(type) {
 		case *inferencev1.ChatResponse_Delta:
-			fmt.Print(event.Delta.Text)
+			write(event.Delta.Text)
 		case *inferencev1.ChatResponse_Final:
 			usage = event.Final.Usage
 		}
 	}
-	fmt.Println()
-	if usage == nil {
-		return fmt.Errorf("the answer was cut")
-	}
-	fmt.Printf("%d tokens\n", usage.CompletionTokens)
-	return nil
 }

@@ -1,4 +1,5 @@
-// Asks a question, prints the answer while it is generated, and shows what an error brings.
+// Asks a question, prints the answer while it is generated, asks again where a stream was cut, and shows what an error
+// brings.
 //
 //   npm install && node chat.js --url http://127.0.0.1:8000
 
@@ -65,7 +66,14 @@ function listModels() {
   });
 }
 
-async function chat(question) {
+// A router that dies in the midst of a stream is seen as a reset stream, which this library calls INTERNAL.
+function wasCut(error) {
+  const { INTERNAL, UNAVAILABLE } = grpc.status;
+  return error.code === UNAVAILABLE || (error.code === INTERNAL && error.details.includes("RST_STREAM"));
+}
+
+// Passes the pieces of the answer's text to `write`. Returns its usage.
+async function ask(question, write) {
   const stream = client.chat(
     {
       messages: [{ role: "user", content: question }],
@@ -76,11 +84,33 @@ async function chat(question) {
   );
   let usage;
   for await (const response of stream) {
-    if (response.event === "delta") process.stdout.write(response.delta.text);
+    if (response.event === "delta") write(response.delta.text);
     else usage = response.final.usage;
   }
   // The last message has the usage; a stream that ends without it was cut.
-  console.log(usage ? `\n${usage.completionTokens} tokens` : "\nThe answer was cut.");
+  return usage;
+}
+
+// Prints the answer. The library repeats no stream that has brought a message, so this does: at temperature 0 the same
+// text comes again, and so it does with a seed. What was printed before is left out.
+async function chat(question) {
+  let printed = 0;
+  for (let attempt = 1; ; attempt++) {
+    let received = 0;
+    const write = (text) => {
+      process.stdout.write(text.slice(Math.max(0, printed - received)));
+      received += text.length;
+      printed = Math.max(printed, received);
+    };
+    try {
+      const usage = await ask(question, write);
+      console.log(usage ? `\n${usage.completionTokens} tokens` : "\nThe answer was cut.");
+      return;
+    } catch (error) {
+      if (attempt === 4 || !wasCut(error)) throw error;
+      console.error(`${error.message}; asking again`);
+    }
+  }
 }
 
 async function fail() {

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import ROOT, Server
+from tests.e2e.conftest import ROOT, Server, serving
+from tests.e2e.parts import pid_of
 from tests.e2e.test_clients import OFFLINE
 from tests.e2e.test_clients import PYTHON as CLIENTS_PYTHON
+from tests.e2e.worker_script import go_on, stop_at, wait_stopped
 from tests.fakes.waiting import HANG_S
 
 # `make clients` makes it, and CI does.
@@ -62,6 +66,38 @@ def test_the_javascript_one_runs(server: Server) -> None:
     assert result.returncode == 0, result.stderr
     told = r"models: quire-chat\n.*12.*\n\d+ tokens\nNOT_FOUND: The model `gpt-none` does not exist\.\n"
     assert re.fullmatch(told, result.stdout), result.stdout
+
+
+def test_the_javascript_one_asks_again_when_its_router_is_killed() -> None:
+    if not NODE.exists():
+        pytest.skip("node is not here: make clients")
+
+    with serving(model="quire-chat") as server, ThreadPoolExecutor(1) as thread:
+        program = ROOT / "examples" / "javascript" / "chat.js"
+        command: list[str | Path] = [NODE, program, "--url", server.url, "--question", "Count from 1 to 60."]
+        undisturbed = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=True).stdout
+        worker = pid_of("worker", server)
+        server.script.give(worker, stop_at(num_sequences=1, num_tokens=10))
+        with subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            try:
+                assert process.stdout is not None
+                ended = thread.submit(process.wait)
+                wait_stopped(worker, [ended])
+                # The gateway repeats a stream that has brought nothing.
+                printed = b""
+                while len(printed) <= len(b"models: quire-chat\n"):
+                    piece = process.stdout.read(65536)
+                    assert piece, "it ended"
+                    printed += piece
+                assert undisturbed.encode().startswith(printed)
+                os.kill(pid_of("router", server), signal.SIGKILL)
+                go_on(worker)
+                rest, errors = process.communicate(timeout=HANG_S)
+            finally:
+                go_on(worker)
+                process.kill()
+    assert (process.returncode, (printed + rest).decode()) == (0, undisturbed)
+    assert re.fullmatch(r"\d+ INTERNAL: .*RST_STREAM.*; asking again\n", errors.decode()), errors
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.stem)

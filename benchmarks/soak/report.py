@@ -26,6 +26,8 @@ class Result:
     points: Sequence[Point]
     peaks: Mapping[str, Figures]
     tally: Tally
+    # Whether the warm-up had every row in it. If not, what resident memory grows by means little.
+    is_warm: bool
     # Processes of the parts that outlived the parts.
     num_left: int
 
@@ -39,7 +41,7 @@ class Result:
     @property
     def growth(self) -> list[str]:
         """What has grown too much."""
-        return verdict.grown(self.points)
+        return verdict.grown(self.points, judges_memory=self.is_warm)
 
 
 def table(result: Result) -> str:
@@ -72,6 +74,7 @@ def summary(result: Result) -> str:
         f"At the end {load.used_blocks} of {load.blocks} KV blocks were not free, {load.running + load.waiting}"
         f" sequences were left, and {result.num_left} processes outlived their part.",
         table(result),
+        *(() if result.is_warm else ("Growth in memory is not judged: the warm-up was too short for all rows.",)),
         "Faults: none." if not faults else "Faults:\n\n" + "\n".join(f"- {fault}" for fault in faults),
     ]
     if tally.examples:

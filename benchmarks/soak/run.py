@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,21 +28,35 @@ PROGRESS_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Traffic between two quiet points: for some seconds, or, where they are None, a number of requests of each client
-    and of rows."""
+    """Traffic between two quiet points. It ends when so many seconds have passed, so many rows were sent, and each
+    client has sent so many requests."""
 
-    seconds: float | None = None
+    seconds: float = 0.0
     requests: int = 0
     rows: int = 0
 
-    def turns(self, count: int) -> Iterator[None]:
-        """One for each thing that is still to be sent."""
-        if self.seconds is None:
-            yield from itertools.repeat(None, count)
-            return
-        end = time.monotonic() + self.seconds
-        while time.monotonic() < end:
+
+class Turns:
+    """Who may send once more in a stretch, which begins when this is made."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        self._stretch = stretch
+        self._end = time.monotonic() + stretch.seconds
+        self._rows_end = asyncio.Event()
+
+    def of_abuse(self) -> Iterator[None]:
+        count = 0
+        while time.monotonic() < self._end or count < self._stretch.rows:
             yield
+            count += 1
+        self._rows_end.set()
+
+    def of_client(self) -> Iterator[None]:
+        """There is lawful traffic as long as there is abuse."""
+        count = 0
+        while time.monotonic() < self._end or count < self._stretch.requests or not self._rows_end.is_set():
+            yield
+            count += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +83,8 @@ class Soak:
     points: list[Point] = field(default_factory=list)
     # The most of each figure that samples have found, by part.
     peaks: dict[str, Figures] = field(default_factory=dict)
+    # Whether every row was sent before the first point.
+    is_warm: bool = False
     # All processes that samples have found.
     processes: set[Identity] = field(default_factory=set)
 
@@ -82,18 +97,20 @@ class Soak:
         sampling = asyncio.create_task(self._sample(start))
         try:
             for stretch in plan.stretches:
-                clients = [self._ask(requests, stretch) for requests in traffic]
-                await asyncio.gather(*clients, self._abuse(rows, stretch))
+                turns = Turns(stretch)
+                await asyncio.gather(*(self._ask(one, turns) for one in traffic), self._abuse(rows, turns))
                 self.points.append(await self._quiet_point(start))
+                if len(self.points) == 1:
+                    self.is_warm = all(row.name in self.tally.sent for row in plan.rows)
                 self._show("quiet", self.points[-1].seconds, self.points[-1].parts)
         finally:
             sampling.cancel()
         self.processes |= identities(self.stack.processes.values())
 
-    async def _ask(self, requests: Iterator[Request], stretch: Stretch) -> None:
+    async def _ask(self, requests: Iterator[Request], turns: Turns) -> None:
         """One client, which asks one thing after another."""
         async with wired(self.stack.target.host, self.stack.target.port) as wire:
-            for _ in stretch.turns(stretch.requests):
+            for _ in turns.of_client():
                 request = next(requests)
                 try:
                     said = await self._answered(wire, request)
@@ -116,9 +133,10 @@ class Soak:
                 self.tally.num_busy += 1
                 await asyncio.sleep(busy.seconds)
 
-    async def _abuse(self, rows: Iterator[Row], stretch: Stretch) -> None:
-        for _ in stretch.turns(stretch.rows):
+    async def _abuse(self, rows: Iterator[Row], turns: Turns) -> None:
+        for _ in turns.of_abuse():
             row = next(rows)
+            self.tally.sent.add(row.name)
             attack = await asyncio.to_thread(row.make)
             answer = await limited(attack, self.stack.target, ANSWER_LIMIT_S)
             if (fault := row.fault(answer)) is None:

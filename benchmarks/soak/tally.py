@@ -15,6 +15,8 @@ class Tally:
     answered: Counter[str] = field(default_factory=Counter)
     # Rows of the abuse that were answered, by the row's name.
     rows: Counter[str] = field(default_factory=Counter)
+    # Names of the rows that were sent, whatever the answer.
+    sent: set[str] = field(default_factory=set)
     # Times that the server had no place, and said when to come back.
     num_busy: int = 0
     # Answers that were compared with the first one of the same request.

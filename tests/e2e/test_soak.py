@@ -16,8 +16,10 @@ def test_lawful_requests_are_answered_and_nothing_is_left_of_them() -> None:
     rows = [row for row in ROWS if any(word in row.name for word in WORDS)]
     result = soak(Plan([Stretch(requests=20, rows=1)] * 3, rows, clients=4, pause_s=0, rest_s=0))
     assert result.faults == [], summary(result)
-    assert result.tally.answered.total() == 4 * 3 * 20
+    # Clients go on until the row is answered.
+    assert result.tally.answered.total() >= 4 * 3 * 20
     assert result.tally.rows == {row.name: 1 for row in rows}
     assert result.tally.num_compared > 0
-    assert [point.requests for point in result.points] == [81, 162, 243]
+    assert len(result.points) == 3
+    assert not any(point.load.used_blocks for point in result.points)
     assert result.points[-1].parts.keys() == {"worker", "scheduler", "router", "gateway"}

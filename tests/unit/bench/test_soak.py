@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.abuse.rows import ROWS
 from benchmarks.soak import said
 from benchmarks.soak.__main__ import stretches
 from benchmarks.soak.figures import Figures, Load, Point
@@ -56,6 +57,12 @@ def test_a_part_may_grow_by_so_much(last: Figures, expected: list[str]) -> None:
     assert grown(points(part(), last)) == expected
 
 
+def test_memory_is_not_judged_before_every_row_was_sent() -> None:
+    assert grown(points(part(), part(10**9, descriptors=29)), judges_memory=False) == [
+        "router: 29 descriptors, 20 at first"
+    ]
+
+
 @pytest.mark.parametrize(
     ("load", "last", "expected"),
     [
@@ -90,7 +97,9 @@ def test_faults_are_all_counted_and_some_are_kept() -> None:
 def test_a_result_is_at_fault_for_answers_growth_and_processes(tmp_path: Path) -> None:
     tally = Tally()
     tally.fault("chat", "status 500")
-    result = Result(points(part(), part(descriptors=40)), {"router": part(descriptors=50)}, tally, num_left=1)
+    result = Result(
+        points(part(), part(descriptors=40)), {"router": part(descriptors=50)}, tally, is_warm=True, num_left=1
+    )
     assert result.faults == ["chat: 1 wrong", "1 processes are left"]
     assert result.growth == ["router: 40 descriptors, 20 at first"]
     row = table(result).splitlines()[2]
@@ -105,8 +114,9 @@ def test_the_time_is_divided_by_three_quiet_points_or_more(minutes: float) -> No
     warm_up, *rest = stretches(minutes)
     assert warm_up.seconds == pytest.approx(12 * minutes)
     assert len(rest) >= 2
-    assert sum(stretch.seconds or 0 for stretch in (warm_up, *rest)) == pytest.approx(60 * minutes)
-    assert all(stretch.seconds is not None and stretch.seconds < 450 for stretch in rest)
+    assert sum(stretch.seconds for stretch in (warm_up, *rest)) == pytest.approx(60 * minutes)
+    assert all(stretch.seconds < 450 for stretch in rest)
+    assert warm_up.rows == (len(ROWS) if minutes >= 30 else 0)
 
 
 def test_traffic_is_the_same_for_the_same_seed_and_asks_for_embeddings_only_where_there_are_some() -> None:

@@ -209,6 +209,12 @@ def mixed(seed: str, embeds: bool) -> Iterator[Request]:
         yield make(chance)
 
 
+def for_children() -> list[Request]:
+    """Requests that need all of a router's children when they are sent at the same time: templates and grammars."""
+    chance = random.Random(1)
+    return [*(_own_template(chance) for _ in range(8)), *(_structured(chance) for _ in range(8))]
+
+
 def embeds(models: bytes) -> bool:
     """Whether the model gives embeddings, by the answer of /v1/models."""
     return any("embed" in model.get("tasks", ()) for model in json.loads(models)["data"])

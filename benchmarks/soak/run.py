@@ -14,7 +14,7 @@ from benchmarks.abuse.attack import Row, Target
 from benchmarks.abuse.run import limited
 from benchmarks.abuse.stack import RunningStack
 from benchmarks.soak.figures import Figures, Identity, Load, Point, figures, identities, load
-from benchmarks.soak.mix import embeds, mixed
+from benchmarks.soak.mix import embeds, for_children, mixed
 from benchmarks.soak.request import BusyError, Request, Wire, WrongAnswerError, wired
 from benchmarks.soak.tally import Tally
 
@@ -96,6 +96,7 @@ class Soak:
         rows = _again_and_again(plan.rows, random.Random(plan.seed))
         sampling = asyncio.create_task(self._sample(start))
         try:
+            await self._begin_children()
             for stretch in plan.stretches:
                 turns = Turns(stretch)
                 await asyncio.gather(*(self._ask(one, turns) for one in traffic), self._abuse(rows, turns))
@@ -111,17 +112,26 @@ class Soak:
         """One client, which asks one thing after another."""
         async with wired(self.stack.target.host, self.stack.target.port) as wire:
             for _ in turns.of_client():
-                request = next(requests)
-                try:
-                    said = await self._answered(wire, request)
-                except WrongAnswerError as error:
-                    self.tally.fault(request.name, str(error))
-                except TimeoutError:
-                    self.tally.fault(request.name, f"no answer within {ANSWER_LIMIT_S:.0f} s")
-                except (OSError, aiohttp.ClientError) as error:
-                    self.tally.fault(request.name, f"{type(error).__name__}: {error}")
-                else:
-                    self.tally.answer(request.name, request.key, said)
+                await self._counted(wire, next(requests))
+
+    async def _begin_children(self) -> None:
+        """Makes the router start all of its children, which it does when a request needs one. A child that starts after
+        the first quiet point would be taken for growth."""
+        async with wired(self.stack.target.host, self.stack.target.port) as wire:
+            await asyncio.gather(*(self._counted(wire, request) for request in for_children()))
+
+    async def _counted(self, wire: Wire, request: Request) -> None:
+        """Asks, and counts the answer or the fault."""
+        try:
+            said = await self._answered(wire, request)
+        except WrongAnswerError as error:
+            self.tally.fault(request.name, str(error))
+        except TimeoutError:
+            self.tally.fault(request.name, f"no answer within {ANSWER_LIMIT_S:.0f} s")
+        except (OSError, aiohttp.ClientError) as error:
+            self.tally.fault(request.name, f"{type(error).__name__}: {error}")
+        else:
+            self.tally.answer(request.name, request.key, said)
 
     async def _answered(self, wire: Wire, request: Request) -> str:
         """Asks again as often as the server is busy, when it says."""

@@ -10,8 +10,8 @@ and sent every row once, and the last. The bounds:
 - MAX_ADDED_DESCRIPTORS more descriptors are open. Clients have closed theirs, but Envoy and gRPC keep connections
   between the parts in pools, and open them as they need them.
 - MAX_ADDED_THREADS more threads run. Thread pools begin threads with the work, and end them when they have none.
-- MAX_ADDED_PROCESSES more children are there: the router keeps one for templates and one for grammars, and begins one
-  again when a request needs it.
+- MAX_ADDED_PROCESSES more children are there: a router keeps two for templates and one for grammars. Where one was
+  ended for what it took, another one is started when a request needs it.
 - At every quiet point no sequence runs or waits, and every KV block is free: cached blocks count as free.
 - No process of a part is left when the part has stopped.
 """
@@ -27,7 +27,7 @@ MAX_BYTES_PER_REQUEST = 400.0
 ALLOCATOR_BYTES = 32e6
 MAX_ADDED_DESCRIPTORS = 8
 MAX_ADDED_THREADS = 8
-MAX_ADDED_PROCESSES = 2
+MAX_ADDED_PROCESSES = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ def test_points_without_a_request_in_between_have_a_growth() -> None:
         (part(descriptors=28), []),
         (part(descriptors=29), ["router: 29 descriptors, 20 at first"]),
         (part(threads=18), ["router: 18 threads, 9 at first"]),
-        (part(processes=4), ["router: 4 processes, 1 at first"]),
+        (part(processes=5), ["router: 5 processes, 1 at first"]),
     ],
 )
 def test_a_part_may_grow_by_so_much(last: Figures, expected: list[str]) -> None:

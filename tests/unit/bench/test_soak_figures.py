@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
-from pathlib import Path
 
-from benchmarks.soak.figures import Identity, alive, figures, identities
+from benchmarks.soak.figures import Figures, Identity, alive, figures, identities
 from tests.fakes.waiting import wait_until
 
+# Holds so many sockets, files and children, until its input ends.
+HOLDER = """
+import socket, subprocess, sys
+sockets, files, children = map(int, sys.argv[1:])
+held = [socket.socket() for _ in range(sockets)], [open(sys.executable) for _ in range(files)]
+started = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(children)]
+print("ready", flush=True)
+input()
+"""
 
-def test_descriptors_sockets_and_children_are_counted() -> None:
-    before = figures(os.getpid())
-    with socket.socket(), socket.socket(), Path(__file__).open():
-        after = figures(os.getpid())
-    assert (after.descriptors - before.descriptors, after.sockets - before.sockets) == (3, 2)
-    assert after.resident_bytes > 1_000_000
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        assert figures(os.getpid()).processes == before.processes + 1
-        child.communicate()
-    assert figures(os.getpid()).processes == before.processes
+
+def held_by(sockets: int, files: int, children: int) -> Figures:
+    command = [sys.executable, "-c", HOLDER, *map(str, (sockets, files, children))]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"ready\n"
+        found = figures(holder.pid)
+        holder.communicate()
+    return found
+
+
+def test_descriptors_and_sockets_are_counted() -> None:
+    nothing, some = held_by(0, 0, 0), held_by(2, 3, 0)
+    assert (some.descriptors - nothing.descriptors, some.sockets - nothing.sockets) == (5, 2)
+    assert (nothing.processes, nothing.threads) == (1, 1)
+    assert nothing.resident_bytes > 1_000_000
+
+
+def test_children_are_counted_with_what_they_hold() -> None:
+    alone, parent = held_by(0, 0, 0), held_by(0, 0, 2)
+    assert (parent.processes, parent.threads) == (3, 3)
+    # Its own end of each child's input, and each child's three.
+    assert parent.descriptors >= alone.descriptors + 8
 
 
 def test_a_process_is_alive_until_it_ends_and_another_with_its_id_is_none() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.run import machine
 from benchmarks.soak import verdict
 from benchmarks.soak.figures import Figures, Point
+from benchmarks.soak.run import SAMPLE_S
 from benchmarks.soak.tally import Tally
 from benchmarks.tree import commit
 
@@ -121,9 +122,11 @@ def store(result: Result, directory: Path) -> None:
 
 _EXPLANATION = f"""\
 `make soak` writes this file. Eight clients send lawful requests of every API, one after another, and each row of
-`make abuse` is sent beside them, again and again in a random order. All of them stop now and then. At such a quiet
-point each part is measured, its children included. First: at the end of the warm-up, a fifth of the time. Last: at the
-end. Most: of samples every 5 s. A fault is a wrong answer, a block or a sequence that is held at a quiet point, a
-process that outlives its part, more than {verdict.MAX_BYTES_PER_REQUEST:.0f} bytes per request and
-{verdict.ALLOCATOR_BYTES / 1e6:.0f} MB for the allocator's holes, or more than {verdict.MAX_ADDED_DESCRIPTORS}
-descriptors, {verdict.MAX_ADDED_THREADS} threads or {verdict.MAX_ADDED_PROCESSES} processes added."""
+`make abuse` is sent beside them, again and again in a random order. The KV cache is small, so that cached blocks are
+evicted and sequences preempted. All clients stop now and then. At such a quiet point each part is measured, its
+children included. First: at the end of the warm-up, which takes a fifth of the time and has every row in it. Last: at
+the end. Most: of samples every {SAMPLE_S:.0f} s. Faults are wrong answers, blocks or sequences that are held at a quiet
+point, processes that outlive their part, and growth from the first point to the last: more than
+{verdict.MAX_BYTES_PER_REQUEST:.0f} bytes per request and {verdict.ALLOCATOR_BYTES / 1e6:.0f} MB for the allocator's
+holes, or more than {verdict.MAX_ADDED_DESCRIPTORS} descriptors, {verdict.MAX_ADDED_THREADS} threads or
+{verdict.MAX_ADDED_PROCESSES} processes added."""

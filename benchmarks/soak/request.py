@@ -18,6 +18,7 @@ from quire.client.errors import QuireError
 
 # Of an answer, in a fault's text.
 _MAX_CHARACTERS = 300
+_MAX_CONNECTION_ATTEMPTS = 20
 
 
 class WrongAnswerError(Exception):
@@ -45,7 +46,17 @@ class Wire:
 async def wired(host: str, port: int) -> AsyncIterator[Wire]:
     """Connections that are closed at the end, so that none of them counts at a quiet point."""
     async with open_session("") as session, AsyncClient(f"{host}:{port}", max_retries=0) as client:
+        await _connect(client)
         yield Wire(f"http://{host}:{port}", session, client)
+
+
+async def _connect(client: AsyncClient) -> None:
+    """gRPC gives up a connection whose handshake takes long, as it does where the machine has much else to do, and the
+    call that needs it fails. A connection that is lost later is a fault."""
+    for _ in range(_MAX_CONNECTION_ATTEMPTS):
+        with contextlib.suppress(QuireError):
+            await client.models()
+            return
 
 
 @dataclass(frozen=True, slots=True)

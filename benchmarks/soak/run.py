@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from benchmarks.abuse.attack import Row, Target
+from benchmarks.abuse.memory import resident
 from benchmarks.abuse.run import limited
 from benchmarks.abuse.stack import RunningStack
 from benchmarks.soak.figures import Figures, Identity, Load, Point, figures, identities, load
@@ -130,6 +131,8 @@ class Soak:
             self.tally.fault(request.name, f"no answer within {ANSWER_LIMIT_S:.0f} s")
         except (OSError, aiohttp.ClientError) as error:
             self.tally.fault(request.name, f"{type(error).__name__}: {error}")
+            # A part may be gone, and each request after this one fail at once.
+            await asyncio.sleep(1)
         else:
             self.tally.answer(request.name, request.key, said)
 
@@ -162,12 +165,17 @@ class Soak:
         return Point(time.monotonic() - start, self.tally.num_requests, parts, found)
 
     async def _idle_load(self) -> Load:
-        """The load once nothing is left of it, or after IDLE_LIMIT_S."""
+        """The load once nothing is left of it, or after IDLE_LIMIT_S. Nothing where the scheduler has ended, which is a
+        fault by itself."""
+        found = Load(0, 0, 0, 0)
         for _ in range(int(IDLE_LIMIT_S / 0.2)):
-            if (await load(self.stack.target.scheduler)).is_idle:
+            if not resident(self.stack.processes["scheduler"]):
+                break
+            found = await load(self.stack.target.scheduler)
+            if found.is_idle:
                 break
             await asyncio.sleep(0.2)
-        return await load(self.stack.target.scheduler)
+        return found
 
     async def _sample(self, start: float) -> None:
         next_line = PROGRESS_S

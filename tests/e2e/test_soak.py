@@ -14,10 +14,10 @@ WORDS = ("malformed HTTP", "template bomb: recursion", "prompt_token_ids of 7 by
 
 def test_lawful_requests_are_answered_and_nothing_is_left_of_them() -> None:
     rows = [row for row in ROWS if any(word in row.name for word in WORDS)]
-    result = soak(Plan([Stretch(requests=12, rows=1)] * 3, rows, clients=4, pause_s=0, rest_s=0))
+    result = soak(Plan([Stretch(requests=8, rows=1)] * 3, rows, clients=4, pause_s=0, rest_s=0))
     assert result.faults == [], summary(result)
     # Clients go on until the row is answered.
-    assert result.tally.answered.total() >= 4 * 3 * 12
+    assert result.tally.answered.total() >= 4 * 3 * 8
     assert result.tally.rows == {row.name: 1 for row in rows}
     assert result.tally.num_compared > 0
     assert len(result.points) == 3

@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-long test-patient test-steady clients wheel wheel-fresh aarch64 schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse bench-gpu gpu-dry-run clean
+.PHONY: help setup demo test test-long test-patient test-steady clients wheel wheel-fresh aarch64 schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,10 @@ bench: .venv/dev ## measure what docs/performance.md reports
 
 abuse: .venv/dev ## measure what hostile and very large requests do to another client's stream, row by row
 	$(BIN)/python -m benchmarks.abuse
+
+SOAK_MINUTES ?= 30
+soak: .venv/dev ## send mixed traffic with the abuse in it for 30 minutes, and measure what it leaves in each part
+	$(BIN)/python -m benchmarks.soak --minutes $(SOAK_MINUTES)
 
 # A GPU machine brings its own Python with torch: nothing is installed there.
 bench-gpu: ## measure a GPU, from a bare source tree; GPU_ARGS='--quantization fp8' and the like go to every part

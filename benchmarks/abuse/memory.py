@@ -22,7 +22,7 @@ async def watched(processes: Mapping[str, int]) -> AsyncIterator[dict[str, float
     async def sample() -> None:
         while True:
             for name, pid in processes.items():
-                peaks[name] = max(peaks[name], sum(_resident(one, "VmRSS:") for one in _tree(pid)))
+                peaks[name] = max(peaks[name], sum(resident(one) for one in tree(pid)))
             await asyncio.sleep(_INTERVAL_S)
 
     sampling = asyncio.create_task(sample())
@@ -32,7 +32,7 @@ async def watched(processes: Mapping[str, int]) -> AsyncIterator[dict[str, float
         sampling.cancel()
         # A peak between two samples.
         for name, pid in processes.items():
-            peaks[name] = max(peaks[name], _resident(pid, "VmHWM:"))
+            peaks[name] = max(peaks[name], resident(pid, "VmHWM:"))
 
 
 def _reset_peak(pid: int) -> None:
@@ -41,7 +41,8 @@ def _reset_peak(pid: int) -> None:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
-def _resident(pid: int, field: str) -> float:
+def resident(pid: int, field: str = "VmRSS:") -> float:
+    """MB, by a field of /proc/PID/status; 0 where the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -49,7 +50,8 @@ def _resident(pid: int, field: str) -> float:
     return next((int(line.split()[1]) * 1024 / _MB for line in lines if line.startswith(field)), 0.0)
 
 
-def _tree(pid: int) -> list[int]:
+def tree(pid: int) -> list[int]:
+    """The process and all that it and its children started, those that have ended and were not waited for included."""
     found = [pid]
     for one in found:
         for tasks in Path(f"/proc/{one}/task").glob("*/children"):

@@ -83,7 +83,7 @@ async def _measured(stack: RunningStack, neighbour: Neighbour, row: Row, attack:
     before = await _baseline(neighbour, BASELINE_S)
     begin = time.monotonic()
     async with watched(stack.processes) as peaks:
-        answers = await asyncio.gather(*(_limited(attack, stack.target) for _ in range(copies)))
+        answers = await asyncio.gather(*(limited(attack, stack.target) for _ in range(copies)))
         seconds = time.monotonic() - begin
         await asyncio.sleep(TAIL_S)
     during = await neighbour.report(begin, time.monotonic())
@@ -104,12 +104,13 @@ async def _measured(stack: RunningStack, neighbour: Neighbour, row: Row, attack:
     )  # fmt: skip
 
 
-async def _limited(attack: Attack, target: Target) -> Answer:
+async def limited(attack: Attack, target: Target, limit_s: float = LIMIT_S) -> Answer:
+    """The attack's answer. An attack that takes more than `limit_s` seconds, or that cannot connect, has status 0."""
     try:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(limit_s):
             return await attack(target)
     except TimeoutError:
-        return Answer(0, f"no answer within {LIMIT_S:.0f} s")
+        return Answer(0, f"no answer within {limit_s:.0f} s")
     except OSError as error:
         return Answer(0, f"{type(error).__name__}: {error}")
 

@@ -20,12 +20,12 @@ class RunningStack:
 
 
 @contextmanager
-def running_stack() -> Iterator[RunningStack]:
+def running_stack(*worker_arguments: str) -> Iterator[RunningStack]:
     with tempfile.TemporaryDirectory(prefix="quire-abuse-") as directory, ExitStack() as stack:
         worker, scheduler, router = (f"unix:{Path(directory) / name}" for name in ("w", "s", "r"))
         port, main = free_port(), "quire.cli.main"
         parts = {
-            "worker": stack.enter_context(command(main, "worker", "--listen", worker)),
+            "worker": stack.enter_context(command(main, "worker", *worker_arguments, "--listen", worker)),
             "scheduler": stack.enter_context(command(main, "scheduler", "--listen", scheduler, "--worker", worker)),
             "router": stack.enter_context(command(main, "router", "--listen", router, "--scheduler", scheduler)),
             "gateway": stack.enter_context(command(main, "gateway", "--port", str(port), "--router", router)),

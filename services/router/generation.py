@@ -18,7 +18,6 @@ from services.router.columns import ids_to_bytes
 from services.router.constraints import TokenConstraints
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError, overloaded
-from services.router.large_bodies import leave_large_bodies
 from services.router.logprobs import TokenLogprob, TokenLogprobs
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
@@ -118,9 +117,8 @@ class Generator:
             raise overloaded(f"This router has {self._max_num_requests} requests in progress and takes no more.")
 
     def began(self) -> None:
-        """One more is in progress, until `ended`. Its prompts are tokens now."""
+        """One more is in progress, until `ended`."""
         self._num_requests += 1
-        leave_large_bodies()
 
     def ended(self) -> None:
         self._num_requests -= 1

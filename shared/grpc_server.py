@@ -38,8 +38,9 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.max_pings_without_data", 0),
     # A peer that restarts is dialled again at once, and then at most this far apart.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # Whatever its name says, this is how long an attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
 ]
 
 # Servers accept any number of pings. By default gRPC closes a connection, with all answers on it, after the third ping

@@ -13,8 +13,9 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     # Pings go on however long an answer sends nothing.
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # Whatever its name says, this is how long an attempt to connect may take.
+    ("grpc.min_reconnect_backoff_ms", 20_000),
 ]
 
 

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import grpc
 from google.protobuf.message import Message
@@ -27,7 +27,6 @@ from shared.malformed import MalformedRequestError
 
 logger = logging.getLogger(__name__)
 
-R = TypeVar("R")
 # A client that takes nothing of its answer for so long is given up; its generation ends, and the tokens go to others.
 CLIENT_STALL_SECONDS = 60.0
 _MAX_ID_CHARS = 128
@@ -74,12 +73,12 @@ class Calls:
             message = f"{what} Send it in a header: Authorization: Bearer YOUR_KEY."
             raise ApiError(ErrorKind.UNAUTHENTICATED, message)
 
-    async def abort(self, context: Any, error: ApiError, request: Any) -> None:
-        """Ends the call for `request` with this error; never returns."""
+    async def abort(self, context: Any, error: ApiError, descriptor: Any) -> None:
+        """Ends the call with this error; never returns. `descriptor`: of the request's type."""
         self.count(error)
         details: tuple[tuple[str, str | bytes], ...] = ()
         if self._is_typed:
-            error = in_proto_terms(error, request.DESCRIPTOR)
+            error = in_proto_terms(error, descriptor)
             details = details_metadata(error)
         metadata = (*error.metadata(self._error_body), *details)
         await context.abort(error.kind.status, error.details(), trailing_metadata=metadata)
@@ -114,28 +113,37 @@ class UnreadRequest(Protocol):
         """The request. Raises ApiError, and UndecodableRequestError."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What is left of a call when its request has become tokens. A servicer's method returns it: `rpc` answers when
+    nothing refers to the request any more. So a long answer, or a client that reads slowly, keeps no large body."""
+
+    answer: Callable[[], Awaitable[Any]]
+
+
 class _HasCalls(Protocol):
     @property
     def calls(self) -> Calls: ...
 
 
-_Method = Callable[[Any, Any, Any], Awaitable[R]]
+_Method = Callable[[Any, Any, Any], Awaitable[Any]]
 
 
-def rpc(method: _Method[R]) -> _Method[R]:
+def rpc(method: _Method) -> _Method:
     """A servicer's method `(self, request, context)`: errors it raises become the call's status. It runs, and its
     request is read, only for callers with a key, so that strangers take nobody's turn and learn nothing."""
     return _rpc(method, needs_key=True)
 
 
-def open_rpc(method: _Method[R]) -> _Method[R]:
+def open_rpc(method: _Method) -> _Method:
     """As `rpc`, for everyone."""
     return _rpc(method, needs_key=False)
 
 
-def _rpc(method: _Method[R], *, needs_key: bool) -> _Method[R]:
+def _rpc(method: _Method, *, needs_key: bool) -> _Method:
     @functools.wraps(method)
-    async def call(self: _HasCalls, request: Any, context: Any) -> R:
+    async def call(self: _HasCalls, request: Any, context: Any) -> Any:
+        descriptor = request.DESCRIPTOR
         try:
             is_read = isinstance(request, Message)
             # What is read later takes a turn among the large ones: strangers have none.
@@ -144,7 +152,13 @@ def _rpc(method: _Method[R], *, needs_key: bool) -> _Method[R]:
             if not is_read:
                 request = await request.read()
             check_enums(request)
-            answer = await method(self, request, context)
+            answering = method(self, request, context)
+            # From here on the method alone has it.
+            del request
+            answer = await answering
+            if isinstance(answer, Prepared):
+                leave_large_bodies()
+                answer = await answer.answer()
             # grpc would end the call with RESOURCE_EXHAUSTED, which tells the client to try again.
             if isinstance(answer, Message) and (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
                 raise invalid(f"The answer has {size} bytes; one may have {MAX_MESSAGE_BYTES}. Ask for less at once.")
@@ -159,7 +173,7 @@ def _rpc(method: _Method[R], *, needs_key: bool) -> _Method[R]:
             # keep this task, and all that the call holds, until then.
             context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
             context.set_details("The client read its answer too slowly.")
-            return None  # type: ignore[return-value]  # only methods that write their answer get here
+            return None
         except MalformedRequestError:
             raise
         except Exception as fault:
@@ -169,7 +183,7 @@ def _rpc(method: _Method[R], *, needs_key: bool) -> _Method[R]:
             error = internal()
         finally:
             leave_large_bodies()
-        await self.calls.abort(context, error, request)
+        await self.calls.abort(context, error, descriptor)
         raise AssertionError("abort returned")
 
     return call

@@ -12,7 +12,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from queue import LifoQueue
 from subprocess import PIPE, Popen
 from typing import Any
@@ -35,7 +35,8 @@ _MAX_SECONDS_WITHOUT_ANSWER = 30.0
 class ForeignTemplates:
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(NUM_PROCESSES, thread_name_prefix="templates")
-        self._num_waiting = 0
+        # Renderings that wait or are under way.
+        self._open: set[Future[dict[str, Any]]] = set()
         self._all = [_Child() for _ in range(NUM_PROCESSES)]
         # The child that was used last is used first, so that no more are started than are needed at a time.
         self._idle: LifoQueue[_Child] = LifoQueue()
@@ -48,19 +49,20 @@ class ForeignTemplates:
         if len(source) > MAX_TEMPLATE_CHARS:
             message = f"Invalid 'chat_template': at most {MAX_TEMPLATE_CHARS} characters, but got {len(source)}."
             raise invalid(message, "chat_template", "string_above_max_length")
-        if self._num_waiting >= MAX_WAITING:
+        if len(self._open) >= MAX_WAITING:
             raise overloaded("Too many requests with chat templates of their own are waiting.", _RETRY_AFTER_SECONDS)
         task = {"source": source, "special_tokens": special_tokens, "arguments": arguments}
-        self._num_waiting += 1
+        rendering = self._executor.submit(self._ask, task)
+        self._open.add(rendering)
+        # One that has begun goes on whatever becomes of its request, and counts until it ends.
+        rendering.add_done_callback(self._open.discard)
         try:
             async with asyncio.timeout(MAX_SECONDS):
                 # One that has not begun by then never does.
-                answer = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask, task)
+                answer = await asyncio.wrap_future(rendering)
         except TimeoutError:
             message = "Requests with chat templates of their own are rendered too slowly at the moment."
             raise overloaded(message, _RETRY_AFTER_SECONDS) from None
-        finally:
-            self._num_waiting -= 1
         if "error" in answer:
             raise invalid(answer["error"], answer["param"])
         text: str = answer["text"]

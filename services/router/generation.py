@@ -18,7 +18,6 @@ from services.router.columns import ids_to_bytes
 from services.router.constraints import TokenConstraints
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError, overloaded
-from services.router.large_bodies import leave_large_bodies
 from services.router.logprobs import TokenLogprob, TokenLogprobs
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
@@ -29,6 +28,8 @@ from services.router.submission import FinishReason, Mailbox, Sequence, Submissi
 from services.router.text_output import TextOutput
 from shared.placement import prompt_key
 
+# Answers that are begun in one turn of the event loop, about.
+_SUBMITTED_AT_A_TIME = 64
 # Tokens of one round of deltas, and tokens among them with log probabilities. A round that has so many is over.
 _ROUND_TOKENS = 512
 _ROUND_LOGPROBS = 128
@@ -118,9 +119,8 @@ class Generator:
             raise overloaded(f"This router has {self._max_num_requests} requests in progress and takes no more.")
 
     def began(self) -> None:
-        """One more is in progress, until `ended`. Its prompts are tokens now."""
+        """One more is in progress, until `ended`."""
         self._num_requests += 1
-        leave_large_bodies()
 
     def ended(self) -> None:
         self._num_requests -= 1
@@ -140,8 +140,8 @@ class Generation:
         self._finish_reasons: list[FinishReason | None] = []
         # By prompt: of the choice that found least of it. The others may have shared what that one computed.
         self._cached_tokens: list[int | None] = [None] * len(request.prompts)
-        self._submissions = self._submit()
-        self._num_open = len(self._outputs)
+        self._submissions: list[Submission] = []
+        self._num_open = len(request.prompts) * request.n
 
     def __enter__(self) -> Generation:
         return self
@@ -173,8 +173,10 @@ class Generation:
         return self._finish_reasons
 
     async def deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
-        """What is new, whenever the caller asks and there is some; ends when every choice is over. Raises ApiError."""
+        """Submits the prompts. Then what is new, whenever the caller asks and there is some; ends when every choice is
+        over. Raises ApiError."""
         try:
+            await self._submit()
             while self._num_open:
                 if not self._mailbox.has_news:
                     self._go_on()
@@ -201,15 +203,19 @@ class Generation:
         self._timer.closed(completed=not self._num_open)
         self._generator.ended()
 
-    def _submit(self) -> list[Submission]:
+    async def _submit(self) -> None:
         request = self._request
         info = request.model.info
         sampling = request.sampling.resolve(info.default_sampling)
         stops = StopStrings(request.stop_strings) if request.stop_strings else None
         ends = frozenset[int]() if request.includes_stop else request.stop.end_token_ids(info.eos_token_ids)
         deadline = None if request.timeout is None else asyncio.get_running_loop().time() + request.timeout
-        submissions = []
+        num_at_turn = 0
         for prompt, max_tokens in zip(request.prompts, request.max_tokens, strict=True):
+            if len(self._outputs) >= num_at_turn + _SUBMITTED_AT_A_TIME:
+                # A thousand take a tenth of a second.
+                await asyncio.sleep(0)
+                num_at_turn = len(self._outputs)
             submission = Submission(
                 request_id=request.request_id,
                 model=info,
@@ -235,10 +241,8 @@ class Generation:
                 self._outputs.append(TextOutput(detokenizer, matcher, ends, request.stop.min_tokens))
                 self._num_taken.append(0)
                 self._finish_reasons.append(None)
-            submissions.append(submission)
-        for submission in submissions:
+            self._submissions.append(submission)
             self._placement.submit(submission)
-        return submissions
 
     def _go_on(self) -> None:
         """The client has taken everything: what was stopped because it did not goes on."""

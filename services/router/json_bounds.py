@@ -14,6 +14,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import AnyStr
 
 from services.router.errors import ApiError, invalid
 
@@ -35,18 +38,49 @@ _OBJECT, _ARRAY, _OBJECT_END, _ARRAY_END = ord("{"), ord("["), ord("}"), ord("]"
 
 def check_json(body: bytes) -> None:
     """Raises ApiError, naming the field, where the body holds more than is allowed."""
-    num_containers = body.count(b"{") + body.count(b"[")
-    if (
-        num_containers > MAX_CONTAINERS
-        or body.count(b":") > MAX_FIELDS
-        or body.count(b",") + num_containers > MAX_ITEMS
-    ):
-        _Scan(body).run()
+    if not _Counts.at_most(body).is_allowed:
+        _Scan(body).run(_Counts())
+
+
+def check_json_texts(texts: Sequence[tuple[str, str]]) -> None:
+    """The same for JSON that stands in fields of a request, as text. `texts`: each field's name in errors, and its
+    text. All of them together may hold as much as one body."""
+    most = _Counts()
+    for _, text in texts:
+        most = most.plus(_Counts.at_most(text))
+    if most.is_allowed:
+        return
+    counts = _Counts()
+    for param, text in texts:
+        counts = _Scan(text.encode(errors="replace"), param).run(counts)
 
 
 def num_values(body: bytes) -> int:
     """No fewer than the body's values."""
     return body.count(b",") + body.count(b"{") + body.count(b"[") + 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """Of objects and arrays, fields, and whatever else stands in arrays."""
+
+    containers: int = 0
+    fields: int = 0
+    items: int = 0
+
+    @classmethod
+    def at_most(cls, json: AnyStr) -> _Counts:
+        """Those of a document have no more. Its texts may hold the same characters."""
+        opening, array, colon, comma = ("{", "[", ":", ",") if isinstance(json, str) else (b"{", b"[", b":", b",")
+        num_containers = json.count(opening) + json.count(array)
+        return cls(num_containers, json.count(colon), json.count(comma) + num_containers)
+
+    def plus(self, more: _Counts) -> _Counts:
+        return _Counts(self.containers + more.containers, self.fields + more.fields, self.items + more.items)
+
+    @property
+    def is_allowed(self) -> bool:
+        return self.containers <= MAX_CONTAINERS and self.fields <= MAX_FIELDS and self.items <= MAX_ITEMS
 
 
 class _Level:
@@ -63,13 +97,16 @@ class _Level:
 
 
 class _Scan:
-    def __init__(self, body: bytes) -> None:
+    def __init__(self, body: bytes, param: str = "") -> None:
+        """`param`: the field that the document is the text of."""
         self._body = body
+        self._param = param
         self._open: list[_Level] = []
 
-    def run(self) -> None:
+    def run(self, counts: _Counts) -> _Counts:
+        """`counts`: of what was scanned before. Returns those with the document's. Raises ApiError."""
         body, levels = self._body, self._open
-        num_containers = num_fields = num_items = 0
+        num_containers, num_fields, num_items = counts.containers, counts.fields, counts.items
         for token in _TOKEN.finditer(body):
             start, end = token.span()
             first = body[start]
@@ -77,7 +114,7 @@ class _Scan:
             if first == _QUOTE:
                 if end - start == 1:
                     # The parser ends here, too. Each quote behind this one would have the rest read to its end again.
-                    return
+                    break
                 if body[end - 1] == _COLON:
                     num_fields += 1
                     if level is not None:
@@ -100,15 +137,17 @@ class _Scan:
                 levels.append(_Level(first == _OBJECT))
             elif first in (_OBJECT_END, _ARRAY_END):
                 if level is None:
-                    return
+                    break
                 levels.pop()
             elif level is not None and not level.is_object and (numbers := body[start:end].strip(b", \t\r\n")):
                 num_items += numbers.count(b",") + 1
                 if num_items > MAX_ITEMS:
                     raise self._too_many(MAX_ITEMS, _ITEMS)
 
+        return _Counts(num_containers, num_fields, num_items)
+
     def _too_many(self, limit: int, what: str) -> ApiError:
-        param = self._path()
+        param = self._param or self._path()
         message = f"Invalid '{param}': the request holds too many values. It may have at most {limit} {what} in all."
         return invalid(message, param, "too_many_values")
 

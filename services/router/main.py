@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib.util
 import logging
 import signal
@@ -28,6 +29,7 @@ from services.router.kserve.grpc_servicer import GrpcInferenceServicer
 from services.router.kserve.state import ServerState, server_version
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
 from services.router.placement import Placement
+from services.router.single_requests import SingleRequestServer
 from services.router.status_details import details_metadata
 from services.router.tokenizer import TextThreads
 from services.router.tracing import Tracing
@@ -114,9 +116,23 @@ class Router:
             GrpcInferenceServicer(typed, ServerState(self.placement), generation),
         )
 
-    def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
+    def _add(self, register: Callable[[Any, Any], None], servicer: object) -> None:
         """`register` is the generated add_…_to_server."""
-        self._server.add(lambda servicer, server: register(servicer, BoundedServer(server, self.threads)), servicer)
+
+        @functools.wraps(register)
+        def add(servicer: object, server: object) -> None:
+            register(servicer, SingleRequestServer(server))
+
+        self._server.add(add, servicer)
+
+    def _add_typed(self, register: Callable[[Any, Any], None], servicer: object) -> None:
+        """As `_add`, for requests with more fields than a body."""
+
+        @functools.wraps(register)
+        def add(servicer: object, server: object) -> None:
+            register(servicer, BoundedServer(server, self.threads))
+
+        self._add(add, servicer)
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
         from quire.openai.v1 import openai_pb2_grpc
@@ -143,7 +159,7 @@ class Router:
             self.threads,
             self._config.max_n,
         )
-        self._server.add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, servicer)
+        self._add(openai_pb2_grpc.add_OpenAIServiceServicer_to_server, servicer)
         return chats
 
     def _add_translations(self, calls: Calls, chats: ChatService) -> None:
@@ -156,12 +172,12 @@ class Router:
         from services.router.ollama.writer import ollama_error
 
         metrics, threads = self.metrics, self.threads
-        self._server.add(
+        self._add(
             anthropic_pb2_grpc.add_AnthropicServiceServicer_to_server,
             AnthropicServicer(calls.with_errors(anthropic_error), self.placement, chats, metrics, threads),
         )
         ollama_calls = calls.with_errors(ollama_error)
-        self._server.add(
+        self._add(
             ollama_pb2_grpc.add_OllamaServiceServicer_to_server,
             OllamaServicer(ollama_calls, self.placement, chats, self.embedder, metrics, threads),
         )
@@ -171,7 +187,7 @@ class Router:
         from services.router.openapi.servicer import DocumentServicer
 
         servicer = DocumentServicer(calls, self.threads, server_version(), self._config.root_path)
-        self._server.add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
+        self._add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
 
     def _add_kserve(self, calls: Calls, chats: ChatService) -> TextGeneration:
         from quire.kserve.v1 import kserve_pb2_grpc
@@ -182,7 +198,7 @@ class Router:
         calls, state = calls.with_errors(kserve_error), ServerState(self.placement)
         generation = TextGeneration(state, Answers(calls, self.generator), chats.tracing, self.threads)
         servicer = KserveServicer(calls, state, generation)
-        self._server.add(kserve_pb2_grpc.add_KserveServiceServicer_to_server, servicer)
+        self._add(kserve_pb2_grpc.add_KserveServiceServicer_to_server, servicer)
         return generation
 
     async def start(self) -> list[str]:

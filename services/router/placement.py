@@ -145,7 +145,10 @@ class Placement:
         """Its client reads again: submits what was stopped by `on_behind`, to go on from the tokens that came."""
         paused, submission.paused = submission.paused, []
         submission.waits_until = None
-        self._place(submission, self._next_attempt(submission, paused))
+        if self._last_error is not None:
+            self._fail(submission, self._last_error)
+        else:
+            self._place(submission, self._next_attempt(submission, paused))
 
     def close(self, submission: Submission) -> None:
         """Ends what still runs of it, because its client is gone, was answered, or will not be."""

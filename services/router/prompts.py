@@ -8,6 +8,7 @@ from typing import Any
 
 from services.router.chat_template import no_chat_template, text_of
 from services.router.errors import invalid
+from services.router.json_bounds import check_json_texts
 from services.router.model import ServedModel, context_length_exceeded
 from services.router.template_messages import num_forms
 from services.router.truncation import Truncation
@@ -17,7 +18,7 @@ MAX_MESSAGES = 10_000
 MAX_DOCUMENTS = 1024
 # What a message costs a template beside its text, in characters.
 _MESSAGE_CHARS = 32
-# So much that a template that writes any is rendered beside other requests.
+# Of a tool or a document: so much that a template that writes any is rendered beside other requests.
 _TOOL_CHARS = 4096
 
 
@@ -65,11 +66,15 @@ async def encode_chat(
         "continue_final_message": continue_final_message,
         "template_kwargs": template_kwargs,
     }
+    calls = [(param, text) for message in messages for text in _call_arguments(message)]
+    if calls:
+        # Templates get them as values.
+        await model.tokenizer.threads.run(size, lambda: check_json_texts(calls))
     if chat_template is not None:
         foreign = model.tokenizer.threads.foreign_templates
         text = await foreign.render(chat_template, model.tokenizer.special_tokens, arguments)
     elif model.tokenizer.chat_template is not None:
-        size += _TOOL_CHARS * len(tools or ()) + sum(len(str(document)) for document in documents or ())
+        size += _TOOL_CHARS * (len(tools or ()) + len(documents or ()))
         render = functools.partial(model.tokenizer.chat_template.render, **arguments)
         text = await model.tokenizer.threads.run(size * num_forms(messages), render)
     else:
@@ -80,9 +85,13 @@ async def encode_chat(
     return token_ids if truncation is None else truncation.apply(token_ids, model.info.max_model_len, max_tokens)
 
 
+def _call_arguments(message: Mapping[str, Any]) -> list[str]:
+    """Of each call that the message makes, as JSON."""
+    return [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
+
+
 def _message_chars(message: Mapping[str, Any]) -> int:
-    calls = message.get("tool_calls") or ()
-    arguments = sum(len(call["function"]["arguments"]) for call in calls)
+    arguments = sum(map(len, _call_arguments(message)))
     return _MESSAGE_CHARS + len(text_of(message)) + len(message.get("reasoning") or "") + arguments
 
 

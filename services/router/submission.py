@@ -65,7 +65,7 @@ class Mailbox:
         self._deliveries = deliveries
         # Of the news; and since when the task has been busy with what it took, in seconds, monotonic.
         self._num_unread_bytes = 0
-        self._busy_since = 0.0
+        self._busy_since = time.monotonic()
         self._news: list[Sequence] = []
         # When the oldest of the news came, and of those taken last; seconds, monotonic.
         self._put_at = 0.0

@@ -22,8 +22,9 @@ Messages = list[dict[str, Any]]
 
 # Renderings of one conversation, at most.
 MAX_FORMS = 10
-# Of a part that is printed as a value: {'type' or {"type".
-_BEGINNING_CHARS = 7
+# Roles, and parts of messages of each, that are looked for in a prompt.
+_MAX_ROLES = 8
+_PARTS_OF_ROLE = 8
 
 
 def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
@@ -44,18 +45,29 @@ def num_forms(messages: Sequence[Mapping[str, Any]]) -> int:
 def prints_parts(text: str, messages: Messages) -> bool:
     """Whether a prompt shows some part of a content as a value, in place of its text: the template prints content, or
     what it finds in it, without asking for its type. A message may quote such a value."""
-    # A template that shows one part of a content shows the first, too.
-    parts = [content[0] for content in _contents(messages) if isinstance(content, list) and content]
-    values = {written for part in parts for written in (str(part), json.dumps(part, ensure_ascii=False))}
-    # All values begin alike. So a prompt that shows none is looked through once, and not once for each of thousands.
-    if not any(beginning in text for beginning in {written[:_BEGINNING_CHARS] for written in values}):
+    values = {
+        written for part in _first_parts(messages) for written in (str(part), json.dumps(part, ensure_ascii=False))
+    }
+    printed = [written for written in values if written in text]
+    if not printed:
         return False
-    own_texts = [join_parts(content) if isinstance(content, list) else content or "" for content in _contents(messages)]
-    return any(written in text and not any(written in own for own in own_texts) for written in values)
+    contents = (message.get("content") for message in messages)
+    # Looked through once for each value, however many messages there are.
+    quotable = "\0".join(join_parts(content) if isinstance(content, list) else content or "" for content in contents)
+    return any(written not in quotable for written in printed)
 
 
-def _contents(messages: Messages) -> Iterator[Any]:
-    return (message.get("content") for message in messages)
+def _first_parts(messages: Messages) -> list[Mapping[str, Any]]:
+    """Parts that stand for all: a template that shows one part of a content shows the first, too, and one that does so
+    in a message does so in others of that role."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for message in messages:
+        content, role = message.get("content"), message["role"]
+        if isinstance(content, list) and content and (role in found or len(found) < _MAX_ROLES):
+            parts = found.setdefault(role, [])
+            if len(parts) < _PARTS_OF_ROLE:
+                parts.append(content[0])
+    return [part for parts in found.values() for part in parts]
 
 
 def _is_ambiguous(message: Mapping[str, Any]) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec
 
+from services.router.calls import Prepared
 from services.router.generation import Generation, GenerationRequest
 from services.router.sampling import SamplingParams
 from shared.telemetry import current_traceparent, extract_context, tracer
@@ -16,6 +18,9 @@ _SAMPLING_ATTRIBUTES = (
     ("gen_ai.request.presence_penalty", "presence_penalty"),
     ("gen_ai.request.frequency_penalty", "frequency_penalty"),
 )
+
+
+P = ParamSpec("P")
 
 
 class Tracing:
@@ -45,10 +50,11 @@ class Tracing:
 
 
 class RequestSpan:
-    """A context manager around the request's work."""
+    """A context manager around the request's work. It may be entered again: see `go_on`."""
 
     def __init__(self, span: Any, traceparent: str) -> None:
         self._span = span
+        self._goes_on = False
         # What the scheduler and the workers continue.
         self.traceparent = traceparent
 
@@ -58,7 +64,8 @@ class RequestSpan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._span is None:
+        goes_on, self._goes_on = self._goes_on, False
+        if self._span is None or (goes_on and kind is None):
             return
         if kind is not None:
             from opentelemetry.trace import Status, StatusCode
@@ -66,6 +73,21 @@ class RequestSpan:
             self._span.set_attribute("error.type", kind.__name__)
             self._span.set_status(Status(StatusCode.ERROR, str(error)[:256]))
         self._span.end()
+
+    def go_on(self) -> None:
+        """Has the block that is open not end the span, unless by an error: another one will be entered."""
+        self._goes_on = True
+
+    def prepared(self, answer: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs) -> Prepared:
+        """Has `answer(*args, **kwargs)` belong to this span, too, when its block has been left: the span ends with
+        that. Neither may refer to the request."""
+        self.go_on()
+
+        async def work() -> Any:
+            with self:
+                return await answer(*args, **kwargs)
+
+        return Prepared(work)
 
     def started(self, request: GenerationRequest) -> None:
         if self._span is None:

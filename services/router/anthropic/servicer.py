@@ -10,7 +10,7 @@ from google.api.httpbody_pb2 import HttpBody
 from services.router.answers import JSON
 from services.router.anthropic.body import CountTokensBody, MessagesBody
 from services.router.anthropic.writer import AnthropicWriter
-from services.router.calls import Calls, rpc
+from services.router.calls import Calls, Prepared, rpc
 from services.router.chat.service import ChatService
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
@@ -29,7 +29,7 @@ class AnthropicServicer:
     threads: TextThreads
 
     @rpc
-    async def CreateMessage(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def CreateMessage(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await read_body(self.threads, data, MessagesBody)
         self.metrics.ignored_fields["messages"] += body.num_ignored_fields
@@ -38,7 +38,7 @@ class AnthropicServicer:
             return AnthropicWriter(model.info.name, body.shows_thinking, body.max_tokens)
 
         chat = await self.threads.run(parsing_work(data), body.to_chat)
-        await self.chats.answer(chat, context, writer, stream=bool(body.stream))
+        return await self.chats.answer(chat, context, writer, stream=bool(body.stream))
 
     @rpc
     async def CountTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802

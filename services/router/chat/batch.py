@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from services.router.calls import Caller, caller_of
@@ -16,21 +17,40 @@ from services.router.errors import ApiError
 from services.router.generation import GenerationRequest, Usage
 from services.router.model import ServedModel
 from services.router.options import GenerationOptions
+from services.router.tracing import RequestSpan
 
 # Conversations of one request that are prepared at a time.
 MAX_PREPARING = 8
 
 
-async def answer_all(
+@dataclass(frozen=True, slots=True)
+class PreparedChat:
+    """A conversation as tokens."""
+
+    request: GenerationRequest
+    parsers: list[MessageParser]
+    span: RequestSpan
+
+
+async def prepare_all(
     chats: ChatService, requests: Sequence[ChatRequest], model: ServedModel, context: Any
-) -> tuple[list[Message], Usage]:
-    """A message for each conversation, and the usage of all of them. If a conversation fails, the others are ended and
-    its ApiError is raised."""
-    caller = caller_of(context)
-    preparation = _Preparation(chats, model, caller, len(requests))
+) -> list[PreparedChat]:
+    """Raises the ApiError of the first conversation that has one; nothing has been generated then."""
+    preparation = _Preparation(chats, model, caller_of(context), len(requests))
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_answer(chats, request, model, preparation)) for request in requests]
+            tasks = [group.create_task(preparation.of(request)) for request in requests]
+    except* ApiError as failures:
+        raise _first(failures) from None
+    return [task.result() for task in tasks]
+
+
+async def answer_all(chats: ChatService, prepared: Sequence[PreparedChat]) -> tuple[list[Message], Usage]:
+    """A message for each conversation, and the usage of all of them. If a conversation fails, the others are ended and
+    its ApiError is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_answer(chats, chat)) for chat in prepared]
     except* ApiError as failures:
         # The first conversation's, if several fail.
         raise _first(failures) from None
@@ -51,7 +71,7 @@ class _Preparation:
     and the event loop serves others in between."""
 
     def __init__(self, chats: ChatService, model: ServedModel, caller: Caller, num_conversations: int) -> None:
-        self.caller = caller
+        self._caller = caller
         self._num_conversations = num_conversations
         self._chats = chats
         self._model = model
@@ -60,13 +80,16 @@ class _Preparation:
         # Options differ by how a prompt leaves the model's reasoning, and by nothing else.
         self._resolved: list[tuple[GenerationOptions, TokenConstraints | None]] = []
 
-    async def of(self, request: ChatRequest, traceparent: str) -> tuple[GenerationRequest, list[MessageParser]]:
+    async def of(self, request: ChatRequest) -> PreparedChat:
         """Raises ApiError."""
         async with self._window:
             # Short conversations are prepared without waiting for anything.
             await asyncio.sleep(0)
-            forms = self._chats.forms
-            return await prepare(request, self._model, self.caller, traceparent, forms, self._constraints)
+            caller, forms, model = self._caller, self._chats.forms, self._model
+            with self._chats.tracing.request("chat", model.info.name, caller.traceparent) as span:
+                prepared = await prepare(request, model, caller, span.traceparent, forms, self._constraints)
+                span.go_on()
+                return PreparedChat(*prepared, span)
 
     async def _constraints(self, options: GenerationOptions, model: ServedModel) -> TokenConstraints | None:
         """Resolves equal options once: a schema or a thousand words are many times the work of a conversation."""
@@ -79,13 +102,10 @@ class _Preparation:
             return constraints
 
 
-async def _answer(
-    chats: ChatService, request: ChatRequest, model: ServedModel, preparation: _Preparation
-) -> tuple[Message, Usage]:
-    with chats.tracing.request("chat", model.info.name, preparation.caller.traceparent) as span:
-        generation_request, parsers = await preparation.of(request, span.traceparent)
-        reader = MessageReader(parsers, generation_request.prompts[0])
-        usage = await chats.answers.gather(generation_request, span, reader.add)
+async def _answer(chats: ChatService, chat: PreparedChat) -> tuple[Message, Usage]:
+    with chat.span as span:
+        reader = MessageReader(chat.parsers, chat.request.prompts[0])
+        usage = await chats.answers.gather(chat.request, span, reader.add)
         (message,) = reader.messages
         return message, reader.usage(usage)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from services.router.answers import Answers, Written
-from services.router.calls import caller_of
+from services.router.calls import Prepared, caller_of
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import Message, MessageDelta, MessageParser
 from services.router.chat.preparation import encode_turn, prepare, with_reasoning
@@ -44,15 +44,16 @@ class ChatService:
 
     async def answer(
         self, request: ChatRequest, context: Any, writer_for: Callable[[ServedModel], ChatWriter], *, stream: bool
-    ) -> None:
-        """Raises ApiError as long as nothing is written."""
+    ) -> Prepared:
+        """Raises ApiError. `writer_for`: makes what may not refer to the request's body."""
         caller = caller_of(context)
         model = await self.generator.placement.model(request.model)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             generation_request, parsers = await prepare(request, model, caller, span.traceparent, self.forms)
             writer = MessageWriter(parsers, writer_for(model), generation_request.prompts[0])
-            await self.answers.send(
-                generation_request, span, context, writer, stream=stream, max_tokens_param=request.max_tokens_param
+            limit = request.max_tokens_param
+            return span.prepared(
+                self.answers.send, generation_request, span, context, writer, stream=stream, max_tokens_param=limit
             )
 
     async def prompt(self, request: ChatRequest, model: ServedModel) -> list[int]:

@@ -10,10 +10,17 @@ from typing import Any, get_args
 from quire.inference.v1 import inference_pb2
 from services.router.chat.request import ChatRequest
 from services.router.chat.thinking import ReasoningEffort, effort_kwargs
-from services.router.chat.tools import check_tool_messages
+from services.router.chat.tools import Tool, check_tool_messages
 from services.router.errors import invalid, too_many
 from services.router.inference.converters import MAX_TOKENS_PARAM, options_from_proto
-from services.router.inference.tools import TOOL_PATH, tool_calls_from_proto, tool_choice_from_proto, tools_from_proto
+from services.router.inference.tools import (
+    TOOL_PATH,
+    parameters_of,
+    tool_calls_from_proto,
+    tool_choice_from_proto,
+    tools_from_proto,
+)
+from services.router.json_bounds import check_json_texts
 from services.router.model import ServedModel
 from services.router.options import GenerationOptions
 from services.router.prompts import MAX_DOCUMENTS, MAX_MESSAGES
@@ -21,6 +28,8 @@ from services.router.sampling import SamplingParams, StopConditions
 
 _EFFORTS = get_args(ReasoningEffort)
 _TEMPLATE = "template."
+_KWARGS = f"{_TEMPLATE}chat_template_kwargs"
+_DOCUMENTS = f"{_TEMPLATE}documents"
 # What it takes to convert a message, in TextThreads' characters.
 _MESSAGE_WORK = 8
 
@@ -47,16 +56,23 @@ async def _chat_of(
     adds_special_tokens: bool,
 ) -> ChatRequest:
     given = chat.template
-    size = len(given.chat_template_kwargs) + sum(map(len, given.documents)) + _MESSAGE_WORK * len(chat.messages)
-    threads = model.tokenizer.threads
-    template, messages = await threads.run(
-        size, lambda: (_template_from_proto(given), messages_from_proto(chat.messages))
-    )
+    if len(given.documents) > MAX_DOCUMENTS:
+        raise too_many(_DOCUMENTS, MAX_DOCUMENTS, len(given.documents))
+    texts = [(_KWARGS, given.chat_template_kwargs)]
+    texts += [(f"{_DOCUMENTS}[{index}]", text) for index, text in enumerate(given.documents)]
+    texts += parameters_of(chat.tools)
+    size = sum(len(text) for _, text in texts) + _MESSAGE_WORK * len(chat.messages)
+
+    def convert() -> tuple[_Template, list[dict[str, Any]], tuple[Tool, ...]]:
+        check_json_texts(texts)
+        return _template_from_proto(given), messages_from_proto(chat.messages), tools_from_proto(chat.tools)
+
+    template, messages, tools = await model.tokenizer.threads.run(size, convert)
     return ChatRequest(
         model=model.info.name,
         messages=messages,
         options=options,
-        tools=tools_from_proto(chat.tools),
+        tools=tools,
         tool_choice=tool_choice_from_proto(chat.tool_choice),
         tool_path=TOOL_PATH,
         max_tokens_param=MAX_TOKENS_PARAM,
@@ -86,13 +102,8 @@ def _template_from_proto(given: inference_pb2.TemplateOptions) -> _Template:
         param = f"{_TEMPLATE}reasoning_effort"
         message = f"Invalid '{param}': {effort[:32]!r}. Expected one of {', '.join(_EFFORTS)}."
         raise invalid(message, param, "invalid_value")
-    kwargs, param = None, f"{_TEMPLATE}chat_template_kwargs"
-    if given.chat_template_kwargs:
-        kwargs = _json_object(given.chat_template_kwargs, param)
-    param = f"{_TEMPLATE}documents"
-    if len(given.documents) > MAX_DOCUMENTS:
-        raise too_many(param, MAX_DOCUMENTS, len(given.documents))
-    documents = [_json_object(text, f"{param}[{index}]") for index, text in enumerate(given.documents)]
+    kwargs = _json_object(given.chat_template_kwargs, _KWARGS) if given.chat_template_kwargs else None
+    documents = [_json_object(text, f"{_DOCUMENTS}[{index}]") for index, text in enumerate(given.documents)]
     return _Template(adds, effort_kwargs(effort or None, kwargs), documents or None)
 
 

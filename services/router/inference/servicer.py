@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.inference.v1 import inference_pb2
-from services.router.calls import Caller, Calls, caller_of, rpc
+from services.router.calls import Caller, Calls, Prepared, caller_of, rpc
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser
 from services.router.chat.preparation import encode_turn, prepare, with_reasoning
 from services.router.chat.turn import plan_turn
 from services.router.embedding.embedder import Embedder, floats_of
+from services.router.embedding.request import EmbeddingRequest
 from services.router.embedding.scores import cosines
 from services.router.errors import invalid
 from services.router.generation import GenerationRequest, Generator, Usage
@@ -49,7 +50,7 @@ class InferenceServicer:
     embedder: Embedder
 
     @rpc
-    async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> None:  # noqa: N802
+    async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
         model = await self._model(request.model)
         caller, options = _caller(request.options, context), options_from_proto(request.options, self.max_n)
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
@@ -59,44 +60,35 @@ class InferenceServicer:
             max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params)
             generation_request = await options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
             told = prompt if request.options.return_prompt_token_ids else ()
-            await self._generate(generation_request, span, context, told, whole=request.whole)
+            return span.prepared(self._generate, generation_request, span, context, told, whole=request.whole)
 
     @rpc
-    async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> None:  # noqa: N802
+    async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> Prepared:  # noqa: N802
         model = await self._model(request.model)
         caller = _caller(request.options, context)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:
             chat = await chat_from_proto(request, model, self.max_n)
             generation_request, parsers = await prepare(chat, model, caller, span.traceparent, self.forms)
             told = generation_request.prompts[0] if request.options.return_prompt_token_ids else ()
-            await self._chat(generation_request, parsers, span, context, told)
+            return span.prepared(self._chat, generation_request, parsers, span, context, told)
 
     @rpc
-    async def Embed(self, request: inference_pb2.EmbedRequest, context: Any) -> None:  # noqa: N802
+    async def Embed(self, request: inference_pb2.EmbedRequest, context: Any) -> Prepared:  # noqa: N802
         model = await self._model(request.model)
         caller = _caller(request, context)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
             embedding_request = await embedding_from_proto(request, model, caller, span.traceparent)
-            async with aclosing(self.embedder.embed(embedding_request)) as vectors:
-                async for index, vector in vectors:
-                    told = embedding_request.prompts[index] if request.return_prompt_token_ids else ()
-                    embedding = inference_pb2.Embedding(index=index, values=floats_of(vector), prompt_token_ids=told)
-                    await self.calls.write(context, inference_pb2.EmbedResponse(embedding=embedding))
-            final = final_to_proto(Usage(embedding_request.num_tokens, 0, 0))
-            await self.calls.write(context, inference_pb2.EmbedResponse(final=final))
+            return span.prepared(self._embed, embedding_request, context, tells_ids=request.return_prompt_token_ids)
 
     @rpc
     async def Score(  # noqa: N802
         self, request: inference_pb2.ScoreRequest, context: Any
-    ) -> inference_pb2.ScoreResponse:
+    ) -> Prepared:
         model = await self._model(request.model)
         caller = _caller(request, context)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
             embedding_request = await scored_texts_from_proto(request, model, caller, span.traceparent)
-            vectors, num_first = await self.embedder.all_vectors(embedding_request), len(request.text_1)
-            scores = await cosines(model, vectors[:num_first], vectors[num_first:])
-        usage = usage_to_proto(Usage(embedding_request.num_tokens, 0, 0))
-        return inference_pb2.ScoreResponse(scores=scores, usage=usage)
+            return span.prepared(self._score, embedding_request, len(request.text_1))
 
     @rpc
     async def Tokenize(  # noqa: N802
@@ -129,10 +121,11 @@ class InferenceServicer:
     ) -> inference_pb2.DetokenizeResponse:
         model = await self._model(request.model)
         token_ids = list(request.token_ids)
-        check_token_range(model, token_ids, "token_ids")
+        threads = model.tokenizer.threads
+        await threads.run(len(token_ids), lambda: check_token_range(model, token_ids, "token_ids"))
         if request.each:
             text_of = model.tokenizer.vocabulary.shown_text
-            answer, threads = inference_pb2.DetokenizeResponse(), model.tokenizer.threads
+            answer = inference_pb2.DetokenizeResponse()
             return await with_strings(answer, "texts", text_of, token_ids, threads, "token_ids")
         (text,) = await model.tokenizer.decode([token_ids])
         check_text(text, "token_ids")
@@ -156,6 +149,21 @@ class InferenceServicer:
                 for name in (model.info.name, *model.info.aliases)
             ]
         )
+
+    async def _embed(self, request: EmbeddingRequest, context: Any, *, tells_ids: bool) -> None:
+        async with aclosing(self.embedder.embed(request)) as vectors:
+            async for index, vector in vectors:
+                told = request.prompts[index] if tells_ids else ()
+                embedding = inference_pb2.Embedding(index=index, values=floats_of(vector), prompt_token_ids=told)
+                await self.calls.write(context, inference_pb2.EmbedResponse(embedding=embedding))
+        final = final_to_proto(Usage(request.num_tokens, 0, 0))
+        await self.calls.write(context, inference_pb2.EmbedResponse(final=final))
+
+    async def _score(self, request: EmbeddingRequest, num_first: int) -> inference_pb2.ScoreResponse:
+        vectors = await self.embedder.all_vectors(request)
+        scores = await cosines(request.model, vectors[:num_first], vectors[num_first:])
+        usage = usage_to_proto(Usage(request.num_tokens, 0, 0))
+        return inference_pb2.ScoreResponse(scores=scores, usage=usage)
 
     async def _model(self, name: str) -> ServedModel:
         return await self.generator.placement.model(name or None)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.inference.v1 import inference_pb2
-from services.router.chat.tools import MAX_SCHEMA_CHARS, Tool, ToolChoice, ToolMode, ToolPath
-from services.router.errors import invalid
+from services.router.chat.tools import MAX_SCHEMA_CHARS, MAX_TOOLS, Tool, ToolChoice, ToolMode, ToolPath
+from services.router.errors import invalid, too_many
 
 TOOL_PATH = ToolPath("tools[{}]")
 _MODES = {
@@ -17,6 +17,13 @@ _MODES = {
     inference_pb2.TOOL_MODE_AUTO: ToolMode.AUTO,
     inference_pb2.TOOL_MODE_REQUIRED: ToolMode.REQUIRED,
 }
+
+
+def parameters_of(tools: Sequence[inference_pb2.Tool]) -> list[tuple[str, str]]:
+    """The tools' schemas, JSON, with their names in errors. Raises ApiError where there are too many tools."""
+    if len(tools) > MAX_TOOLS:
+        raise too_many(TOOL_PATH.all, MAX_TOOLS, len(tools))
+    return [(TOOL_PATH.schema(index), tool.parameters) for index, tool in enumerate(tools)]
 
 
 def tools_from_proto(tools: Sequence[inference_pb2.Tool]) -> tuple[Tool, ...]:

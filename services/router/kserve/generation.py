@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from services.router.answers import EVENT_STREAM, Answers
-from services.router.calls import caller_of
+from services.router.calls import Prepared, caller_of
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, GenerationRequest, Usage
 from services.router.json_pieces import texts_of
@@ -80,20 +80,31 @@ class TextGeneration:
         async with self.threads.large_bodies.conversion:
             return await self.threads.run_beside(read)
 
-    async def send(self, asked: TextRequest, name: str, version: str, context: Any, *, stream: bool) -> None:
-        """Answers over HTTP. Raises ApiError as long as nothing is written."""
+    async def send(self, asked: TextRequest, name: str, version: str, context: Any, *, stream: bool) -> Prepared:
+        """Answers over HTTP. Raises ApiError."""
         writer = GenerateWriter(name, asked)
         with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
             request = await self._request(asked, name, version, context, span)
-            await self.answers.send(request, span, context, writer, stream=stream)
+            return span.prepared(self.answers.send, request, span, context, writer, stream=stream)
 
-    async def text(self, asked: TextRequest, name: str, version: str, context: Any) -> str:
-        """The whole answer. Raises ApiError."""
+    async def text(
+        self, asked: TextRequest, name: str, version: str, context: Any, answer_of: Callable[[str], Awaitable[Any]]
+    ) -> Prepared:
+        """Answers with what `answer_of` makes of the whole text; it may not refer to the request. Raises ApiError."""
         writer = GenerateWriter(name, asked)
         with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
             request = await self._request(asked, name, version, context, span)
-            await self.answers.gather(request, span, writer.add)
-        return writer.text
+            return span.prepared(self._text, request, span, writer, answer_of)
+
+    async def _text(
+        self,
+        request: GenerationRequest,
+        span: RequestSpan,
+        writer: GenerateWriter,
+        answer_of: Callable[[str], Awaitable[Any]],
+    ) -> Any:
+        await self.answers.gather(request, span, writer.add)
+        return await answer_of(writer.text)
 
     async def _request(
         self, asked: TextRequest, name: str, version: str, context: Any, span: RequestSpan

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.kserve.v1 import open_inference_pb2 as pb
-from services.router.calls import Calls, open_rpc, rpc
+from services.router.calls import Calls, Prepared, open_rpc, rpc
 from services.router.errors import ApiError, ErrorKind
 from services.router.kserve.state import SERVER_NAME, ServerState, server_version
 
@@ -59,11 +59,15 @@ class GrpcInferenceServicer:
         )
 
     @rpc
-    async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> pb.ModelInferResponse:  # noqa: N802
+    async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Prepared:  # noqa: N802
         if self.generation is None:
             raise ApiError(ErrorKind.UNSUPPORTED, "This server has not what ModelInfer needs: install quire[router].")
         from services.router.kserve.infer_messages import asked, response
 
         wanted = await self.generation.read(request.ByteSize(), lambda: asked(request))
-        text = await self.generation.text(wanted, request.model_name, request.model_version, context)
-        return response(request, text)
+        name, request_id, is_raw = request.model_name, request.id, bool(request.raw_input_contents)
+
+        async def answer(text: str) -> pb.ModelInferResponse:
+            return response(name, request_id, text, is_raw=is_raw)
+
+        return await self.generation.text(wanted, name, request.model_version, context, answer)

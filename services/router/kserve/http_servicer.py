@@ -9,7 +9,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.kserve.v1 import kserve_pb2 as pb
 from services.router.answers import JSON
-from services.router.calls import Calls, metadata_of, open_rpc, rpc
+from services.router.calls import Calls, Prepared, metadata_of, open_rpc, rpc
 from services.router.errors import invalid, unavailable
 from services.router.kserve.body import KserveGenerateBody, TextRequest
 from services.router.kserve.generation import TextGeneration
@@ -68,40 +68,43 @@ class KserveServicer:
         )
 
     @rpc
-    async def Generate(self, request: pb.GenerateRequest, context: Any) -> None:  # noqa: N802
+    async def Generate(self, request: pb.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
         asked = await self._asked(request.body.data)
         if asked.stream:
             raise invalid("Invalid 'stream': this path gives whole answers; generate_stream gives streams.", "stream")
-        await self.generation.send(asked, *name_and_version(request.model), context, stream=False)
+        return await self.generation.send(asked, *name_and_version(request.model), context, stream=False)
 
     @rpc
-    async def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> None:  # noqa: N802
+    async def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
         asked = await self._asked(request.body.data)
-        await self.generation.send(asked, *name_and_version(request.model), context, stream=True)
+        return await self.generation.send(asked, *name_and_version(request.model), context, stream=True)
 
     @rpc
-    async def Infer(self, request: pb.InferRequest, context: Any) -> HttpBody:  # noqa: N802
+    async def Infer(self, request: pb.InferRequest, context: Any) -> Prepared:  # noqa: N802
         data, threads = request.body.data, self.generation.threads
         # What comes after the JSON counts, too: nearly all of the text may.
         await threads.large_bodies.enter(len(data))
         parts = parts_of(data, metadata_of(context, HEADER_LENGTH))
         given = await read_body(threads, parts.json, InferBody)
         asked = await self.generation.read(len(data), lambda: given.asked(parts.binary))
-        name, version = name_and_version(request.model)
-        text = await self.generation.text(asked, name, version, context)
-        answer = InferAnswer(model_name=name, model_version="", outputs=[])
-        if asked.id is not None:
-            answer.id = asked.id
-        output = OutputTensor(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])
-        answer.outputs.append(output)
-        if not given.wants_bytes:
-            output.data = [text]
-            return HttpBody(content_type=JSON, data=answer.model_dump_json(exclude_unset=True).encode())
-        binary = packed_text(text)
-        output.parameters = {"binary_data_size": len(binary)}
-        head = answer.model_dump_json(exclude_unset=True).encode()
-        await context.send_initial_metadata(((HEADER_LENGTH, str(len(head))),))
-        return HttpBody(content_type="application/octet-stream", data=head + binary)
+        (name, version), request_id, wants_bytes = name_and_version(request.model), asked.id, given.wants_bytes
+
+        async def answer_of(text: str) -> HttpBody:
+            answer = InferAnswer(model_name=name, model_version="", outputs=[])
+            if request_id is not None:
+                answer.id = request_id
+            output = OutputTensor(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])
+            answer.outputs.append(output)
+            if not wants_bytes:
+                output.data = [text]
+                return HttpBody(content_type=JSON, data=answer.model_dump_json(exclude_unset=True).encode())
+            binary = packed_text(text)
+            output.parameters = {"binary_data_size": len(binary)}
+            head = answer.model_dump_json(exclude_unset=True).encode()
+            await context.send_initial_metadata(((HEADER_LENGTH, str(len(head))),))
+            return HttpBody(content_type="application/octet-stream", data=head + binary)
+
+        return await self.generation.text(asked, name, version, context, answer_of)
 
     async def _asked(self, data: bytes) -> TextRequest:
         """Raises ApiError."""

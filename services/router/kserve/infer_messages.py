@@ -45,11 +45,11 @@ def asked(request: pb.ModelInferRequest) -> TextRequest:
         raise replace(error, param=paths.get(error.param or "", "inputs")) from None
 
 
-def response(request: pb.ModelInferRequest, text: str) -> pb.ModelInferResponse:
-    """In the form that the request came in."""
-    answer = pb.ModelInferResponse(model_name=request.model_name, id=request.id)
+def response(model: str, request_id: str, text: str, *, is_raw: bool) -> pb.ModelInferResponse:
+    """`model`: as the request names it. `is_raw`: whether its tensors are raw, as the answer's are then."""
+    answer = pb.ModelInferResponse(model_name=model, id=request_id)
     output = answer.outputs.add(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])
-    if request.raw_input_contents:
+    if is_raw:
         answer.raw_output_contents.append(packed_text(text))
     else:
         output.contents.bytes_contents.append(text.encode())

@@ -50,27 +50,29 @@ class EmbedBody(Body):
         return ([given] if given else []) if isinstance(given, str) else given or []
 
 
-async def embedded(
-    body: EmbedBody, model: ServedModel, embedder: Embedder, caller: Caller, traceparent: str
-) -> Iterator[bytes]:
-    """The answer's JSON, some of it at a time. Raises ApiError."""
-    started = time.monotonic()
+async def to_request(body: EmbedBody, model: ServedModel, caller: Caller, traceparent: str) -> EmbeddingRequest:
+    """Raises ApiError."""
     # Ollama's vectors have length 1, whatever the model's own have.
     pooling = PoolingParams(body.dimensions, normalize=True)
     pooling.check(embedding_of(model), "dimensions")
     options = InputOptions(None if body.truncate is False else -1, remedy="leave 'truncate' out")
     prompts = await encode_texts(model, body.texts, body.params, options)
-    request = EmbeddingRequest.of(model, caller, traceparent, prompts, pooling)
+    return EmbeddingRequest.of(model, caller, traceparent, prompts, pooling)
+
+
+async def embedded(request: EmbeddingRequest, model: str, embedder: Embedder) -> Iterator[bytes]:
+    """The answer's JSON, some of it at a time. `model`: as the request named it. Raises ApiError."""
+    started = time.monotonic()
     vectors = await embedder.all_vectors(request)
-    return in_pieces(_texts(body.model, vectors, request.num_tokens, time.monotonic() - started))
+    return in_pieces(_texts(model, vectors, request.num_tokens, time.monotonic() - started))
 
 
 def _texts(model: str, vectors: list[bytes], num_tokens: int, seconds: float) -> Iterator[str]:
-    """`model`: as the request named it. It was loaded before anybody asked."""
     answer = {
         "model": model,
         "embeddings": Items(floats_of(vector).tolist() for vector in vectors),
         "total_duration": int(seconds * NANOSECONDS),
+        # It was loaded before anybody asked.
         "load_duration": 0,
         "prompt_eval_count": num_tokens,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.router.answers import Answers
-from services.router.calls import caller_of
+from services.router.calls import Prepared, caller_of
 from services.router.chat.message import PlainParser
 from services.router.chat.service import MessageWriter
 from services.router.model import ServedModel, output_budget
@@ -18,8 +18,8 @@ from services.router.tracing import Tracing
 
 async def answer_raw(
     body: GenerateBody, model: ServedModel, answers: Answers, tracing: Tracing, context: Any, writer: OllamaWriter
-) -> None:
-    """Raises ApiError as long as nothing is written."""
+) -> Prepared:
+    """Raises ApiError."""
     # There is no template to put it into.
     refuse("system", body.system)
     caller, options = caller_of(context), body.generation_options()
@@ -28,6 +28,5 @@ async def answer_raw(
         params = ("prompt", MAX_TOKENS_PARAM)
         max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params, clamps=True)
         request = await options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
-        await answers.send(
-            request, span, context, MessageWriter([PlainParser()], writer, prompt), stream=body.is_streamed
-        )
+        whole = MessageWriter([PlainParser()], writer, prompt)
+        return span.prepared(answers.send, request, span, context, whole, stream=body.is_streamed)

@@ -9,14 +9,15 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.ollama.v1 import ollama_pb2
 from services.router.answers import JSON, write_pieces
-from services.router.calls import Calls, caller_of, open_rpc, rpc
+from services.router.calls import Calls, Prepared, caller_of, open_rpc, rpc
 from services.router.chat.service import ChatService
 from services.router.embedding.embedder import Embedder
+from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import invalid
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.ollama.chat import ChatBody
-from services.router.ollama.embed import EmbedBody, embedded
+from services.router.ollama.embed import EmbedBody, embedded, to_request
 from services.router.ollama.generate import GenerateBody
 from services.router.ollama.models import card, description, find, names, running_card
 from services.router.ollama.options import OllamaBody
@@ -42,51 +43,51 @@ class OllamaServicer:
     threads: TextThreads
 
     @rpc
-    async def Chat(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def Chat(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await read_body(self.threads, data, ChatBody)
         self.metrics.ignored_fields["ollama.chat"] += body.num_ignored_fields
         model = await find(self.placement, body.model)
         if not body.messages:
-            await self._load(body, context, is_chat=True)
-            return
+            return self._loaded(body, context, is_chat=True)
 
         def writer(model: ServedModel) -> OllamaWriter:
             return _writer(body, model, is_chat=True)
 
         work = parsing_work(data)
         chat = await self.threads.run(work, lambda: body.to_chat(model.info.name))
-        await self.chats.answer(chat, context, writer, stream=body.is_streamed)
+        return await self.chats.answer(chat, context, writer, stream=body.is_streamed)
 
     @rpc
-    async def Generate(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def Generate(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await read_body(self.threads, data, GenerateBody)
         body.check()
         self.metrics.ignored_fields["ollama.generate"] += body.num_ignored_fields
         model = await find(self.placement, body.model)
         if not body.prompt:
-            await self._load(body, context, is_chat=False)
-            return
+            return self._loaded(body, context, is_chat=False)
 
         def writer(model: ServedModel) -> OllamaWriter:
             return _writer(body, model, is_chat=False)
 
         if body.raw or model.tokenizer.chat_template is None:
             answers, tracing = self.chats.answers, self.chats.tracing
-            await answer_raw(body, model, answers, tracing, context, writer(model))
-        else:
-            chat = await self.threads.run(parsing_work(data), lambda: body.to_chat(model.info.name))
-            await self.chats.answer(chat, context, writer, stream=body.is_streamed)
+            return await answer_raw(body, model, answers, tracing, context, writer(model))
+        chat = await self.threads.run(parsing_work(data), lambda: body.to_chat(model.info.name))
+        return await self.chats.answer(chat, context, writer, stream=body.is_streamed)
 
     @rpc
-    async def Embed(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def Embed(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         body = await read_body(self.threads, request.data, EmbedBody)
         self.metrics.ignored_fields["ollama.embed"] += body.num_ignored_fields
         model, caller = await find(self.placement, body.model), caller_of(context)
         with self.chats.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
-            pieces = await embedded(body, model, self.embedder, caller, span.traceparent)
-            await write_pieces(self.calls, context, pieces)
+            embedding_request = await to_request(body, model, caller, span.traceparent)
+            return span.prepared(self._embed, embedding_request, body.model, context)
+
+    async def _embed(self, request: EmbeddingRequest, model: str, context: Any) -> None:
+        await write_pieces(self.calls, context, await embedded(request, model, self.embedder))
 
     @rpc
     async def ShowModel(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
@@ -117,11 +118,12 @@ class OllamaServicer:
     async def GetRoot(self, request: ollama_pb2.GetRootRequest, context: Any) -> HttpBody:  # noqa: N802
         return HttpBody(content_type="text/plain; charset=utf-8", data=b"Ollama is running")
 
-    async def _load(self, body: OllamaBody, context: Any, *, is_chat: bool) -> None:
+    def _loaded(self, body: OllamaBody, context: Any, *, is_chat: bool) -> Prepared:
         """Without a prompt a model is to be loaded, or unloaded where it is to be kept for no time."""
         reason = "unload" if body.keep_alive in (0, "0", "0s") else "load"
         data = loaded(body.model, is_chat=is_chat, done_reason=reason)
-        await self.calls.write(context, HttpBody(content_type=NDJSON if body.is_streamed else JSON, data=data))
+        answer = HttpBody(content_type=NDJSON if body.is_streamed else JSON, data=data)
+        return Prepared(lambda: self.calls.write(context, answer))
 
 
 def _writer(body: OllamaBody, model: ServedModel, *, is_chat: bool) -> OllamaWriter:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from services.router.answers import write_pieces
-from services.router.calls import Calls, caller_of
+from services.router.calls import Calls, Prepared, caller_of
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
@@ -108,8 +108,8 @@ class CohereService:
     embedder: Embedder
     tracing: Tracing
 
-    async def embed(self, body: CohereEmbedBody, context: Any) -> None:
-        """Raises ApiError as long as nothing is written."""
+    async def embed(self, body: CohereEmbedBody, context: Any) -> Prepared:
+        """Raises ApiError."""
         caller = caller_of(context)
         model = await self.placement.model(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
@@ -124,9 +124,13 @@ class CohereService:
             request = EmbeddingRequest.of(
                 model, caller, span.traceparent, prompts, pooling, priority=body.priority or 0
             )  # fmt: skip
-            vectors = await self.embedder.all_vectors(request)
-            tokens = request.num_tokens
-        await write_pieces(self.calls, context, in_pieces(_answer(body.types, vectors, texts, tokens)))
+            return span.prepared(self._answer, request, context, body.types, texts)
+
+    async def _answer(
+        self, request: EmbeddingRequest, context: Any, types: Sequence[EmbeddingType], texts: Sequence[str]
+    ) -> None:
+        vectors = await self.embedder.all_vectors(request)
+        await write_pieces(self.calls, context, in_pieces(_texts(types, vectors, texts, request.num_tokens)))
 
 
 async def _encode(
@@ -151,7 +155,7 @@ async def _encode(
     return await encode_texts(model, texts, names, InputOptions(limit, remedy=remedy))
 
 
-def _answer(
+def _texts(
     types: Sequence[EmbeddingType], vectors: Sequence[bytes], texts: Sequence[str], num_tokens: int
 ) -> Iterator[str]:
     """The answer's JSON, a vector at a time, one type after the other. `vectors`: float32, little-endian."""

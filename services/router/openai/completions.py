@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import Field, Tag
 
 from services.router.answers import Answers
-from services.router.calls import caller_of
+from services.router.calls import Prepared, caller_of
 from services.router.errors import invalid
 from services.router.generation import Generator
 from services.router.model import ServedModel, check_generates, output_budget
@@ -155,8 +155,8 @@ class CompletionService:
     answers: Answers
     tracing: Tracing
 
-    async def answer(self, body: CompletionRequest, context: Any) -> None:
-        """Raises ApiError as long as nothing is written."""
+    async def answer(self, body: CompletionRequest, context: Any) -> Prepared:
+        """Raises ApiError."""
         caller, options = caller_of(context), body.to_options()
         model = await self.generator.placement.model(body.model)
         with self.tracing.request("text_completion", model.info.name, caller.traceparent) as span:
@@ -176,13 +176,17 @@ class CompletionService:
                 echoes_special_tokens=not body.texts,
             )
             writer = CompletionWriter(AnswerHead.new("cmpl", model), style, prompts, echoes)
-            await self.answers.send(request, span, context, writer, stream=bool(body.stream))
+            return span.prepared(self.answers.send, request, span, context, writer, stream=bool(body.stream))
 
 
 async def _encode(body: CompletionRequest, model: ServedModel) -> list[list[int]]:
     texts, token_prompts, truncation = body.texts, body.token_prompts, body.truncation
-    for index, token_ids in enumerate(token_prompts):
-        check_token_range(model, token_ids, body.param(index))
+
+    def check_tokens() -> None:
+        for index, token_ids in enumerate(token_prompts):
+            check_token_range(model, token_ids, body.param(index))
+
+    await model.tokenizer.threads.run(sum(map(len, token_prompts)), check_tokens)
     if truncation is None:
         for index, text in enumerate(texts):
             check_length(model, text, body.param(index))

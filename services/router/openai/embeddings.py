@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, Tag
 
 from services.router.answers import write_pieces
-from services.router.calls import Calls, caller_of
+from services.router.calls import Calls, Prepared, caller_of
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, check_token_inputs, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
@@ -72,21 +72,23 @@ class EmbeddingBody(PoolingBody, TemplateFields):
         None, description="Whether vectors are scaled to length 1. Left out: as the model has it."
     )
 
-    def check(self) -> None:
-        """What the schema cannot say. Raises ApiError."""
+    def checked_messages(self) -> list[dict[str, Any]]:
+        """Of a conversation, as chat templates expect them. Checks what the schema cannot say. Raises ApiError."""
         if self.input is None and self.messages is None:
             raise invalid("Missing required parameter: 'input'.", "input", "missing_required_parameter")
         if self.messages is None:
-            return
+            return []
         if self.input is not None:
             raise invalid("Give 'input' or 'messages', and not both.", "messages")
         check_messages(self.messages)
         self.check_prompt()
+        return template_messages(self.messages, "messages")
 
-    async def encode(self, model: ServedModel) -> list[list[int]]:
-        """The inputs' token ids. Raises ApiError."""
-        if self.messages is not None:
-            return check_token_inputs(model, [await self._conversation(model)], ["messages"], self.input_options)
+    async def encode(self, model: ServedModel, messages: list[dict[str, Any]]) -> list[list[int]]:
+        """The inputs' token ids. `messages`: the checked ones. Raises ApiError."""
+        if messages:
+            conversation = await self._conversation(model, messages)
+            return check_token_inputs(model, [conversation], ["messages"], self.input_options)
         given: Any = self.input
         if isinstance(given, str) or isinstance(given[0], int):
             given, params = [given], ["input"]
@@ -94,12 +96,15 @@ class EmbeddingBody(PoolingBody, TemplateFields):
             params = [f"input[{index}]" for index in range(len(given))]
         if isinstance(given[0], str):
             return await encode_texts(model, given, params, self.input_options)
-        return check_token_inputs(model, given, params, self.input_options)
+        options = self.input_options
+        return await model.tokenizer.threads.run(
+            sum(map(len, given)), lambda: check_token_inputs(model, given, params, options)
+        )
 
-    async def _conversation(self, model: ServedModel) -> list[int]:
+    async def _conversation(self, model: ServedModel, messages: list[dict[str, Any]]) -> list[int]:
         return await encode_chat(
             model,
-            template_messages(self.messages or (), "messages"),
+            messages,
             add_special_tokens=bool(self.add_special_tokens),
             add_generation_prompt=bool(self.add_generation_prompt),
             continue_final_message=bool(self.continue_final_message),
@@ -117,24 +122,26 @@ class EmbeddingService:
     embedder: Embedder
     tracing: Tracing
 
-    async def answer(self, body: EmbeddingBody, context: Any) -> None:
-        """Raises ApiError as long as nothing is written."""
+    async def answer(self, body: EmbeddingBody, messages: list[dict[str, Any]], context: Any) -> Prepared:
+        """`messages`: the body's checked ones. Raises ApiError."""
         caller = caller_of(context)
         model = await self.placement.model(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
             pooling = PoolingParams(body.dimensions, body.normalize)
             pooling.check(embedding_of(model), "dimensions")
             request = EmbeddingRequest.of(
-                model, caller, span.traceparent, await body.encode(model), pooling,
+                model, caller, span.traceparent, await body.encode(model, messages), pooling,
                 cache_salt=body.cache_salt or "", priority=body.priority or 0,
             )  # fmt: skip
-            vectors = await self.embedder.all_vectors(request)
-            in_base64 = body.encoding_format == "base64"
-            texts = _answer(model.info.name, vectors, request.num_tokens, in_base64=in_base64)
-            await write_pieces(self.calls, context, in_pieces(texts))
+            return span.prepared(self._answer, request, context, in_base64=body.encoding_format == "base64")
+
+    async def _answer(self, request: EmbeddingRequest, context: Any, *, in_base64: bool) -> None:
+        vectors = await self.embedder.all_vectors(request)
+        texts = _texts(request.model.info.name, vectors, request.num_tokens, in_base64=in_base64)
+        await write_pieces(self.calls, context, in_pieces(texts))
 
 
-def _answer(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: bool) -> Iterator[str]:
+def _texts(model: str, vectors: list[bytes], num_tokens: int, *, in_base64: bool) -> Iterator[str]:
     """The answer's JSON, a vector at a time."""
     yield '{"object":"list","data":'
     write = base64_text if in_base64 else floats_text

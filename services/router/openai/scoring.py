@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from services.router.answers import write_pieces
-from services.router.calls import Calls, caller_of
+from services.router.calls import Calls, Prepared, caller_of
 from services.router.embedding.embedder import Embedder
 from services.router.embedding.inputs import MAX_INPUTS, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
 from services.router.embedding.scores import UNIT_LENGTH, check_pairs, cosines
 from services.router.errors import invalid
 from services.router.json_pieces import Items, in_pieces, texts_of
-from services.router.model import ServedModel
 from services.router.openai.pooling_body import PoolingBody, Text, TextOrTexts, usage_of
 from services.router.placement import Placement
 from services.router.tracing import Tracing
@@ -67,48 +66,64 @@ class ScoringService:
     embedder: Embedder
     tracing: Tracing
 
-    async def score(self, body: ScoreBody, context: Any) -> None:
+    async def score(self, body: ScoreBody, context: Any) -> Prepared:
         """One text against each of some, or as many against as many, pair by pair. Raises ApiError."""
         left, right = body.pair()
         first, second = ([given] if isinstance(given, str) else given for given in (left, right))
         check_pairs(first, second, body.params)
         names = [_name(body.params[0], left, index) for index in range(len(first))]
         names += [_name(body.params[1], right, index) for index in range(len(second))]
-        model, vectors, num_tokens = await self._embed(body, context, [*first, *second], names)
-        scores = await cosines(model, vectors[: len(first)], vectors[len(first) :])
+        return await self._prepared(self._score, body, context, [*first, *second], names, len(first))
+
+    async def _score(self, request: EmbeddingRequest, context: Any, num_first: int) -> None:
+        vectors = await self.embedder.all_vectors(request)
+        scores = await cosines(request.model, vectors[:num_first], vectors[num_first:])
         answer = {
             "id": f"score-{uuid.uuid4().hex}",
             "object": "list",
             "created": int(time.time()),
-            "model": model.info.name,
+            "model": request.model.info.name,
             "data": Items({"index": index, "object": "score", "score": score} for index, score in enumerate(scores)),
-            "usage": usage_of(num_tokens),
+            "usage": usage_of(request.num_tokens),
         }
         await write_pieces(self.calls, context, in_pieces(texts_of(answer)))
 
-    async def rerank(self, body: RerankBody, context: Any) -> None:
+    async def rerank(self, body: RerankBody, context: Any) -> Prepared:
         """The documents most like the query, likest first. Raises ApiError."""
         documents = body.documents
         names = ["query", *(f"documents[{index}]" for index in range(len(documents)))]
-        model, vectors, num_tokens = await self._embed(body, context, [body.query, *documents], names)
-        scores = await cosines(model, vectors[:1], vectors[1:])
-        best = sorted(range(len(documents)), key=lambda index: -scores[index])[: body.top_n or None]
+        shown = None if body.return_documents is False else documents
+        return await self._prepared(self._rerank, body, context, [body.query, *documents], names, body.top_n, shown)
+
+    async def _rerank(
+        self, request: EmbeddingRequest, context: Any, top_n: int | None, documents: Sequence[str] | None
+    ) -> None:
+        """`documents`: those that the answer repeats."""
+        vectors = await self.embedder.all_vectors(request)
+        scores = await cosines(request.model, vectors[:1], vectors[1:])
+        best = sorted(range(len(scores)), key=lambda index: -scores[index])[: top_n or None]
         results: list[dict[str, Any]] = [{"index": index, "relevance_score": scores[index]} for index in best]
-        if body.return_documents is not False:
+        if documents is not None:
             for result in results:
                 result["document"] = {"text": documents[result["index"]]}
         answer = {
             "id": f"rerank-{uuid.uuid4().hex}",
-            "model": model.info.name,
-            "usage": usage_of(num_tokens),
+            "model": request.model.info.name,
+            "usage": usage_of(request.num_tokens),
             "results": results,
         }
         await write_pieces(self.calls, context, in_pieces(texts_of(answer)))
 
-    async def _embed(
-        self, body: PoolingBody, context: Any, texts: Sequence[str], names: Sequence[str]
-    ) -> tuple[ServedModel, list[bytes], int]:
-        """The model, the texts' vectors, and how many tokens they have."""
+    async def _prepared(
+        self,
+        answer: Callable[..., Awaitable[None]],
+        body: PoolingBody,
+        context: Any,
+        texts: Sequence[str],
+        names: Sequence[str],
+        *rest: object,
+    ) -> Prepared:
+        """Has `answer` embed the texts. It is called with the request for that, the context, and the rest."""
         caller = caller_of(context)
         model = await self.placement.model(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
@@ -118,7 +133,7 @@ class ScoringService:
                 model, caller, span.traceparent, prompts, UNIT_LENGTH,
                 cache_salt=body.cache_salt or "", priority=body.priority or 0,
             )  # fmt: skip
-            return model, await self.embedder.all_vectors(request), request.num_tokens
+            return span.prepared(answer, request, context, *rest)
 
 
 def _name(param: str, given: str | list[str], index: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -11,12 +12,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from quire.openai.v1 import openai_pb2
 from services.router.answers import JSON, write_pieces
 from services.router.anthropic import models as anthropic
-from services.router.calls import Calls, metadata_of, open_rpc, rpc
-from services.router.chat.batch import answer_all
+from services.router.calls import Calls, Prepared, metadata_of, open_rpc, rpc
+from services.router.chat.batch import answer_all, prepare_all
 from services.router.chat.service import ChatService
 from services.router.errors import model_not_found, unavailable
 from services.router.json_pieces import Items, in_pieces, texts_of
-from services.router.large_bodies import leave_large_bodies
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.openai.chat_batch import ChatCompletionBatchRequest
@@ -57,7 +57,7 @@ class OpenAIServicer:
     max_n: int
 
     @rpc
-    async def CreateChatCompletion(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def CreateChatCompletion(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body, work = await self._parse(data, ChatCompletionRequest), parsing_work(data)
         await self.threads.run(work, lambda: body.check(self.max_n))
@@ -67,10 +67,10 @@ class OpenAIServicer:
             return ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
 
         chat = await self.threads.run(work, body.to_chat)
-        await self.chats.answer(chat, context, writer, stream=bool(body.stream))
+        return await self.chats.answer(chat, context, writer, stream=bool(body.stream))
 
     @rpc
-    async def CreateChatCompletionBatch(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def CreateChatCompletionBatch(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await self._parse(data, ChatCompletionBatchRequest)
         work = parsing_work(data) + body.translation_work
@@ -79,39 +79,40 @@ class OpenAIServicer:
         model = await self.placement.model(body.model)
         body.check_size(model.info.max_model_len)
         chats = await self.threads.run(work, body.to_chats)
-        messages, usage = await answer_all(self.chats, chats, model, context)
+        turns = await prepare_all(self.chats, chats, model, context)
         writer = ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
-        await write_pieces(self.calls, context, in_pieces(writer.batch(messages, usage)))
 
-    async def CreateInvocation(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        match await self._invoked(request, context):
-            case Invoked.CHAT:
-                await self.CreateChatCompletion(request, context)
-            case Invoked.COMPLETION:
-                await self.CreateCompletion(request, context)
-            case Invoked.EMBEDDING:
-                await self.CreateEmbedding(request, context)
-            case Invoked.RERANK:
-                await self.CreateRerank(request, context)
-            case Invoked.SCORE:
-                await self.CreateScore(request, context)
+        async def answer() -> None:
+            messages, usage = await answer_all(self.chats, turns)
+            await write_pieces(self.calls, context, in_pieces(writer.batch(messages, usage)))
+
+        return Prepared(answer)
 
     @rpc
-    async def _invoked(self, request: HttpBody, context: Any) -> Invoked:
+    async def CreateInvocation(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         await self.threads.large_bodies.enter(len(data))
-        return await self.threads.run(parsing_work(data), lambda: invoked(data))
+        methods = {
+            Invoked.CHAT: self.CreateChatCompletion,
+            Invoked.COMPLETION: self.CreateCompletion,
+            Invoked.EMBEDDING: self.CreateEmbedding,
+            Invoked.RERANK: self.CreateRerank,
+            Invoked.SCORE: self.CreateScore,
+        }
+        method = methods[await self.threads.run(parsing_work(data), lambda: invoked(data))]
+        prepared: Prepared = await inspect.unwrap(method)(self, request, context)
+        return prepared
 
     @rpc
-    async def CreateCompletion(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def CreateCompletion(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await self._parse(data, CompletionRequest)
         await self.threads.run(parsing_work(data), lambda: body.check(self.max_n))
         self.metrics.ignored_fields["completions"] += body.num_ignored_fields
-        await self.completions.answer(body, context)
+        return await self.completions.answer(body, context)
 
     @rpc
-    async def CreateResponse(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def CreateResponse(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body, work = await self._parse(data, ResponseBody), parsing_work(data)
         await self.threads.run(work, body.check)
@@ -121,7 +122,7 @@ class OpenAIServicer:
         def writer(model: ServedModel) -> ResponseWriter:
             return ResponseWriter(ResponseObject(body, chat.options.sampling, model))
 
-        await self.chats.answer(chat, context, writer, stream=bool(body.stream))
+        return await self.chats.answer(chat, context, writer, stream=bool(body.stream))
 
     @rpc
     async def CountInputTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
@@ -139,30 +140,32 @@ class OpenAIServicer:
         raise response_not_found(request.response_id)
 
     @rpc
-    async def CreateEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        body = await self._parse(request.data, EmbeddingBody)
-        body.check()
+    async def CreateEmbedding(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        body, work = await self._parse(data, EmbeddingBody), parsing_work(data)
+        messages = await self.threads.run(work, body.checked_messages)
         self.metrics.ignored_fields["embeddings"] += body.num_ignored_fields
-        await self.embeddings.answer(body, context)
+        return await self.embeddings.answer(body, messages, context)
 
     @rpc
-    async def CreateScore(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def CreateScore(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         body = await self._parse(request.data, ScoreBody)
         self.metrics.ignored_fields["score"] += body.num_ignored_fields
-        await self.scores.score(body, context)
+        return await self.scores.score(body, context)
 
     @rpc
-    async def CreateRerank(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def CreateRerank(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         body = await self._parse(request.data, RerankBody)
         self.metrics.ignored_fields["rerank"] += body.num_ignored_fields
-        await self.scores.rerank(body, context)
+        return await self.scores.rerank(body, context)
 
     @rpc
-    async def CreateCohereEmbedding(self, request: HttpBody, context: Any) -> None:  # noqa: N802
-        body = await self._parse(request.data, CohereEmbedBody)
-        body.check()
+    async def CreateCohereEmbedding(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        body = await self._parse(data, CohereEmbedBody)
+        await self.threads.run(parsing_work(data), body.check)
         self.metrics.ignored_fields["cohere.embed"] += body.num_ignored_fields
-        await self.cohere.embed(body, context)
+        return await self.cohere.embed(body, context)
 
     @rpc
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
@@ -184,7 +187,7 @@ class OpenAIServicer:
         return HttpBody(content_type=JSON, data=dump(card(model, request.model)))
 
     @rpc
-    async def Tokenize(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def Tokenize(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body, work = await self._parse(data, TokenizeRequest), parsing_work(data)
         await self.threads.run(work, body.check)
@@ -201,21 +204,23 @@ class OpenAIServicer:
             "tokens": tokens,
             "token_strs": Items(map(vocabulary.token_name, tokens)) if body.return_token_strs else None,
         }
-        await self._write(context, answer)
+        return self._writing(context, answer)
 
     @rpc
-    async def Detokenize(self, request: HttpBody, context: Any) -> None:  # noqa: N802
+    async def Detokenize(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         body = await self._parse(request.data, DetokenizeRequest)
         self.metrics.ignored_fields["detokenize"] += body.num_ignored_fields
         model = await self.placement.model(body.model)
-        check_token_range(model, body.tokens, "tokens")
+        await self.threads.run(len(body.tokens), lambda: check_token_range(model, body.tokens, "tokens"))
         (prompt,) = await model.tokenizer.decode([body.tokens])
-        await self._write(context, {"prompt": prompt})
+        return self._writing(context, {"prompt": prompt})
 
     @rpc
-    async def GetTokenizerInfo(self, request: openai_pb2.GetTokenizerInfoRequest, context: Any) -> None:  # noqa: N802
+    async def GetTokenizerInfo(  # noqa: N802
+        self, request: openai_pb2.GetTokenizerInfoRequest, context: Any
+    ) -> Prepared:
         model = await self.placement.model(request.model or None)
-        await self._write(context, tokenizer_info(model))
+        return self._writing(context, tokenizer_info(model))
 
     @rpc
     async def ResetPrefixCache(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
@@ -242,10 +247,8 @@ class OpenAIServicer:
     async def GetMetrics(self, request: openai_pb2.GetMetricsRequest, context: Any) -> HttpBody:  # noqa: N802
         return HttpBody(content_type="text/plain; version=0.0.4; charset=utf-8", data=generate_latest(self.registry))
 
-    async def _write(self, context: Any, answer: dict[str, Any]) -> None:
-        # A client that reads slowly must not keep the next large body waiting.
-        leave_large_bodies()
-        await write_pieces(self.calls, context, in_pieces(texts_of(answer)))
+    def _writing(self, context: Any, answer: dict[str, Any]) -> Prepared:
+        return Prepared(lambda: write_pieces(self.calls, context, in_pieces(texts_of(answer))))
 
     async def _parse(self, data: bytes, schema: type[T]) -> T:
         """The checked body. Raises ApiError."""

@@ -20,6 +20,7 @@ from services.router.wire_bounds import MAX_WIRE_FIELDS
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from tests.integration.router.conftest import MODEL, StartRouter, fake_scheduler
 from tests.integration.router.test_other_apis import error_of, post, service_of
+from tests.integration.router.test_tools import QWEN
 
 USER = {"role": "user", "content": "Hello"}
 FIELDS = {f"f{number}": 1 for number in range(MAX_FIELDS + 1)}
@@ -154,3 +155,33 @@ async def test_large_typed_requests_are_counted_before_they_are_parsed(start_rou
         replies = [reply async for reply in stub.Generate(inference_pb2.GenerateRequest(model=MODEL, text=text))]
         assert replies[-1].HasField("final")
     assert api.router.threads.large_bodies.num_bytes == 0
+
+
+async def test_json_in_a_text_counts_as_json_in_a_body(start_router: StartRouter) -> None:
+    api = await start_router(fake_scheduler(chat_template=QWEN))
+    many = json.dumps([[]] * (MAX_CONTAINERS // 2 + 1))
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": f'{{"a": {many}}}'}}
+    messages = [USER, {"role": "assistant", "tool_calls": [call, call]}]
+    for method, body, param in (
+        ("CreateChatCompletion", {"messages": messages}, "messages"),
+        ("Tokenize", {"messages": messages}, "messages"),
+    ):
+        status, error = await error_of(api, method, {"model": MODEL} | body)
+        assert status is grpc.StatusCode.INVALID_ARGUMENT
+        assert error["error"]["param"] == param
+        assert "objects and arrays" in error["error"]["message"]
+    stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(api.channel)
+    user, document = inference_pb2.ChatMessage(role="user", content="Hello"), f'{{"text": {many}}}'
+    kwargs, tool = inference_pb2.TemplateOptions, inference_pb2.Tool(name="f", parameters=document)
+    for request, param in (
+        (inference_pb2.ChatRequest(template=kwargs(documents=[document] * 2)), "template.documents[1]"),
+        (
+            inference_pb2.ChatRequest(template=kwargs(documents=[document], chat_template_kwargs=document)),
+            "template.documents[0]",
+        ),
+        (inference_pb2.ChatRequest(template=kwargs(documents=[document]), tools=[tool]), "tools[0].parameters"),
+    ):
+        request.messages.append(user)
+        with pytest.raises(grpc.aio.AioRpcError, match="objects and arrays") as caught:
+            await stub.Chat(request).read()
+        assert f"'{param}'" in str(caught.value.details())

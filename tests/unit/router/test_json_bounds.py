@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from services.router import json_bounds
 from services.router.errors import ApiError
-from services.router.json_bounds import check_json
+from services.router.json_bounds import check_json, check_json_texts
 
 LIMITS = ("MAX_CONTAINERS", "MAX_FIELDS", "MAX_ITEMS")
 VALUES = st.recursive(
@@ -119,3 +119,16 @@ def test_a_text_that_never_ends_is_read_once(rest: bytes, monkeypatch: pytest.Mo
     monkeypatch.setattr(json_bounds, "MAX_FIELDS", 50)
     check_json(b'{"a":"' + b":" * 100 + rest * 1000)
     assert found == [(0, 1), (1, 5), (5, 6)]
+
+
+def test_texts_with_json_hold_together_what_one_body_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in LIMITS:
+        monkeypatch.setattr(json_bounds, name, 50)
+    code = json.dumps({"text": "a[i], {b: c}, " * 100})
+    some = json.dumps([{"a": 1}] * 20)
+    # What stands in their texts does not count, whatever their number.
+    check_json_texts([("first", code), ("second", some), ("third", code), ("fourth", some[:-1])])
+    with pytest.raises(ApiError) as caught:
+        check_json_texts([("first", code), ("second", some), ("third", some), ("fourth", some)])
+    assert caught.value.param == "fourth"
+    assert "at most 50" in caught.value.message

@@ -141,3 +141,15 @@ def test_much_output_is_resubmitted_in_several_messages() -> None:
     work.sequences[0].output_token_ids = [1] * 2_000_000
     first, second = submits_to_proto(work, work.sequences[:2], 0.0)
     assert (len(first.submit.choices), len(second.submit.choices)) == (1, 1)
+
+
+async def test_a_request_whose_client_reads_again_gets_the_last_word_of_a_router_that_stops(
+    placement: Placement,
+) -> None:
+    request = submission(model_info("m"), n=1)
+    placement.submit(request)
+    request.paused = list(request.sequences)
+    placement.fail_all(unavailable("The router is stopping."))
+    placement.go_on(request)
+    with pytest.raises(ApiError, match="stopping"):
+        await request.mailbox.take()

@@ -1,0 +1,50 @@
+"""Hands the one request of a call over, and keeps nothing of it.
+
+grpc keeps the request of a unary call until the call ends, as bytes and as a message: twice its size, for as long as an
+answer takes to generate. On the wire a unary call is a stream with one request. `SingleRequestServer` stands between
+the generated add_…_to_server functions and the server, registers each method as one that reads a stream, and reads one
+request of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import grpc
+
+
+class SingleRequestServer:
+    """Takes handlers of unary requests as a grpc.aio server does."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """The same handlers reach the server as registered methods."""
+
+    def add_registered_method_handlers(
+        self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]
+    ) -> None:
+        reading = {name: _reading(handler) for name, handler in handlers.items()}
+        generic = grpc.method_handlers_generic_handler(service, reading)
+        self._server.add_generic_rpc_handlers((generic,))
+        self._server.add_registered_method_handlers(service, reading)
+
+
+def _reading(handler: Any) -> Any:
+    behaviour = handler.unary_stream or handler.unary_unary
+
+    async def answer(_: object, context: Any) -> Any:
+        # In a list, to leave this frame with nothing of it.
+        read = [await context.read()]
+        if read[0] is grpc.aio.EOF:
+            await context.abort(grpc.StatusCode.INTERNAL, "The call ended before its request.")
+        return await behaviour(read.pop(), context)
+
+    construct: Any = (
+        grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
+    )
+    return construct(
+        answer, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+    )

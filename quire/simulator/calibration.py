@@ -196,6 +196,7 @@ class _Planner:
             rows=Rows(columns[0], slots, columns[1], columns[2], offsets),
             sampling_wire_ids=columns[0],
             num_pairs=0.0,
+            num_prompt_logprobs=0,
             moves=Moves(),
         )
 

@@ -19,13 +19,22 @@ from .sequence import Sequence, Status
 class Batch:
     """One step's, made anew for each."""
 
-    __slots__ = ("_block_size", "_memory", "new_sequences", "num_pairs", "rows", "sampling_wire_ids")
+    __slots__ = (
+        "_block_size",
+        "_memory",
+        "new_sequences",
+        "num_pairs",
+        "num_prompt_logprobs",
+        "rows",
+        "sampling_wire_ids",
+    )
 
     def __init__(self, block_size: int, memory: KVMemory) -> None:
         self.rows = Rows()
         self.new_sequences: list[NewSequence] = []
         self.sampling_wire_ids: array[int] = array(U32)  # of the rows that will sample
         self.num_pairs = 0.0
+        self.num_prompt_logprobs = 0
         self._block_size = block_size
         self._memory = memory
 
@@ -107,6 +116,8 @@ class Batch:
             rows.new_block_ids.extend(new_blocks)
         rows.new_block_offsets.append(len(rows.new_block_ids))
         self.num_pairs += pairs(position, num_tokens)
+        if sequence.wants_prompt_logprobs:
+            self.num_prompt_logprobs += num_tokens
         if sequence.num_computed_tokens == sequence.num_planned_tokens:
             sequence.num_planned_tokens += 1
             self.sampling_wire_ids.append(sequence.wire_id)

@@ -39,7 +39,7 @@ class StepBudget:
 
     def max_chunk(self, sequence: Sequence) -> int:
         """Of a sequence's next tokens, those that the step has room for."""
-        num_tokens = self._max_tokens(sequence.num_computed_tokens)
+        num_tokens = self._max_tokens(sequence.num_computed_tokens, sequence.wants_prompt_logprobs)
         return min(num_tokens, self._prompt_logprobs) if sequence.wants_prompt_logprobs else num_tokens
 
     def take(self, sequence: Sequence, num_tokens: int) -> None:
@@ -48,12 +48,15 @@ class StepBudget:
         if sequence.wants_prompt_logprobs:
             self._prompt_logprobs -= num_tokens
         if self._seconds != math.inf:
-            self._seconds -= self._step_times.chunk_seconds(sequence.num_computed_tokens, num_tokens)
+            self._seconds -= self._step_times.chunk_seconds(
+                sequence.num_computed_tokens, num_tokens, with_logprobs=sequence.wants_prompt_logprobs
+            )
 
-    def _max_tokens(self, position: int) -> int:
+    def _max_tokens(self, position: int, with_logprobs: bool) -> int:
         """From `position` on. One at least while there is any time, so that no prompt is held up for good."""
         if self._seconds == math.inf:
             return self.tokens
         if self._seconds <= 0:
             return 0
-        return min(self.tokens, max(1, self._step_times.max_chunk(position, self._seconds)))
+        longest = self._step_times.max_chunk(position, self._seconds, with_logprobs=with_logprobs)
+        return min(self.tokens, max(1, longest))

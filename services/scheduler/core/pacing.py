@@ -6,13 +6,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 # Steps after which an observation counts half.
 _HALF_LIFE_STEPS = 200
 _FORGETTING = 0.5 ** (1 / _HALF_LIFE_STEPS)
-# Brings both features near 1, so that the fit is well conditioned.
+# Brings all features near 1, so that the fit is well conditioned.
 _TOKENS_SCALE = 1 / 256
 _PAIRS_SCALE = 1 / 100_000
+_FEATURES = range(4)
+# Of a feature's weight. More is halved.
+_MOST_DOUBT = 1e4
 _MIN_STEPS = 4
 # The estimate is trusted up to so many times the largest step seen: decodes tell little of what prompts take.
 _GROWTH = 2
@@ -20,69 +24,87 @@ _FIRST_TOKENS = 256
 _SOONEST_S = 1.0
 _LATEST_S = 60.0
 
-Row = list[float]
+Row = Sequence[float]
 
 
 class StepTimes:
-    """seconds = a + b · tokens + c · pairs, where pairs counts each token with every position it attends to.
+    """seconds = a + b · tokens + c · pairs + d · prompt log probabilities, where pairs counts each token with every
+    position it attends to, and the last are the tokens of prompts whose log probabilities are wanted: the output layer
+    works for each of them, as it does for no other token of a prompt.
 
     Recursive least squares with forgetting (Ljung, System Identification, 1999, section 11.2), so that a device that
     becomes slower, by its neighbours or its heat, is followed.
     """
 
     def __init__(self) -> None:
-        self._weights = [0.0, 0.0, 0.0]
-        self._inverse: list[Row] = [[100.0 if i == j else 0.0 for j in range(3)] for i in range(3)]
+        self._weights = [0.0] * len(_FEATURES)
+        self._inverse: list[list[float]] = [[100.0 if i == j else 0.0 for j in _FEATURES] for i in _FEATURES]
         self._num_steps = 0
         self._most_tokens = 0
+        self._knows_logprobs = False
 
     @property
     def is_known(self) -> bool:
         return self._num_steps >= _MIN_STEPS
 
-    def observe(self, num_tokens: int, num_pairs: float, seconds: float) -> None:
+    def observe(self, num_tokens: int, num_pairs: float, seconds: float, num_prompt_logprobs: int = 0) -> None:
         self._num_steps += 1
         self._most_tokens = max(self._most_tokens, num_tokens)
-        x = (1.0, num_tokens * _TOKENS_SCALE, num_pairs * _PAIRS_SCALE)
+        self._knows_logprobs = self._knows_logprobs or num_prompt_logprobs > 0
+        x = _features(num_tokens, num_pairs, num_prompt_logprobs)
         inverse = self._inverse
-        p = [row[0] * x[0] + row[1] * x[1] + row[2] * x[2] for row in inverse]
-        scale = 1.0 / (_FORGETTING + x[0] * p[0] + x[1] * p[1] + x[2] * p[2])
-        error = seconds - self._dot(x)
-        for i in range(3):
+        p = [_dot(row, x) for row in inverse]
+        scale = 1.0 / (_FORGETTING + _dot(x, p))
+        error = seconds - _dot(self._weights, x)
+        for i in _FEATURES:
             self._weights[i] += p[i] * scale * error
-        for i in range(3):
-            for j in range(3):
+            for j in _FEATURES:
                 inverse[i][j] = (inverse[i][j] - p[i] * p[j] * scale) / _FORGETTING
-        if inverse[0][0] + inverse[1][1] + inverse[2][2] > 1e4:
-            # Steps that are all alike say nothing of one of the terms; what is known of it must not be forgotten.
-            for row in inverse:
-                row[:] = [value * 0.5 for value in row]
+        for i in _FEATURES:
+            if inverse[i][i] > _MOST_DOUBT:
+                # Steps that are all alike say nothing of this term; what is known of it must not be forgotten.
+                for j in _FEATURES:
+                    inverse[i][j] *= 0.5
+                    inverse[j][i] *= 0.5
 
     @property
     def trusted_tokens(self) -> int:
         """A step of more is not to be planned by these times."""
         return max(_FIRST_TOKENS, _GROWTH * self._most_tokens)
 
-    def seconds(self, num_tokens: int, num_pairs: float) -> float:
+    def seconds(self, num_tokens: int, num_pairs: float, num_prompt_logprobs: int = 0) -> float:
         """What such a step would take."""
-        return max(0.0, self._dot((1.0, num_tokens * _TOKENS_SCALE, num_pairs * _PAIRS_SCALE)))
+        without = _dot(self._weights, _features(num_tokens, num_pairs, 0))
+        return max(0.0, without + self._per_logprob * num_prompt_logprobs)
 
-    def max_chunk(self, position: int, seconds: float) -> int:
-        """The longest chunk of a prompt, from `position` on, that adds at most so many seconds to a step."""
+    def max_chunk(self, position: int, seconds: float, *, with_logprobs: bool = False) -> int:
+        """The longest chunk of a prompt, from `position` on, that adds at most so many seconds to a step.
+        `with_logprobs`: its log probabilities are wanted."""
         if seconds <= 0:
             return 0
         per_pair = max(0.0, self._weights[2] * _PAIRS_SCALE)
-        per_token = max(1e-9, self._weights[1] * _TOKENS_SCALE + per_pair * position)
+        per_token = self._weights[1] * _TOKENS_SCALE + per_pair * position
+        per_token = max(1e-9, per_token + self._per_logprob * with_logprobs)
         # per_token · n + per_pair · n² / 2 = seconds, in the form that is exact for small per_pair, too.
         return int(2 * seconds / (per_token + math.sqrt(per_token**2 + 2 * per_pair * seconds)))
 
-    def chunk_seconds(self, position: int, num_tokens: int) -> float:
+    def chunk_seconds(self, position: int, num_tokens: int, *, with_logprobs: bool = False) -> float:
         """What a chunk adds to a step."""
-        return self.seconds(num_tokens, pairs(position, num_tokens)) - self.seconds(0, 0)
+        num_prompt_logprobs = num_tokens if with_logprobs else 0
+        return self.seconds(num_tokens, pairs(position, num_tokens), num_prompt_logprobs) - self.seconds(0, 0)
 
-    def _dot(self, x: tuple[float, float, float]) -> float:
-        weights = self._weights
-        return weights[0] * x[0] + weights[1] * x[1] + weights[2] * x[2]
+    @property
+    def _per_logprob(self) -> float:
+        """Seconds. Before it has been seen, a token counts twice where its log probabilities are wanted."""
+        return max(0.0, self._weights[3] if self._knows_logprobs else self._weights[1]) * _TOKENS_SCALE
+
+
+def _features(num_tokens: int, num_pairs: float, num_prompt_logprobs: int) -> tuple[float, float, float, float]:
+    return (1.0, num_tokens * _TOKENS_SCALE, num_pairs * _PAIRS_SCALE, num_prompt_logprobs * _TOKENS_SCALE)
+
+
+def _dot(a: Row, b: Row) -> float:
+    return a[0] * b[0] + a[1] * b[1] + a[2] * b[2] + a[3] * b[3]
 
 
 class RunAhead:

@@ -56,6 +56,7 @@ class StepPlan:
     # Of the rows that reach their sequence's last token: each must bring the next one, or its sequence's vector.
     sampling_wire_ids: array[int]
     num_pairs: float  # of tokens and the positions they attend to: what attention has to do
+    num_prompt_logprobs: int  # tokens of prompts whose log probabilities are wanted: what the output layer has to do
     moves: Moves
 
     @property

@@ -163,6 +163,7 @@ class Scheduler:
             rows=batch.rows,
             sampling_wire_ids=batch.sampling_wire_ids,
             num_pairs=batch.num_pairs,
+            num_prompt_logprobs=batch.num_prompt_logprobs,
             moves=self.memory.take_moves(),
         )
         self.counters.swapped_out_blocks += len(plan.moves.swap_out)
@@ -186,7 +187,7 @@ class Scheduler:
         self._in_flight.popleft()
         self.memory.applied(plan.moves)
         if result.seconds:
-            self.step_times.observe(plan.num_tokens, plan.num_pairs, result.seconds)
+            self.step_times.observe(plan.num_tokens, plan.num_pairs, result.seconds, plan.num_prompt_logprobs)
         roster, outcome = self._roster, StepOutcome()
         fail_sequences(result, roster, self.memory, outcome)
         publish_blocks(plan.moves, roster, self.memory)

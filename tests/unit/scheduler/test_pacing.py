@@ -59,6 +59,30 @@ def test_many_equal_steps_do_not_make_the_fit_forget_the_others() -> None:
     assert times.seconds(400, pairs(0, 400)) == pytest.approx(exact, rel=0.2)
 
 
+def test_what_a_prompt_s_log_probabilities_cost_is_learned_beside_the_rest() -> None:
+    device, times = Device(), StepTimes()
+    per_logprob, position = 3e-4, 1000
+    for _ in range(100):
+        num_tokens = device.chance.randint(1, 600)
+        times.observe(num_tokens, pairs(position, num_tokens), device.seconds(num_tokens, pairs(position, num_tokens)))
+    # Nothing is known yet: the first such chunk is about half as long as another one.
+    plain = times.max_chunk(0, 0.1)
+    assert plain / 2 < times.max_chunk(0, 0.1, with_logprobs=True) < plain * 0.6
+    for _ in range(300):
+        num_tokens, num_logprobs = device.chance.randint(1, 600), device.chance.choice([0, 100, 300])
+        num_pairs, num_tokens = pairs(position, num_tokens), num_tokens + num_logprobs
+        seconds = device.seconds(num_tokens, num_pairs) + per_logprob * num_logprobs
+        times.observe(num_tokens, num_pairs, seconds, num_logprobs)
+    for _ in range(5000):  # Steps without any do not make it forget.
+        num_tokens = device.chance.randint(1, 600)
+        times.observe(num_tokens, pairs(position, num_tokens), device.seconds(num_tokens, pairs(position, num_tokens)))
+    exact = (device.per_token + per_logprob) * 200 + device.per_pair * pairs(position, 200)
+    assert times.chunk_seconds(position, 200, with_logprobs=True) == pytest.approx(exact, rel=0.05)
+    chunk = times.max_chunk(position, 0.1, with_logprobs=True)
+    assert times.chunk_seconds(position, chunk, with_logprobs=True) <= 0.1001
+    assert times.chunk_seconds(position, chunk + 1, with_logprobs=True) > 0.1
+
+
 def test_decodes_alone_are_not_taken_for_what_a_long_prompt_costs() -> None:
     times = StepTimes()
     for _ in range(20):

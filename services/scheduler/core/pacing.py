@@ -15,8 +15,11 @@ _FORGETTING = 0.5 ** (1 / _HALF_LIFE_STEPS)
 _TOKENS_SCALE = 1 / 256
 _PAIRS_SCALE = 1 / 100_000
 _FEATURES = range(4)
-# Of a feature's weight. More is halved.
-_MOST_DOUBT = 1e4
+# The doubt of a weight, in the steps' own variance, grows with each step that says nothing of it, and no further than
+# this: a thousand decodes, whose features hardly differ, must not make their noise the time that a prompt takes. A step
+# with a prompt, whose features are about 1, is believed at once all the same.
+_MOST_DOUBT = 1.0
+_GROWTH_OF_DOUBT = _FORGETTING**-0.5
 _MIN_STEPS = 4
 # The estimate is trusted up to so many times the largest step seen: decodes tell little of what prompts take.
 _GROWTH = 2
@@ -56,16 +59,11 @@ class StepTimes:
         p = [_dot(row, x) for row in inverse]
         scale = 1.0 / (_FORGETTING + _dot(x, p))
         error = seconds - _dot(self._weights, x)
+        growth = [_GROWTH_OF_DOUBT if inverse[i][i] < _MOST_DOUBT else 1.0 for i in _FEATURES]
         for i in _FEATURES:
             self._weights[i] += p[i] * scale * error
             for j in _FEATURES:
-                inverse[i][j] = (inverse[i][j] - p[i] * p[j] * scale) / _FORGETTING
-        for i in _FEATURES:
-            if inverse[i][i] > _MOST_DOUBT:
-                # Steps that are all alike say nothing of this term; what is known of it must not be forgotten.
-                for j in _FEATURES:
-                    inverse[i][j] *= 0.5
-                    inverse[j][i] *= 0.5
+                inverse[i][j] = (inverse[i][j] - p[i] * p[j] * scale) * growth[i] * growth[j]
 
     @property
     def trusted_tokens(self) -> int:

@@ -59,6 +59,29 @@ def test_many_equal_steps_do_not_make_the_fit_forget_the_others() -> None:
     assert times.seconds(400, pairs(0, 400)) == pytest.approx(exact, rel=0.2)
 
 
+def test_the_noise_of_decodes_is_not_taken_for_what_a_prompt_costs() -> None:
+    device = Device(noise=0.3)
+    times = learned(device)
+    for step in range(50_000):
+        num_pairs = 2 * (32 + step % 600)
+        times.observe(2, num_pairs, device.seconds(2, num_pairs))
+    exact = device.base + device.per_token * 500 + device.per_pair * pairs(0, 500)
+    assert times.seconds(500, pairs(0, 500)) == pytest.approx(exact, rel=0.2)
+
+
+def test_features_that_go_together_are_not_set_against_each_other() -> None:
+    device = Device(noise=0.3)
+    times = learned(device)
+    for _ in range(5000):
+        num_tokens = device.chance.randint(100, 900)
+        num_pairs = pairs(device.chance.randint(0, 1000), num_tokens)
+        seconds = device.seconds(num_tokens, num_pairs) + 1e-4 * num_tokens
+        times.observe(num_tokens, num_pairs, seconds, num_tokens - device.chance.randint(0, 1))
+    exact = device.base + device.per_token * 500 + device.per_pair * pairs(0, 500)
+    assert times.seconds(500, pairs(0, 500), 500) == pytest.approx(exact + 500e-4, rel=0.2)
+    assert times.seconds(500, pairs(0, 500)) == pytest.approx(exact, rel=0.5)
+
+
 def test_what_a_prompt_s_log_probabilities_cost_is_learned_beside_the_rest() -> None:
     device, times = Device(), StepTimes()
     per_logprob, position = 3e-4, 1000

@@ -11,16 +11,16 @@ from .sequence import Sequence
 # Tokens of prompts whose log probabilities are wanted, in a step: keeps its result under half a megabyte (172 bytes for
 # each, with 20 of the likeliest) and the output layer's work for them bounded.
 _MAX_PROMPT_LOGPROBS = 2048
-# What a step of prompts alone may take, in steps of one token: all of it shares one read of the weights.
-_STEPS_OF_ONE_TOKEN = 8
+# What a step of prompts alone may take, in steps of few tokens: all of it shares one read of the weights.
+_SHORT_STEPS = 8
 
 
 class StepBudget:
     """What is left of a step for prompts: tokens, those among them whose log probabilities are wanted, and time.
 
     None of those that decode beside them is to wait longer than the target for its next token, or than twice as long as
-    it would without prompts. A step of prompts alone ends within the target, too, or eight times what a step of one
-    token takes, as somebody may come meanwhile.
+    it would without prompts. A step of prompts alone ends within the target, too, or eight times what a step of few
+    tokens takes, as somebody may come meanwhile.
     """
 
     def __init__(self, config: CoreConfig, step_times: StepTimes, num_decodes: int, num_pairs: float) -> None:
@@ -35,7 +35,7 @@ class StepBudget:
             decodes = step_times.seconds(num_decodes, num_pairs)
             self._seconds = max(config.target_tbt_s - decodes, decodes)
         else:
-            self._seconds = max(config.target_tbt_s, _STEPS_OF_ONE_TOKEN * step_times.seconds(1, 1))
+            self._seconds = max(config.target_tbt_s, _SHORT_STEPS * step_times.short_step_seconds)
 
     def max_chunk(self, sequence: Sequence) -> int:
         """Of a sequence's next tokens, those that the step has room for."""

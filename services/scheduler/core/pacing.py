@@ -20,6 +20,11 @@ _FEATURES = range(4)
 # with a prompt, whose features are about 1, is believed at once all the same.
 _MOST_DOUBT = 1.0
 _GROWTH_OF_DOUBT = _FORGETTING**-0.5
+# A step of so many tokens has some of prompts, and tells more of the device's speed than of the clock's grain.
+_PROMPT_TOKENS = 64
+_SHARE_OF_LAST = 0.25
+_SHARE_OF_SHORT = 0.05
+_MOST_SLOWNESS = 4.0
 _MIN_STEPS = 4
 # The estimate is trusted up to so many times the largest step seen: decodes tell little of what prompts take.
 _GROWTH = 2
@@ -36,12 +41,17 @@ class StepTimes:
     works for each of them, as it does for no other token of a prompt.
 
     Recursive least squares with forgetting (Ljung, System Identification, 1999, section 11.2), so that a device that
-    becomes slower, by its neighbours or its heat, is followed.
+    becomes slower by its heat is followed. What its neighbours take of it changes faster, and for all terms alike: one
+    factor follows the last steps with prompts.
     """
 
     def __init__(self) -> None:
         self._weights = [0.0] * len(_FEATURES)
         self._inverse: list[list[float]] = [[100.0 if i == j else 0.0 for j in _FEATURES] for i in _FEATURES]
+        # Of the last steps with prompts: the time that they took, in those that the weights say.
+        self._slowness = 1.0
+        # Of steps that have no prompts. The weights tell it badly while most steps have some.
+        self._short_step = math.inf
         self._num_steps = 0
         self._most_tokens = 0
         self._knows_logprobs = False
@@ -55,10 +65,17 @@ class StepTimes:
         self._most_tokens = max(self._most_tokens, num_tokens)
         self._knows_logprobs = self._knows_logprobs or num_prompt_logprobs > 0
         x = _features(num_tokens, num_pairs, num_prompt_logprobs)
+        expected = _dot(self._weights, x)
+        if num_tokens < _PROMPT_TOKENS:
+            last = seconds if self._short_step == math.inf else self._short_step
+            self._short_step = last + _SHARE_OF_SHORT * (seconds - last)
+        if num_tokens >= _PROMPT_TOKENS and self.is_known and expected > 0:
+            ratio = min(max(1 / _MOST_SLOWNESS, seconds / expected), _MOST_SLOWNESS)
+            self._slowness += _SHARE_OF_LAST * (ratio - self._slowness)
         inverse = self._inverse
         p = [_dot(row, x) for row in inverse]
         scale = 1.0 / (_FORGETTING + _dot(x, p))
-        error = seconds - _dot(self._weights, x)
+        error = seconds - expected
         growth = [_GROWTH_OF_DOUBT if inverse[i][i] < _MOST_DOUBT else 1.0 for i in _FEATURES]
         for i in _FEATURES:
             self._weights[i] += p[i] * scale * error
@@ -70,16 +87,22 @@ class StepTimes:
         """A step of more is not to be planned by these times."""
         return max(_FIRST_TOKENS, _GROWTH * self._most_tokens)
 
+    @property
+    def short_step_seconds(self) -> float:
+        """What a step of few tokens takes."""
+        return min(self._short_step, self.seconds(1, 1))
+
     def seconds(self, num_tokens: int, num_pairs: float, num_prompt_logprobs: int = 0) -> float:
         """What such a step would take."""
         without = _dot(self._weights, _features(num_tokens, num_pairs, 0))
-        return max(0.0, without + self._per_logprob * num_prompt_logprobs)
+        return self._slowness * max(0.0, without + self._per_logprob * num_prompt_logprobs)
 
     def max_chunk(self, position: int, seconds: float, *, with_logprobs: bool = False) -> int:
         """The longest chunk of a prompt, from `position` on, that adds at most so many seconds to a step.
         `with_logprobs`: its log probabilities are wanted."""
         if seconds <= 0:
             return 0
+        seconds /= self._slowness
         per_pair = max(0.0, self._weights[2] * _PAIRS_SCALE)
         per_token = self._weights[1] * _TOKENS_SCALE + per_pair * position
         per_token = max(1e-9, per_token + self._per_logprob * with_logprobs)

@@ -82,6 +82,19 @@ def test_features_that_go_together_are_not_set_against_each_other() -> None:
     assert times.seconds(500, pairs(0, 500)) == pytest.approx(exact, rel=0.5)
 
 
+def test_a_device_that_is_shared_for_a_while_is_followed_within_some_steps() -> None:
+    device = Device()
+    times = learned(device)
+    exact = device.base + device.per_token * 500 + device.per_pair * pairs(0, 500)
+    for factor in (2.0, 1.0):
+        for _ in range(12):
+            times.observe(500, pairs(0, 500), factor * device.seconds(500, pairs(0, 500)))
+        assert times.seconds(500, pairs(0, 500)) == pytest.approx(factor * exact, rel=0.1)
+        chunk = times.max_chunk(0, 0.1)
+        assert times.chunk_seconds(0, chunk) <= 0.1001
+        assert times.chunk_seconds(0, chunk + 1) > 0.1
+
+
 def test_what_a_prompt_s_log_probabilities_cost_is_learned_beside_the_rest() -> None:
     device, times = Device(), StepTimes()
     per_logprob, position = 3e-4, 1000
@@ -188,3 +201,16 @@ def test_whoever_is_refused_comes_again_when_it_would_have_had_its_turn() -> Non
     for second in range(30, 60):
         rate.observe(float(second), num_started=1500)
     assert rate.seconds_until_turn(500) == 60.0
+
+
+def test_a_busy_time_does_not_make_steps_of_prompts_alone_longer() -> None:
+    """Somebody may come meanwhile, whatever the last steps took."""
+    device = Device()
+    times = learned(device)
+    for _ in range(100):
+        times.observe(1, 100.0, 0.004)
+    for _ in range(300):  # All have prompts, and their time hardly depends on how long they are.
+        num_tokens = device.chance.randint(100, 900)
+        times.observe(num_tokens, pairs(0, num_tokens), 0.09)
+    assert times.seconds(1, 1) > 0.008
+    assert times.short_step_seconds == pytest.approx(0.004, rel=0.1)

@@ -87,9 +87,6 @@ func chat(ctx context.Context, client inferencev1.InferenceServiceClient, questi
 			received += len(text)
 			printed = max(printed, received)
 		})
-		if err == nil && usage == nil {
-			return errors.New("the answer was cut")
-		}
 		if err == nil {
 			fmt.Printf("\n%d tokens\n", usage.CompletionTokens)
 			return nil
@@ -98,10 +95,11 @@ func chat(ctx context.Context, client inferencev1.InferenceServiceClient, questi
 			return err
 		}
 		log.Printf("%v; asking again", err)
+		time.Sleep(100 * time.Millisecond << attempt)
 	}
 }
 
-// ask passes the pieces of the answer's text to write. The last message has the usage; it is nil where none came.
+// ask passes the pieces of the answer's text to write, and returns its usage, which the last message has.
 func ask(
 	ctx context.Context, client inferencev1.InferenceServiceClient, question string, write func(text string),
 ) (*inferencev1.Usage, error) {
@@ -119,6 +117,9 @@ func ask(
 	var usage *inferencev1.Usage
 	for {
 		response, err := stream.Recv()
+		if err == io.EOF && usage == nil {
+			return nil, errors.New("the answer ended without its last message")
+		}
 		if err == io.EOF {
 			return usage, nil
 		}

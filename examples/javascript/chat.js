@@ -87,7 +87,8 @@ async function ask(question, write) {
     if (response.event === "delta") write(response.delta.text);
     else usage = response.final.usage;
   }
-  // The last message has the usage; a stream that ends without it was cut.
+  // The last message has the usage. Every answer has one.
+  if (!usage) throw new Error("the answer ended without its last message");
   return usage;
 }
 
@@ -104,11 +105,12 @@ async function chat(question) {
     };
     try {
       const usage = await ask(question, write);
-      console.log(usage ? `\n${usage.completionTokens} tokens` : "\nThe answer was cut.");
+      console.log(`\n${usage.completionTokens} tokens`);
       return;
     } catch (error) {
       if (attempt === 4 || !wasCut(error)) throw error;
       console.error(`${error.message}; asking again`);
+      await new Promise((resolve) => setTimeout(resolve, 100 * 2 ** attempt));
     }
   }
 }

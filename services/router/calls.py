@@ -115,8 +115,9 @@ class UnreadRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is left of a call when its request has become tokens. A servicer's method returns it: `rpc` answers when
-    nothing refers to the request any more. So a long answer, or a client that reads slowly, keeps no large body."""
+    """What is left of a call when its request is not needed any more, most often because it has become tokens. A
+    servicer's method returns it: `rpc` answers when nothing refers to the request. So a long answer, or a client that
+    reads slowly, keeps no large body."""
 
     answer: Callable[[], Awaitable[Any]]
 

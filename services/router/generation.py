@@ -77,7 +77,7 @@ class Usage:
     cached_tokens: int
     # Of the completion's, those of the model's reasoning, where whoever answers can tell them.
     reasoning_tokens: int = 0
-    # From the submission to the first token of any choice.
+    # From the request's start to the first token of any choice.
     seconds_to_first_token: float = 0.0
 
 
@@ -107,7 +107,8 @@ class Generator:
         return self._num_requests
 
     def start(self, request: GenerationRequest) -> Generation:
-        """Submits it. A context manager: leaving it ends what still runs. Raises ApiError when there are too many."""
+        """A context manager: leaving it ends what still runs. `deltas` submits the prompts. Raises ApiError when there
+        are too many."""
         self.check_room()
         generation = Generation(self, request, self._metrics)
         self.began()

@@ -69,11 +69,11 @@ class _Counts:
     items: int = 0
 
     @classmethod
-    def at_most(cls, json: AnyStr) -> _Counts:
+    def at_most(cls, document: AnyStr) -> _Counts:
         """Those of a document have no more. Its texts may hold the same characters."""
-        opening, array, colon, comma = ("{", "[", ":", ",") if isinstance(json, str) else (b"{", b"[", b":", b",")
-        num_containers = json.count(opening) + json.count(array)
-        return cls(num_containers, json.count(colon), json.count(comma) + num_containers)
+        opening, array, colon, comma = ("{", "[", ":", ",") if isinstance(document, str) else (b"{", b"[", b":", b",")
+        num_containers = document.count(opening) + document.count(array)
+        return cls(num_containers, document.count(colon), document.count(comma) + num_containers)
 
     def plus(self, more: _Counts) -> _Counts:
         return _Counts(self.containers + more.containers, self.fields + more.fields, self.items + more.items)

@@ -21,7 +21,7 @@ class SingleRequestServer:
         self._server = server
 
     def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
-        """The same handlers reach the server as registered methods."""
+        """Does nothing: generated code hands the same handlers to `add_registered_method_handlers`, too."""
 
     def add_registered_method_handlers(
         self, service: str, handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]

@@ -78,6 +78,10 @@ class RequestSpan:
         """Has the block that is open not end the span, unless by an error: another one will be entered."""
         self._goes_on = True
 
+    def abandon(self, error: BaseException) -> None:
+        """Ends it where no other block will be entered."""
+        self.__exit__(type(error), error, None)
+
     def prepared(self, answer: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs) -> Prepared:
         """Has `answer(*args, **kwargs)` belong to this span, too, when its block has been left: the span ends with
         that. Neither may refer to the request."""

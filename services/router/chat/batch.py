@@ -41,7 +41,11 @@ async def prepare_all(
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(preparation.of(request)) for request in requests]
     except* ApiError as failures:
-        raise _first(failures) from None
+        first = _first(failures)
+        for task in tasks:
+            if not task.cancelled() and task.exception() is None:
+                task.result().span.abandon(first)
+        raise first from None
     return [task.result() for task in tasks]
 
 

@@ -11,7 +11,7 @@ from .sequence import Sequence
 # Tokens of prompts whose log probabilities are wanted, in a step: keeps its result under half a megabyte (172 bytes for
 # each, with 20 of the likeliest) and the output layer's work for them bounded.
 _MAX_PROMPT_LOGPROBS = 2048
-# What a step of prompts alone may take, in steps of few tokens: all of it shares one read of the weights.
+# What a step of prompts alone may take, in steps without any: all of it shares one read of the weights.
 _SHORT_STEPS = 8
 
 
@@ -19,8 +19,8 @@ class StepBudget:
     """What is left of a step for prompts: tokens, those among them whose log probabilities are wanted, and time.
 
     None of those that decode beside them is to wait longer than the target for its next token, or than twice as long as
-    it would without prompts. A step of prompts alone ends within the target, too, or eight times what a step of few
-    tokens takes, as somebody may come meanwhile.
+    it would without prompts. A step of prompts alone ends within the target, too, or eight times what a step
+    without prompts takes, as somebody may come meanwhile.
     """
 
     def __init__(self, config: CoreConfig, step_times: StepTimes, num_decodes: int, num_pairs: float) -> None:

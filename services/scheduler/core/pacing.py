@@ -15,16 +15,23 @@ _FORGETTING = 0.5 ** (1 / _HALF_LIFE_STEPS)
 _TOKENS_SCALE = 1 / 256
 _PAIRS_SCALE = 1 / 100_000
 _FEATURES = range(4)
-# The doubt of a weight, in the steps' own variance, grows with each step that says nothing of it, and no further than
-# this: a thousand decodes, whose features hardly differ, must not make their noise the time that a prompt takes. A step
-# with a prompt, whose features are about 1, is believed at once all the same.
+# The doubt of a weight is its place on the diagonal of the inverse: with 1, a step whose feature is 1 tells as much of
+# it as all steps before. It grows with each step that says nothing of the weight, and no further than this: a thousand
+# decodes, whose features hardly differ, must not make their noise the time that a prompt takes.
 _MOST_DOUBT = 1.0
 _GROWTH_OF_DOUBT = _FORGETTING**-0.5
-# A step of so many tokens has some of prompts, and tells more of the device's speed than of the clock's grain.
+# A step with so many tokens of prompts tells how fast the device is at the moment. One with no more than the second has
+# none of prompts, or next to none.
 _PROMPT_TOKENS = 64
+_NO_PROMPT_TOKENS = 8
+# What the last step counts in the running means of such steps.
 _SHARE_OF_LAST = 0.25
 _SHARE_OF_SHORT = 0.05
 _MOST_SLOWNESS = 4.0
+# What one step may say of it, as a factor: a page fault or a collection is no slower device.
+_MOST_CHANGE = 2.0
+# By how much it comes back to 1 with each step that does not tell it.
+_RELAXATION = 0.02
 _MIN_STEPS = 4
 # The estimate is trusted up to so many times the largest step seen: decodes tell little of what prompts take.
 _GROWTH = 2
@@ -50,8 +57,8 @@ class StepTimes:
         self._inverse: list[list[float]] = [[100.0 if i == j else 0.0 for j in _FEATURES] for i in _FEATURES]
         # Of the last steps with prompts: the time that they took, in those that the weights say.
         self._slowness = 1.0
-        # Of steps that have no prompts. The weights tell it badly while most steps have some.
-        self._short_step = math.inf
+        # Seconds of steps that have no prompts. The weights tell it badly while most steps have some.
+        self._short_step: float | None = None
         self._num_steps = 0
         self._most_tokens = 0
         self._knows_logprobs = False
@@ -60,17 +67,24 @@ class StepTimes:
     def is_known(self) -> bool:
         return self._num_steps >= _MIN_STEPS
 
-    def observe(self, num_tokens: int, num_pairs: float, seconds: float, num_prompt_logprobs: int = 0) -> None:
+    def observe(
+        self, num_tokens: int, num_pairs: float, seconds: float, num_prompt_logprobs: int = 0, num_rows: int = 1
+    ) -> None:
+        """`num_rows`: sequences in the step. Where they decode, they have one token each."""
         self._num_steps += 1
         self._most_tokens = max(self._most_tokens, num_tokens)
         self._knows_logprobs = self._knows_logprobs or num_prompt_logprobs > 0
         x = _features(num_tokens, num_pairs, num_prompt_logprobs)
         expected = _dot(self._weights, x)
-        if num_tokens < _PROMPT_TOKENS:
-            last = seconds if self._short_step == math.inf else self._short_step
+        num_prompt_tokens = num_tokens - num_rows
+        if num_prompt_tokens <= _NO_PROMPT_TOKENS:
+            last = seconds if self._short_step is None else self._short_step
             self._short_step = last + _SHARE_OF_SHORT * (seconds - last)
-        if num_tokens >= _PROMPT_TOKENS and self.is_known and expected > 0:
-            ratio = min(max(1 / _MOST_SLOWNESS, seconds / expected), _MOST_SLOWNESS)
+        if num_prompt_tokens < _PROMPT_TOKENS:
+            self._slowness += _RELAXATION * (1.0 - self._slowness)
+        elif self.is_known and expected > 0:
+            least, most = self._slowness / _MOST_CHANGE, self._slowness * _MOST_CHANGE
+            ratio = min(max(least, 1 / _MOST_SLOWNESS, seconds / expected), most, _MOST_SLOWNESS)
             self._slowness += _SHARE_OF_LAST * (ratio - self._slowness)
         inverse = self._inverse
         p = [_dot(row, x) for row in inverse]
@@ -89,8 +103,8 @@ class StepTimes:
 
     @property
     def short_step_seconds(self) -> float:
-        """What a step of few tokens takes."""
-        return min(self._short_step, self.seconds(1, 1))
+        """What a step without prompts takes."""
+        return self.seconds(1, 1) if self._short_step is None else self._short_step
 
     def seconds(self, num_tokens: int, num_pairs: float, num_prompt_logprobs: int = 0) -> float:
         """What such a step would take."""

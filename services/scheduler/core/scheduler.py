@@ -187,7 +187,9 @@ class Scheduler:
         self._in_flight.popleft()
         self.memory.applied(plan.moves)
         if result.seconds:
-            self.step_times.observe(plan.num_tokens, plan.num_pairs, result.seconds, plan.num_prompt_logprobs)
+            self.step_times.observe(
+                plan.num_tokens, plan.num_pairs, result.seconds, plan.num_prompt_logprobs, len(plan.rows)
+            )
         roster, outcome = self._roster, StepOutcome()
         fail_sequences(result, roster, self.memory, outcome)
         publish_blocks(plan.moves, roster, self.memory)

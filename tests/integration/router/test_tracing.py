@@ -60,6 +60,18 @@ async def test_a_failed_request_s_span_says_so(start_router: StartRouter, spans:
     assert "too large" in (span.status.description or "")
 
 
+async def test_each_conversation_of_a_batch_ends_its_span_though_one_is_refused(
+    start_router: StartRouter, spans: InMemorySpanExporter
+) -> None:
+    api = await start_router(fake_scheduler(), tracing_enabled=True)
+    good, long = BODY["messages"], [{"role": "user", "content": "Hello " * 1000}]
+    await api.refused("CreateChatCompletionBatch", BODY | {"messages": [good, good, long]})
+    assert [span.status.status_code for span in spans.get_finished_spans()] == [StatusCode.ERROR] * 3
+    spans.clear()
+    await api.post("CreateChatCompletionBatch", BODY | {"messages": [good, good]})
+    assert [span.status.status_code for span in spans.get_finished_spans()] == [StatusCode.UNSET] * 2
+
+
 async def test_without_a_collector_the_caller_s_context_is_passed_on(start_router: StartRouter) -> None:
     scheduler = fake_scheduler()
     api = await start_router(scheduler)

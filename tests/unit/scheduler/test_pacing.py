@@ -214,3 +214,30 @@ def test_a_busy_time_does_not_make_steps_of_prompts_alone_longer() -> None:
         times.observe(num_tokens, pairs(0, num_tokens), 0.09)
     assert times.seconds(1, 1) > 0.008
     assert times.short_step_seconds == pytest.approx(0.004, rel=0.1)
+
+
+def test_once_nobody_shares_the_device_short_steps_end_the_slowness() -> None:
+    times = learned(Device())
+    alone, decodes = times.seconds(500, pairs(0, 500)), times.seconds(20, 2000)
+    for _ in range(8):
+        times.observe(500, pairs(0, 500), 3 * alone)
+    for _ in range(400):
+        times.observe(20, 2000, decodes, num_rows=20)
+    assert times.seconds(20, 2000) == pytest.approx(decodes, rel=0.2)
+
+
+def test_one_long_step_is_no_slow_device() -> None:
+    times = learned(Device())
+    # The fit has seen many, so that one says little; what follows the last steps heeds no more than twice the last.
+    alone = times.seconds(500, pairs(0, 500))
+    times.observe(500, pairs(0, 500), 20 * alone)
+    for _ in range(8):
+        times.observe(500, pairs(0, 500), alone)
+    assert times.seconds(500, pairs(0, 500)) < 1.2 * alone
+
+
+def test_decodes_of_many_sequences_are_steps_without_prompts() -> None:
+    times = StepTimes()
+    for _ in range(100):
+        times.observe(200, 20_000, 0.01, num_rows=200)
+    assert times.short_step_seconds == pytest.approx(0.01)

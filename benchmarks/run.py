@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from benchmarks import (
     batching,
@@ -30,6 +31,7 @@ from benchmarks import (
     startup,
     steps,
 )
+from benchmarks.tree import commit
 
 BENCHMARKS: dict[str, Callable[[], dict[str, float]]] = {
     "startup": startup.measure,
@@ -54,6 +56,17 @@ def machine() -> dict[str, str | int | None]:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
     return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "torch": version("torch")}
+
+
+def provenance() -> dict[str, Any]:
+    """Date, commit and machine, for the record of a measurement."""
+    return {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "machine": machine()}
+
+
+def in_words(record: Mapping[str, Any]) -> str:
+    """`record`: with what `provenance` returns in it."""
+    own = record["machine"]
+    return f"{record['date']}, commit {record['commit']}, {own['cores']} cores of {own['cpu']}"
 
 
 def keep(name: str, figures: Mapping[str, float]) -> None:

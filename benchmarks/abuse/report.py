@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.abuse.run import MAX_ADDED_S, MAX_ROUTER_MB, Measurement
-from benchmarks.run import RESULTS, machine
-from benchmarks.tree import commit
+from benchmarks.run import RESULTS, in_words, provenance
 
 PARTS = ("router", "gateway", "scheduler", "worker")
 _TIMES = ("gap without, ms", "gap with, ms", "wait without, ms", "wait with, ms")
@@ -40,16 +38,15 @@ def head() -> str:
 def store(measurements: Sequence[Measurement], directory: Path = RESULTS) -> None:
     """Writes abuse.json and abuse.md."""
     record = {
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "machine": machine(),
+        **provenance(),
         "limits": {"added_s": MAX_ADDED_S, "router_mb": MAX_ROUTER_MB},
         "rows": [asdict(measurement) for measurement in measurements],
     }
     (directory / "abuse.json").write_text(json.dumps(record, indent=2) + "\n")
-    where = f"{record['date']}, commit {record['commit']}, {machine()['cores']} cores of {machine()['cpu']}"
     table = "\n".join((head(), *map(line, measurements)))
-    (directory / "abuse.md").write_text(f"# What one client does to another\n\n{_EXPLANATION}\n\n{where}.\n\n{table}\n")
+    (directory / "abuse.md").write_text(
+        f"# What one client does to another\n\n{_EXPLANATION}\n\n{in_words(record)}.\n\n{table}\n"
+    )
 
 
 _EXPLANATION = f"""\

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.run import machine
+from benchmarks.run import in_words, provenance
 from benchmarks.soak import verdict
 from benchmarks.soak.figures import Figures, Point
 from benchmarks.soak.run import SAMPLE_S
 from benchmarks.soak.tally import Tally
-from benchmarks.tree import commit
 
 _HEAD = (
     "part", "MB at first", "at last", "at most", "bytes per request", "descriptors at first", "at last", "at most",
@@ -89,9 +87,7 @@ def store(result: Result, directory: Path) -> None:
     """Writes soak.json and soak.md."""
     directory.mkdir(parents=True, exist_ok=True)
     record = {
-        "date": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "machine": machine(),
+        **provenance(),
         "limits": {
             "bytes_per_request": verdict.MAX_BYTES_PER_REQUEST,
             "allocator_bytes": verdict.ALLOCATOR_BYTES,
@@ -113,11 +109,8 @@ def store(result: Result, directory: Path) -> None:
         "examples": result.tally.examples,
     }
     (directory / "soak.json").write_text(json.dumps(record, indent=2) + "\n")
-    where = f"{record['date']}, commit {record['commit']}, {machine()['cores']} cores of {machine()['cpu']}"
-    text = (
-        f"# What mixed traffic with the abuse in it leaves behind\n\n{_EXPLANATION}\n\n{where}.\n\n{summary(result)}\n"
-    )
-    (directory / "soak.md").write_text(text)
+    head = f"# What mixed traffic with the abuse in it leaves behind\n\n{_EXPLANATION}\n\n{in_words(record)}."
+    (directory / "soak.md").write_text(f"{head}\n\n{summary(result)}\n")
 
 
 _EXPLANATION = f"""\

@@ -115,9 +115,11 @@ class UnreadRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What is left of a call when its request is not needed any more, most often because it has become tokens. A
-    servicer's method returns it: `rpc` answers when nothing refers to the request. So a long answer, or a client that
-    reads slowly, keeps no large body."""
+    """The rest of a call, from the moment when its request is no longer needed: most often, when it has become tokens.
+
+    A servicer's method returns it, and `rpc` runs it after the method's frame, and the request with it, is gone. So
+    neither a long answer nor a client that reads slowly keeps a large body in memory.
+    """
 
     answer: Callable[[], Awaitable[Any]]
 
@@ -154,7 +156,7 @@ def _rpc(method: _Method, *, needs_key: bool) -> _Method:
                 request = await request.read()
             check_enums(request)
             answering = method(self, request, context)
-            # From here on the method alone has it.
+            # Now only the method's own frame refers to the request.
             del request
             answer = await answering
             if isinstance(answer, Prepared):

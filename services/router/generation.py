@@ -28,7 +28,7 @@ from services.router.submission import FinishReason, Mailbox, Sequence, Submissi
 from services.router.text_output import TextOutput
 from shared.placement import prompt_key
 
-# Answers that are begun in one turn of the event loop, about.
+# Sequences that one turn of the event loop submits, about.
 _SUBMITTED_AT_A_TIME = 64
 # Tokens of one round of deltas, and tokens among them with log probabilities. A round that has so many is over.
 _ROUND_TOKENS = 512
@@ -174,8 +174,8 @@ class Generation:
         return self._finish_reasons
 
     async def deltas(self) -> AsyncIterator[list[ChoiceDelta]]:
-        """Submits the prompts. Then what is new, whenever the caller asks and there is some; ends when every choice is
-        over. Raises ApiError."""
+        """Submits the prompts, then yields what is new whenever the caller asks and there is some. Ends when every
+        choice is over. Raises ApiError."""
         try:
             await self._submit()
             while self._num_open:
@@ -214,7 +214,7 @@ class Generation:
         num_at_turn = 0
         for prompt, max_tokens in zip(request.prompts, request.max_tokens, strict=True):
             if len(self._outputs) >= num_at_turn + _SUBMITTED_AT_A_TIME:
-                # A thousand take a tenth of a second.
+                # To submit a thousand takes a tenth of a second. Others run in between.
                 await asyncio.sleep(0)
                 num_at_turn = len(self._outputs)
             submission = Submission(

@@ -43,8 +43,8 @@ def check_json(body: bytes) -> None:
 
 
 def check_json_texts(texts: Sequence[tuple[str, str]]) -> None:
-    """The same for JSON that stands in fields of a request, as text. `texts`: each field's name in errors, and its
-    text. All of them together may hold as much as one body."""
+    """Raises ApiError where JSON in text fields of a request holds more, in all of the fields together, than one body
+    may. `texts`: each field's name in errors, and its text."""
     most = _Counts()
     for _, text in texts:
         most = most.plus(_Counts.at_most(text))
@@ -62,7 +62,7 @@ def num_values(body: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """Of objects and arrays, fields, and whatever else stands in arrays."""
+    """Numbers of objects and arrays, of fields, and of the values in arrays."""
 
     containers: int = 0
     fields: int = 0
@@ -70,7 +70,7 @@ class _Counts:
 
     @classmethod
     def at_most(cls, document: AnyStr) -> _Counts:
-        """Those of a document have no more. Its texts may hold the same characters."""
+        """Upper bounds for a document. Brackets, colons and commas inside its texts count, too."""
         opening, array, colon, comma = ("{", "[", ":", ",") if isinstance(document, str) else (b"{", b"[", b":", b",")
         num_containers = document.count(opening) + document.count(array)
         return cls(num_containers, document.count(colon), document.count(comma) + num_containers)

@@ -1,4 +1,4 @@
-"""Hands the one request of a call over, and keeps nothing of it.
+"""Reads the single request of a call, and keeps no reference to it.
 
 grpc keeps the request of a unary call until the call ends, as bytes and as a message: twice its size, for as long as an
 answer takes to generate. On the wire a unary call is a stream with one request. `SingleRequestServer` stands between

@@ -58,8 +58,8 @@ def prints_parts(text: str, messages: Messages) -> bool:
 
 
 def _first_parts(messages: Messages) -> list[Mapping[str, Any]]:
-    """Parts that stand for all: a template that shows one part of a content shows the first, too, and one that does so
-    in a message does so in others of that role."""
+    """Returns the first parts of a few messages of each role. They stand for all others: a template that prints some
+    part of a content prints the first one, too, and treats messages of one role alike."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for message in messages:
         content, role = message.get("content"), message["role"]

@@ -75,16 +75,16 @@ class RequestSpan:
         self._span.end()
 
     def go_on(self) -> None:
-        """Has the block that is open not end the span, unless by an error: another one will be entered."""
+        """Keeps the span open when the present block ends without an error. The caller enters the span again later."""
         self._goes_on = True
 
     def abandon(self, error: BaseException) -> None:
-        """Ends it where no other block will be entered."""
+        """Ends a span that was kept open, with an error, because it will not be entered again."""
         self.__exit__(type(error), error, None)
 
     def prepared(self, answer: Callable[P, Awaitable[Any]], *args: P.args, **kwargs: P.kwargs) -> Prepared:
-        """Has `answer(*args, **kwargs)` belong to this span, too, when its block has been left: the span ends with
-        that. Neither may refer to the request."""
+        """Returns `answer(*args, **kwargs)` as the rest of the call. It runs within this span, which ends with it. No
+        argument may refer to the request's body."""
         self.go_on()
 
         async def work() -> Any:

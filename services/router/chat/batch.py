@@ -25,7 +25,7 @@ MAX_PREPARING = 8
 
 @dataclass(frozen=True, slots=True)
 class PreparedChat:
-    """A conversation as tokens."""
+    """A conversation whose prompt is tokenized: all that its answer needs."""
 
     request: GenerationRequest
     parsers: list[MessageParser]

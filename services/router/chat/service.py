@@ -45,7 +45,7 @@ class ChatService:
     async def answer(
         self, request: ChatRequest, context: Any, writer_for: Callable[[ServedModel], ChatWriter], *, stream: bool
     ) -> Prepared:
-        """Raises ApiError. `writer_for`: makes what may not refer to the request's body."""
+        """Raises ApiError. `writer_for`: makes the answer's writer, which may not refer to the request's body."""
         caller = caller_of(context)
         model = await self.generator.placement.model(request.model)
         with self.tracing.request("chat", model.info.name, caller.traceparent) as span:

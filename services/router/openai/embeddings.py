@@ -73,7 +73,8 @@ class EmbeddingBody(PoolingBody, TemplateFields):
     )
 
     def checked_messages(self) -> list[dict[str, Any]]:
-        """Of a conversation, as chat templates expect them. Checks what the schema cannot say. Raises ApiError."""
+        """Checks what the schema cannot say. Returns a conversation's messages as chat templates expect them, or an
+        empty list where `input` is given. Raises ApiError."""
         if self.input is None and self.messages is None:
             raise invalid("Missing required parameter: 'input'.", "input", "missing_required_parameter")
         if self.messages is None:

@@ -123,7 +123,8 @@ class ScoringService:
         names: Sequence[str],
         *rest: object,
     ) -> Prepared:
-        """Has `answer` embed the texts. It is called with the request for that, the context, and the rest."""
+        """Tokenizes the texts. Returns `answer(request, context, *rest)` as the rest of the call, where `request` asks
+        for the texts' vectors. Raises ApiError."""
         caller = caller_of(context)
         model = await self.placement.model(body.model)
         with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:

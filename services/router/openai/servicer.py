@@ -100,6 +100,7 @@ class OpenAIServicer:
             Invoked.SCORE: self.CreateScore,
         }
         method = methods[await self.threads.run(parsing_work(data), lambda: invoked(data))]
+        # Without the decorator, whose work this call's own has done.
         prepared: Prepared = await inspect.unwrap(method)(self, request, context)
         return prepared
 

@@ -20,17 +20,18 @@ _FEATURES = range(4)
 # decodes, whose features hardly differ, must not make their noise the time that a prompt takes.
 _MOST_DOUBT = 1.0
 _GROWTH_OF_DOUBT = _FORGETTING**-0.5
-# A step with so many tokens of prompts tells how fast the device is at the moment. One with no more than the second has
-# none of prompts, or next to none.
+# A step with so many tokens of prompts tells how fast the device is at the moment.
 _PROMPT_TOKENS = 64
+# A step with no more tokens of prompts counts as one without prompts.
 _NO_PROMPT_TOKENS = 8
-# What the last step counts in the running means of such steps.
+# The weight of the last step in the running means: of the slowness, and of the time of steps without prompts.
 _SHARE_OF_LAST = 0.25
 _SHARE_OF_SHORT = 0.05
+# The slowness stays between this and its inverse.
 _MOST_SLOWNESS = 4.0
-# What one step may say of it, as a factor: a page fault or a collection is no slower device.
+# One step counts as at most so many times slower than the last ones: a page fault does not make the device slow.
 _MOST_CHANGE = 2.0
-# By how much it comes back to 1 with each step that does not tell it.
+# A step without prompts brings the slowness closer to 1 by this part.
 _RELAXATION = 0.02
 _MIN_STEPS = 4
 # The estimate is trusted up to so many times the largest step seen: decodes tell little of what prompts take.
@@ -55,7 +56,7 @@ class StepTimes:
     def __init__(self) -> None:
         self._weights = [0.0] * len(_FEATURES)
         self._inverse: list[list[float]] = [[100.0 if i == j else 0.0 for j in _FEATURES] for i in _FEATURES]
-        # Of the last steps with prompts: the time that they took, in those that the weights say.
+        # The time that the last steps with prompts took, as a multiple of what the weights predict.
         self._slowness = 1.0
         # Seconds of steps that have no prompts. The weights tell it badly while most steps have some.
         self._short_step: float | None = None
@@ -70,7 +71,7 @@ class StepTimes:
     def observe(
         self, num_tokens: int, num_pairs: float, seconds: float, num_prompt_logprobs: int = 0, num_rows: int = 1
     ) -> None:
-        """`num_rows`: sequences in the step. Where they decode, they have one token each."""
+        """`num_rows`: number of sequences in the step. All tokens beyond one for each are taken for prompts'."""
         self._num_steps += 1
         self._most_tokens = max(self._most_tokens, num_tokens)
         self._knows_logprobs = self._knows_logprobs or num_prompt_logprobs > 0
@@ -130,7 +131,8 @@ class StepTimes:
 
     @property
     def _per_logprob(self) -> float:
-        """Seconds. Before it has been seen, a token counts twice where its log probabilities are wanted."""
+        """Seconds that one token takes more where its log probabilities are wanted. Until some such step has run: as
+        long as the token takes without them."""
         return max(0.0, self._weights[3] if self._knows_logprobs else self._weights[1]) * _TOKENS_SCALE
 
 

@@ -13,15 +13,17 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
+from itertools import cycle, pairwise
 
 from benchmarks.abuse.attack import MODEL, http_request
 from shared.python_child import child_environment, python_command
 
 MAX_TOKENS = 600
+# After each long stream come so many short ones: an attack of seconds is to meet some of their beginnings.
+NUM_SHORT, SHORT_MAX_TOKENS = 8, 10
 _PROMPT = list(range(20, 52))
 _BODY = {
-    "model": MODEL, "prompt": _PROMPT, "max_tokens": MAX_TOKENS, "temperature": 0, "ignore_eos": True, "stream": True,
+    "model": MODEL, "prompt": _PROMPT, "temperature": 0, "ignore_eos": True, "stream": True,
     "stream_options": {"include_usage": True},
 }  # fmt: skip
 
@@ -60,11 +62,11 @@ class Diary:
         )
 
 
-async def stream_once(host: str, port: int, seen: list[tuple[float, bool]]) -> str:
+async def stream_once(host: str, port: int, seen: list[tuple[float, bool]], max_tokens: int = MAX_TOKENS) -> str:
     """The text of one stream, or a sentence in angle brackets where it broke off."""
     reader, writer = await asyncio.open_connection(host, port, limit=1 << 22)
     try:
-        writer.write(http_request("/v1/completions", json.dumps(_BODY).encode()))
+        writer.write(http_request("/v1/completions", json.dumps({**_BODY, "max_tokens": max_tokens}).encode()))
         seen.append((time.monotonic(), True))
         text, usage = "", None
         async for line in reader:
@@ -78,8 +80,8 @@ async def stream_once(host: str, port: int, seen: list[tuple[float, bool]]) -> s
                 return f"<{event['error']['message']}>"
             usage = event.get("usage") or usage
             text += "".join(choice["text"] for choice in event["choices"])
-        if usage is None or usage["completion_tokens"] != MAX_TOKENS:
-            return f"<{usage} in place of {MAX_TOKENS} tokens>"
+        if usage is None or usage["completion_tokens"] != max_tokens:
+            return f"<{usage} in place of {max_tokens} tokens>"
         return text
     except (OSError, ValueError) as error:
         return f"<{type(error).__name__}: {error}>"
@@ -88,12 +90,13 @@ async def stream_once(host: str, port: int, seen: list[tuple[float, bool]]) -> s
 
 
 async def keep_streaming(host: str, port: int, diary: Diary) -> None:
-    expected = await stream_once(host, port, diary.seen)
-    while True:
-        text = await stream_once(host, port, diary.seen)
+    lengths = (MAX_TOKENS, *(SHORT_MAX_TOKENS for _ in range(NUM_SHORT)))
+    expected = {length: await stream_once(host, port, diary.seen, length) for length in set(lengths)}
+    for length in cycle(lengths):
+        text = await stream_once(host, port, diary.seen, length)
         now = time.monotonic()
         diary.ended.append(now)
-        if text != expected:
+        if text != expected[length]:
             diary.faults.append((now, text[:200] if text.startswith("<") else "another text than the first stream's"))
             await asyncio.sleep(0.1)
 

@@ -92,6 +92,8 @@ class Group:
         self._in_flight: deque[_InFlight] = deque()
         self._worker_free_s = 0.0
         self._has_arrivals = False
+        # When the next plan is due that is held back.
+        self._held_until = math.inf
         for num_tokens in (1, 128, 1, 128):  # which the worker tells when it is claimed
             self.core.step_times.observe(num_tokens, pairs(0, num_tokens), step.of_prompt(num_tokens))
 
@@ -104,7 +106,7 @@ class Group:
         """When something happens here, if nothing comes from outside."""
         if self._has_arrivals:
             return self._now
-        return self._in_flight[0].result_s if self._in_flight else math.inf
+        return min(self._held_until, self._in_flight[0].result_s if self._in_flight else math.inf)
 
     def submit(self, visit: Visit, now: float) -> None:
         """Raises scheduler.RefusedError."""
@@ -119,6 +121,9 @@ class Group:
         if self._has_arrivals:
             self._has_arrivals = False
             self._pump()
+        elif self._held_until <= self._in_flight[0].result_s:
+            self._pass_time(self._held_until)
+            self._pump()
         else:
             step = self._in_flight.popleft()
             self._pass_time(step.result_s)
@@ -132,10 +137,16 @@ class Group:
 
     def _pump(self) -> float:
         """Returns when the scheduler was through with it."""
-        decided = self._now
-        while self.core.num_in_flight < self._run_ahead.depth and (plan := self.core.schedule()) is not None:
-            overheads = self._overheads
+        decided, overheads = self._now, self._overheads
+        self._held_until = math.inf
+        while self.core.num_in_flight < self._run_ahead.depth:
+            if seconds := self._run_ahead.seconds_to_hold(decided):
+                self._held_until = decided + seconds
+                break
+            if (plan := self.core.schedule()) is None:
+                break
             decided = self._decider.decide(self._now, overheads.plan + overheads.plan_row * len(plan.rows))
+            self._run_ahead.sent(decided, self.core.expected_seconds(plan))
             arrived = decided + overheads.hop
             start = max(arrived, self._worker_free_s)
             seconds = self._step.of(plan) + self._swap_seconds(plan) + (overheads.step if len(plan.rows) else 0.0)
@@ -152,6 +163,7 @@ class Group:
         return num_blocks * self.core.config.seconds_per_swapped_block if num_blocks else 0.0
 
     def _apply(self, step: _InFlight) -> None:
+        self._run_ahead.answered(self._now)
         ids = step.plan.sampling_wire_ids
         outcome = self.core.apply(StepResult(step.plan.step_id, ids, [_TOKEN] * len(ids), seconds=step.run_s))
         answered = self._pump()

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from dataclasses import replace
 
 from quire.worker.v1 import worker_pb2
@@ -51,13 +50,13 @@ class Engine:
         self._config = fleet.config
         self._link: WorkerLink | None = None
         self._pump_due: asyncio.Handle | None = None
+        # The same, where the next plan is held back.
+        self._held: asyncio.TimerHandle | None = None
         # When its worker was lost, if it is; seconds, monotonic.
         self.lost_since: float | None = None
         self._last_progress = time.monotonic()
         self._run_ahead = RunAhead(fleet.config.run_ahead)
         self._turn_rate = TurnRate()
-        # When each plan in flight left.
-        self._sent_at: deque[float] = deque()
         self._spans = fleet.spans
         fleet.engines.append(self)
 
@@ -225,7 +224,7 @@ class Engine:
             self.lost_since = time.monotonic()
         if self.core is None:
             return
-        self._sent_at.clear()
+        self._run_ahead.lost()
         self._finish(self.core.reset())
         for sequence in self.core.lost():
             owner = sequence.request.key
@@ -245,15 +244,20 @@ class Engine:
             self._pump_due = asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Keeps as many plans in flight as hide the round trip, while there is something to plan."""
-        if self._pump_due is not None:
-            self._pump_due.cancel()
-            self._pump_due = None
+        """Keeps as many plans in flight as hide the round trip, while there is something to plan. None leaves earlier
+        than it must: whoever comes meanwhile is in it."""
+        for due in (self._pump_due, self._held):
+            if due is not None:
+                due.cancel()
+        self._pump_due = self._held = None
         if self._link is None or self.core is None:
             return
         while self.core.num_in_flight < self._run_ahead.depth:
             if not self.core.num_in_flight:
                 self._last_progress = time.monotonic()
+            elif seconds := self._run_ahead.seconds_to_hold(time.monotonic()):
+                self._held = asyncio.get_running_loop().call_later(seconds, self._pump)
+                return
             plan = self.core.schedule()
             for preparation in self.core.preparations.take_wanted():
                 self._link.prepare(preparation)
@@ -264,7 +268,7 @@ class Engine:
                 owner = new.sequence.request.key
                 assert isinstance(owner, Owner)
                 owner.queue_timer.stop(now)
-            self._sent_at.append(now)
+            self._run_ahead.sent(now, self.core.expected_seconds(plan))
             self._link.send(plan)
 
     def _prepared(self, message: worker_pb2.GrammarPrepared) -> None:
@@ -286,11 +290,12 @@ class Engine:
         except (ValueError, IndexError) as error:
             raise WorkerLostError(f"worker {self.address} broke the contract: {error}") from error
         self._last_progress = time.monotonic()
+        sent_at = self._run_ahead.answered(self._last_progress)
         # The next plan first: the device waits for it, the routers do not wait for the device.
         self._pump()
         timings = message.timings
         # From a plan's departure to its successor's, without the time it waited at the worker.
-        round_trip = time.monotonic() - self._sent_at.popleft() - timings.queue_us / 1e6
+        round_trip = time.monotonic() - sent_at - timings.queue_us / 1e6
         self._run_ahead.observe(round_trip, timings.run_us / 1e6)
         self._deliver(outcome, logprobs)
 

@@ -32,10 +32,10 @@ class StepBudget:
             return
         self.tokens = min(self.tokens, max(0, step_times.trusted_tokens - num_decodes))
         if num_decodes:
-            decodes = step_times.seconds(num_decodes, num_pairs)
-            self._seconds = max(config.target_tbt_s - decodes, decodes)
+            least = step_times.decode_seconds(num_decodes, num_pairs)
         else:
-            self._seconds = max(config.target_tbt_s, _SHORT_STEPS * step_times.short_step_seconds)
+            least = (_SHORT_STEPS - 1) * step_times.short_step_seconds
+        self._seconds = max(config.target_tbt_s - step_times.seconds(num_decodes, num_pairs), least)
 
     def max_chunk(self, sequence: Sequence) -> int:
         """Of a sequence's next tokens, those that the step has room for."""

@@ -27,6 +27,8 @@ _NO_PROMPT_TOKENS = 8
 # The weight of the last step in the running means: of the slowness, and of the time of steps without prompts.
 _SHARE_OF_LAST = 0.25
 _SHARE_OF_SHORT = 0.05
+# The same, of one that took longer than the mean: what neighbours on the device add is not the step's own.
+_SHARE_OF_LONGER = 0.0005
 # The slowness stays between this and its inverse.
 _MOST_SLOWNESS = 4.0
 # One step counts as at most so many times slower than the last ones: a page fault does not make the device slow.
@@ -37,10 +39,42 @@ _MIN_STEPS = 4
 # The estimate is trusted up to so many times the largest step seen: decodes tell little of what prompts take.
 _GROWTH = 2
 _FIRST_TOKENS = 256
+# A plan leaves before those in flight end by at least so many seconds, and by this part of what they take.
+_LEAST_LEAD_S = 0.01
+_LEAD_SHARE = 0.25
+# A shorter time is not worth a timer.
+_LEAST_HOLD_S = 0.001
 _SOONEST_S = 1.0
 _LATEST_S = 60.0
 
 Row = Sequence[float]
+
+
+class _Fit:
+    """seconds = weights · features, by recursive least squares with forgetting (Ljung, System Identification, 1999,
+    section 11.2), so that a device that becomes slower by its heat is followed.
+    """
+
+    def __init__(self) -> None:
+        self.weights = [0.0] * len(_FEATURES)
+        self._inverse: list[list[float]] = [[100.0 if i == j else 0.0 for j in _FEATURES] for i in _FEATURES]
+        self._num_steps = 0
+
+    @property
+    def is_known(self) -> bool:
+        return self._num_steps >= _MIN_STEPS
+
+    def observe(self, x: Row, seconds: float) -> None:
+        self._num_steps += 1
+        inverse = self._inverse
+        p = [_dot(row, x) for row in inverse]
+        scale = 1.0 / (_FORGETTING + _dot(x, p))
+        error = seconds - _dot(self.weights, x)
+        growth = [_GROWTH_OF_DOUBT if inverse[i][i] < _MOST_DOUBT else 1.0 for i in _FEATURES]
+        for i in _FEATURES:
+            self.weights[i] += p[i] * scale * error
+            for j in _FEATURES:
+                inverse[i][j] = (inverse[i][j] - p[i] * p[j] * scale) * growth[i] * growth[j]
 
 
 class StepTimes:
@@ -48,54 +82,45 @@ class StepTimes:
     position it attends to, and the last are the tokens of prompts whose log probabilities are wanted: the output layer
     works for each of them, as it does for no other token of a prompt.
 
-    Recursive least squares with forgetting (Ljung, System Identification, 1999, section 11.2), so that a device that
-    becomes slower by its heat is followed. What its neighbours take of it changes faster, and for all terms alike: one
-    factor follows the last steps with prompts.
+    What neighbours on the device take of it changes faster than the fit follows, and for all terms alike: one factor
+    follows the last steps with prompts.
     """
 
     def __init__(self) -> None:
-        self._weights = [0.0] * len(_FEATURES)
-        self._inverse: list[list[float]] = [[100.0 if i == j else 0.0 for j in _FEATURES] for i in _FEATURES]
+        self._all = _Fit()
+        # Of steps that have no prompts: long steps with prompts tell badly what the others take.
+        self._decodes = _Fit()
         # The time that the last steps with prompts took, as a multiple of what the weights predict.
         self._slowness = 1.0
-        # Seconds of steps that have no prompts. The weights tell it badly while most steps have some.
+        # Seconds of steps that have no prompts: what the quick ones among them take.
         self._short_step: float | None = None
-        self._num_steps = 0
         self._most_tokens = 0
         self._knows_logprobs = False
 
     @property
     def is_known(self) -> bool:
-        return self._num_steps >= _MIN_STEPS
+        return self._all.is_known
 
     def observe(
         self, num_tokens: int, num_pairs: float, seconds: float, num_prompt_logprobs: int = 0, num_rows: int = 1
     ) -> None:
         """`num_rows`: number of sequences in the step. All tokens beyond one for each are taken for prompts'."""
-        self._num_steps += 1
         self._most_tokens = max(self._most_tokens, num_tokens)
         self._knows_logprobs = self._knows_logprobs or num_prompt_logprobs > 0
         x = _features(num_tokens, num_pairs, num_prompt_logprobs)
-        expected = _dot(self._weights, x)
+        expected = _dot(self._all.weights, x)
         num_prompt_tokens = num_tokens - num_rows
         if num_prompt_tokens <= _NO_PROMPT_TOKENS:
+            self._decodes.observe(x, seconds)
             last = seconds if self._short_step is None else self._short_step
-            self._short_step = last + _SHARE_OF_SHORT * (seconds - last)
+            self._short_step = last + (_SHARE_OF_SHORT if seconds < last else _SHARE_OF_LONGER) * (seconds - last)
         if num_prompt_tokens < _PROMPT_TOKENS:
             self._slowness += _RELAXATION * (1.0 - self._slowness)
         elif self.is_known and expected > 0:
             least, most = self._slowness / _MOST_CHANGE, self._slowness * _MOST_CHANGE
             ratio = min(max(least, 1 / _MOST_SLOWNESS, seconds / expected), most, _MOST_SLOWNESS)
             self._slowness += _SHARE_OF_LAST * (ratio - self._slowness)
-        inverse = self._inverse
-        p = [_dot(row, x) for row in inverse]
-        scale = 1.0 / (_FORGETTING + _dot(x, p))
-        error = seconds - expected
-        growth = [_GROWTH_OF_DOUBT if inverse[i][i] < _MOST_DOUBT else 1.0 for i in _FEATURES]
-        for i in _FEATURES:
-            self._weights[i] += p[i] * scale * error
-            for j in _FEATURES:
-                inverse[i][j] = (inverse[i][j] - p[i] * p[j] * scale) * growth[i] * growth[j]
+        self._all.observe(x, seconds)
 
     @property
     def trusted_tokens(self) -> int:
@@ -109,8 +134,15 @@ class StepTimes:
 
     def seconds(self, num_tokens: int, num_pairs: float, num_prompt_logprobs: int = 0) -> float:
         """What such a step would take."""
-        without = _dot(self._weights, _features(num_tokens, num_pairs, 0))
+        without = _dot(self._all.weights, _features(num_tokens, num_pairs, 0))
         return self._slowness * max(0.0, without + self._per_logprob * num_prompt_logprobs)
+
+    def decode_seconds(self, num_tokens: int, num_pairs: float) -> float:
+        """What a step without prompts would take: at most, where the two fits differ."""
+        seconds = self.seconds(num_tokens, num_pairs)
+        if not self._decodes.is_known:
+            return seconds
+        return min(seconds, max(0.0, _dot(self._decodes.weights, _features(num_tokens, num_pairs, 0))))
 
     def max_chunk(self, position: int, seconds: float, *, with_logprobs: bool = False) -> int:
         """The longest chunk of a prompt, from `position` on, that adds at most so many seconds to a step.
@@ -118,8 +150,8 @@ class StepTimes:
         if seconds <= 0:
             return 0
         seconds /= self._slowness
-        per_pair = max(0.0, self._weights[2] * _PAIRS_SCALE)
-        per_token = self._weights[1] * _TOKENS_SCALE + per_pair * position
+        per_pair = max(0.0, self._all.weights[2] * _PAIRS_SCALE)
+        per_token = self._all.weights[1] * _TOKENS_SCALE + per_pair * position
         per_token = max(1e-9, per_token + self._per_logprob * with_logprobs)
         # per_token · n + per_pair · n² / 2 = seconds, in the form that is exact for small per_pair, too.
         return int(2 * seconds / (per_token + math.sqrt(per_token**2 + 2 * per_pair * seconds)))
@@ -133,7 +165,7 @@ class StepTimes:
     def _per_logprob(self) -> float:
         """Seconds that one token takes more where its log probabilities are wanted. Until some such step has run: as
         long as the token takes without them."""
-        return max(0.0, self._weights[3] if self._knows_logprobs else self._weights[1]) * _TOKENS_SCALE
+        return max(0.0, self._all.weights[3] if self._knows_logprobs else self._all.weights[1]) * _TOKENS_SCALE
 
 
 def _features(num_tokens: int, num_pairs: float, num_prompt_logprobs: int) -> tuple[float, float, float, float]:
@@ -146,7 +178,8 @@ def _dot(a: Row, b: Row) -> float:
 
 class RunAhead:
     """How many plans to keep in flight: as many as hide the way to the worker and back behind its steps, and no more,
-    since what is planned can no longer be changed.
+    since what is planned can no longer be changed. And when the next one leaves: shortly before those in flight end,
+    so that whoever comes meanwhile is in it.
     """
 
     def __init__(self, fixed: int | None, most: int = 8) -> None:
@@ -155,6 +188,33 @@ class RunAhead:
         self._most = most
         self._hop = 0.0
         self._run = 0.0
+        # When each plan in flight left, and what it was thought to take, in seconds.
+        self._in_flight: deque[tuple[float, float]] = deque()
+        # When the last result came.
+        self._answered_at = 0.0
+
+    def sent(self, now: float, seconds: float) -> None:
+        """A plan that is thought to take so many `seconds` leaves."""
+        self._in_flight.append((now, seconds))
+
+    def answered(self, now: float) -> float:
+        """The result of the oldest plan in flight is here. Returns when that plan left."""
+        self._answered_at = now
+        return self._in_flight.popleft()[0]
+
+    def lost(self) -> None:
+        """The worker is gone, and all plans in flight with it."""
+        self._in_flight.clear()
+
+    def seconds_to_hold(self, now: float) -> float:
+        """How long the next plan can wait. The worker, which may be faster than was thought, has it before it ends
+        those in flight; if it is faster than that, its result is what the plan leaves on."""
+        if self._is_fixed or not self._in_flight:
+            return 0.0
+        seconds = sum(seconds for _, seconds in self._in_flight)
+        end = max(self._answered_at, self._in_flight[0][0]) + seconds
+        hold = end - now - 2 * self._hop - max(_LEAST_LEAD_S, _LEAD_SHARE * seconds)
+        return hold if hold > _LEAST_HOLD_S else 0.0
 
     def observe(self, round_trip: float, run: float) -> None:
         """Seconds from a plan's departure until its result was answered by the next plan, but for the time it waited at

@@ -174,6 +174,10 @@ class Scheduler:
         self.counters.count_step(plan.num_tokens)
         return plan
 
+    def expected_seconds(self, plan: StepPlan) -> float:
+        """What a step of this plan takes, by the steps so far."""
+        return self.step_times.seconds(plan.num_tokens, plan.num_pairs, plan.num_prompt_logprobs)
+
     def apply(self, result: StepResult) -> StepOutcome:
         """Takes the result of the oldest step in flight. Tokens of sequences that have ended or were preempted are
         dropped.

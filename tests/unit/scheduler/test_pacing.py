@@ -8,11 +8,12 @@ from array import array
 
 import pytest
 
+from services.scheduler.core.budget import StepBudget
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.pacing import RunAhead, StepTimes, TurnRate, pairs
 from services.scheduler.core.plan import StepPlan, StepResult
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import SequenceRequest
+from services.scheduler.core.sequence import Sequence, SequenceRequest
 
 
 class Device:
@@ -155,6 +156,31 @@ def test_a_depth_that_was_given_stays() -> None:
     assert run_ahead.depth == 3
 
 
+def test_a_plan_waits_until_those_in_flight_have_nearly_ended() -> None:
+    run_ahead = RunAhead(None)
+    assert run_ahead.seconds_to_hold(10.0) == 0.0
+    run_ahead.sent(10.0, 0.2)
+    # A quarter of what they take is left to a worker that is faster than was thought.
+    assert run_ahead.seconds_to_hold(10.0) == pytest.approx(0.15)
+    assert run_ahead.seconds_to_hold(10.15) == 0.0
+    run_ahead.sent(10.15, 0.04)
+    assert run_ahead.answered(10.25) == 10.0
+    # Of the second, which could not begin before. 10 ms are left in any case.
+    assert run_ahead.seconds_to_hold(10.25) == pytest.approx(0.03)
+    run_ahead.lost()
+    assert run_ahead.seconds_to_hold(10.25) == 0.0
+    for _ in range(100):
+        run_ahead.observe(0.045, 0.04)
+    run_ahead.sent(11.0, 0.04)
+    assert run_ahead.seconds_to_hold(11.0) == pytest.approx(0.02), "twice the way to the worker and back is left, too"
+
+
+def test_a_depth_that_was_given_is_always_filled() -> None:
+    run_ahead = RunAhead(2)
+    run_ahead.sent(10.0, 0.2)
+    assert run_ahead.seconds_to_hold(10.0) == 0.0
+
+
 def answer(core: Scheduler, plan: StepPlan, seconds: float) -> None:
     core.apply(StepResult(plan.step_id, plan.sampling_wire_ids, [9] * len(plan.sampling_wire_ids), (), seconds))
 
@@ -241,3 +267,32 @@ def test_decodes_of_many_sequences_are_steps_without_prompts() -> None:
     for _ in range(100):
         times.observe(200, 20_000, 0.01, num_rows=200)
     assert times.short_step_seconds == pytest.approx(0.01)
+
+
+def budget_of(times: StepTimes, num_decodes: int) -> StepBudget:
+    config = CoreConfig(
+        num_blocks=256,
+        block_size=16,
+        max_num_seqs=8,
+        max_num_batched_tokens=2048,
+        max_model_len=4096,
+        target_tbt_s=0.05,
+    )
+    return StepBudget(config, times, num_decodes, 100.0 * num_decodes)
+
+
+@pytest.mark.parametrize("num_decodes", [0, 1])
+def test_what_a_step_takes_in_any_case_is_part_of_its_target(num_decodes: int) -> None:
+    """A busy device made all steps with prompts longer by 30 ms, whatever their length, and decodes by none."""
+    device, times = Device(base=0.03), StepTimes()
+    for _ in range(100):
+        times.observe(1, 100.0, 0.001)
+    for _ in range(1500):
+        num_tokens, position = device.chance.randint(50, 300), device.chance.randint(0, 4000)
+        num_pairs = pairs(position, num_tokens)
+        times.observe(num_tokens, num_pairs, device.seconds(num_tokens, num_pairs))
+    assert times.seconds(0, 0) > 0.02
+    sequence = Sequence(SequenceRequest("a", array("I", [1] * 4000), max_tokens=1), 0)
+    chunk = budget_of(times, num_decodes).max_chunk(sequence)
+    assert chunk > 100
+    assert times.seconds(num_decodes + chunk, pairs(0, chunk) + 100.0 * num_decodes) == pytest.approx(0.05, rel=0.02)

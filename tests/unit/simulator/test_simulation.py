@@ -48,6 +48,15 @@ def test_run_ahead_hides_the_way_to_the_worker() -> None:
     assert (one.last_token_s - one.first_token_s) / 199 == pytest.approx(0.0051, rel=0.02)
 
 
+def test_whoever_comes_during_a_long_step_is_in_the_next_one() -> None:
+    """The plan that follows a step of 2,048 tokens leaves shortly before that step ends, and not with it."""
+    layout = replace(ALONE, overheads=Overheads(request=0, hop=0.0005, plan=0.0001, plan_row=0))
+    long, short = Request(0.0, 7000, 1, (1,)), Request(0.1, 16, 1, (2,))
+    _, second = simulate(layout, [long, short]).outcome.served
+    whole_steps = 2 * (0.005 + 2048 * 0.0001)
+    assert whole_steps < second.first_token_s < whole_steps * 1.15
+
+
 def test_waiting_is_that_of_a_queue_with_one_server() -> None:
     """One sequence at a time, of one step: M/D/1, whose mean wait is ρ / 2(1 - ρ) services (Pollaczek, Khinchine)."""
     service, load = 0.01, 0.7

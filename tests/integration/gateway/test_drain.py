@@ -106,6 +106,18 @@ async def test_idle_connections_are_told_to_go_while_a_stream_goes_on(gateway: G
     writer.close()
 
 
+async def test_a_drain_ends_watches_of_health(short_directory: Path, router: FakeRouter) -> None:
+    """gRPC's clients that check health keep one on each connection. It would never end by itself."""
+    gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--drain-timeout", "3600")
+    async with grpc.aio.insecure_channel(gateway.address) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        gateway.process.send_signal(signal.SIGTERM)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await asyncio.wait_for(watch.read(), 60)
+        assert await asyncio.wait_for(gateway.process.wait(), 60) == 0
+
+
 async def test_a_request_waits_while_the_only_router_restarts(gateway: Gateway, router: FakeRouter) -> None:
     assert (await call(gateway.address, "POST", CHAT, b"{}")).status == 200
     await router.stop()

@@ -72,6 +72,17 @@ def read_chat_template(option: str) -> str | None:
 
 
 def _find(config: WorkerConfig, progress: Progress, patterns: Sequence[str]) -> Checkpoint:
+    local = find_local(config)
+    if local is not None:
+        return local
+    from services.worker.hub import download
+
+    directory = download(config.model, config.revision or None, patterns, progress, config.download_dir or None)
+    return Checkpoint(directory, config.served_model_name or (config.model,))
+
+
+def find_local(config: WorkerConfig) -> Checkpoint | None:
+    """The bundled model, a directory or a file; None for a name on the hub. Raises ModelError for a path to nothing."""
     if not config.model:
         directory = Path(str(resources.files("quire"))) / "models" / BUNDLED
         if not directory.is_dir():
@@ -85,10 +96,7 @@ def _find(config: WorkerConfig, progress: Progress, patterns: Sequence[str]) -> 
         return Checkpoint(_gguf_file_in(path, config.load_format) or path, names)
     if path.is_absolute() or config.model.startswith(("./", "../")) or path.suffix == ".gguf":
         raise ModelError(f"there is no {'file' if path.suffix == '.gguf' else 'directory'} {config.model}")
-    from services.worker.hub import download
-
-    directory = download(config.model, config.revision or None, patterns, progress, config.download_dir or None)
-    return Checkpoint(directory, config.served_model_name or (config.model,))
+    return None
 
 
 def _gguf_file_in(directory: Path, load_format: str) -> Path | None:

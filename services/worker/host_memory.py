@@ -47,25 +47,45 @@ class Available:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What an option of the start takes of the host's memory."""
+
+    flag: str
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SwapSpace:
     num_bytes: int
     option: float | None = None  # GiB, as the start was told; None: by default
 
-    def require_available(self) -> None:
-        """Raises ModelError if the start asks for more than is available now."""
-        available = available_memory()
-        if self.option is not None and available is not None and self.num_bytes > available.num_bytes:
-            raise ModelError(
-                f"--swap-space is {self.option:g} GiB, but this {available.where} has "
-                f"{available.num_bytes / GIB:.1f} GiB of memory available; lower it"
-            )
+    @property
+    def asked(self) -> tuple[Asked, ...]:
+        return () if self.option is None else (Asked("--swap-space", self.num_bytes),)
+
+
+def require_available(*asked: Asked) -> None:
+    """Raises ModelError if the options together ask for more than is available now. Pages are committed as they are
+    first written, so that the kernel would end some process later, and without a word."""
+    available, total = available_memory(), sum(one.num_bytes for one in asked)
+    if available is None or total <= available.num_bytes:
+        return
+    sizes = " and ".join(f"{one.flag} takes {in_words(one.num_bytes)}" for one in asked)
+    raise ModelError(
+        f"{sizes}, but this {available.where} has {in_words(available.num_bytes)} of memory available; "
+        f"lower {'it' if len(asked) == 1 else 'them'}"
+    )
+
+
+def in_words(num_bytes: int) -> str:
+    return f"{num_bytes / GIB:,.1f} GiB" if num_bytes >= GIB // 10 else f"{num_bytes / 2**20:.1f} MiB"
 
 
 def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
     """Swap space of `option` GiB or by default. Raises ModelError for more than is available."""
     if option is not None:
         swap = SwapSpace(int(option * GIB), option)
-        swap.require_available()
+        require_available(*swap.asked)
         return swap
     if device_type != "cuda":
         return SwapSpace(0)

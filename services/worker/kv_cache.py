@@ -8,12 +8,15 @@ import torch
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.host_memory import SwapSpace
+from services.worker.host_memory import Asked, SwapSpace, available_memory
 from services.worker.models.config import ModelConfig
 from services.worker.models.kv_scales import KVScales
 from services.worker.ops.interface import KVPages, Ops
+from services.worker.start_check import check_max_model_len
 
 DEFAULT_CPU_BYTES = 1 << 30
+# The default takes at most this part of the memory that is available.
+DEFAULT_CPU_FRACTION = 0.5
 # What a start may be told that leaves more of a GPU's memory.
 LESS_MEMORY = "lower --max-num-batched-tokens or --max-num-seqs, or take smaller weights with --quantization"
 
@@ -43,7 +46,7 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, m
     if config.kv_cache_memory_bytes is not None:
         budget = config.kv_cache_memory_bytes
     else:
-        budget = DEFAULT_CPU_BYTES if measured is None else measured
+        budget = _default_cpu_bytes() if measured is None else measured
     per_block = block_bytes(model, config.block_size, dtype)
     if budget < per_block:
         given = measured is None or config.kv_cache_memory_bytes is not None
@@ -53,6 +56,25 @@ def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, m
             f"which takes {per_block}; raise {change}" + ("" if given else f", {LESS_MEMORY}")
         )
     return budget // per_block
+
+
+def _default_cpu_bytes() -> int:
+    available = available_memory()
+    return (
+        DEFAULT_CPU_BYTES
+        if available is None
+        else min(DEFAULT_CPU_BYTES, int(DEFAULT_CPU_FRACTION * available.num_bytes))
+    )
+
+
+def asked_bytes(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype) -> tuple[Asked, ...]:
+    """What the start was told to take, whatever the memory; nothing if it was told nothing."""
+    if config.num_gpu_blocks_override is not None:
+        num_bytes = config.num_gpu_blocks_override * block_bytes(model, config.block_size, dtype)
+        return (Asked("--num-gpu-blocks-override", num_bytes),)
+    if config.kv_cache_memory_bytes is not None:
+        return (Asked("--kv-cache-memory-bytes", config.kv_cache_memory_bytes),)
+    return ()
 
 
 def count_host_blocks(swap: SwapSpace, config: WorkerConfig, model: ModelConfig, dtype: torch.dtype) -> int:
@@ -65,10 +87,7 @@ def resolve_max_model_len(config: WorkerConfig, model: ModelConfig, capacity: in
     ModelError when more is configured than either allows."""
     if config.max_model_len is None:
         return min(model.max_model_len, capacity)
-    if config.max_model_len > model.max_model_len:
-        raise ModelError(
-            f"--max-model-len is {config.max_model_len}; the model takes at most {model.max_model_len} tokens"
-        )
+    check_max_model_len(config, model)
     if config.max_model_len > capacity:
         raise ModelError(
             f"--max-model-len is {config.max_model_len}, but the KV cache holds {capacity} tokens; "

@@ -19,6 +19,7 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import DeviceLostError, ModelError, StepThreadError
 from services.worker.notices import tell_blocks, warn_of_options
 from services.worker.servicer import WorkerServicer
+from services.worker.start_check import check_start
 from services.worker.step_log import StepLog
 from services.worker.step_thread import StepThread
 from shared.config import resolve
@@ -98,6 +99,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
     def load() -> Engine:
+        check_start(config)
         from services.worker.engine import load_engine, resolve_device
 
         device = resolve_device(config.device)

@@ -13,6 +13,7 @@ import torch
 
 from services.worker.errors import ModelError
 from services.worker.graphs import Recorder
+from services.worker.host_memory import Asked, in_words
 from services.worker.kv_cache import LESS_MEMORY
 from services.worker.model_runner import ModelRunner
 from services.worker.warm_up import run_largest_step
@@ -100,6 +101,17 @@ def measure_needs(make_runner: Callable[[], ModelRunner], memory: DeviceMemory, 
     graphs = sum(grown[:1]) + sum(grown[1:]) * (len(buckets) - 1)
     made.clear()
     return Needs(memory.used(), step, graphs)
+
+
+def require_free(device: torch.device, *asked: Asked) -> None:
+    """Raises ModelError if the options ask for more than a GPU has left."""
+    memory, wanted = CudaMemory(device), sum(one.num_bytes for one in asked)
+    free = memory.total() - memory.used()
+    if wanted > free:
+        flags = " and ".join(one.flag for one in asked)
+        raise ModelError(
+            f"{flags} takes {in_words(wanted)}, but {device} has {in_words(free)} of memory left; lower it"
+        )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from services.worker.config import WorkerConfig
 from services.worker.engine import load_engine
 from services.worker.errors import ModelError
 from services.worker.host_memory import GIB, Available, SwapSpace, available_memory, resolve_swap_space
-from services.worker.kv_cache import block_bytes, count_host_blocks
+from services.worker.kv_cache import block_bytes, count_blocks, count_host_blocks
 from services.worker.models import decoder as decoders
 from services.worker.models.config import read_model_config
 from tests.unit.worker.tiny_models import save_model
@@ -83,14 +83,14 @@ def test_files_that_a_container_has_cached_are_available(host: Path, version: in
     assert available_memory() == Available(18 * GIB, "container")
     assert swap_bytes(4, "cuda") == swap_bytes(None, "cuda") == 4 * GIB
     with pytest.raises(
-        ModelError, match=r"--swap-space is 19 GiB, but this container has 18\.0 GiB of memory available"
+        ModelError, match=r"--swap-space takes 19\.0 GiB, but this container has 18\.0 GiB of memory available"
     ):
         swap_bytes(19, "cuda")
 
 
 @pytest.mark.usefixtures("host")
 def test_too_much_is_refused_before_the_model_is_looked_for() -> None:
-    with pytest.raises(ModelError, match="--swap-space is 65 GiB"):
+    with pytest.raises(ModelError, match=r"--swap-space takes 65\.0 GiB"):
         load_engine(WorkerConfig(model="/nowhere/model", device="cpu", swap_space=65.0), lambda *_: None)
 
 
@@ -106,13 +106,53 @@ def test_weights_that_have_taken_the_memory_count(host: Path, tmp_path: Path, mo
 
     monkeypatch.setattr(engine, "Decoder", take_memory)
     config = WorkerConfig(model=str(tmp_path), device="cpu", num_threads=1, swap_space=0.5, num_gpu_blocks_override=4)
-    with pytest.raises(ModelError, match=r"--swap-space is 0\.5 GiB, but this host has 0\.0 GiB"):
+    with pytest.raises(ModelError, match=r"--swap-space takes 0\.5 GiB, but this host has 1\.0 MiB"):
         load_engine(config, lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (
+            {"kv_cache_memory_bytes": 200 * 10**9},
+            r"--kv-cache-memory-bytes takes 186\.3 GiB, but .* 64\.0 GiB .* lower it",
+        ),
+        (
+            {"num_gpu_blocks_override": 10**9},
+            r"--num-gpu-blocks-override takes [0-9,.]+ GiB, but this host has 64\.0 GiB",
+        ),
+        (
+            {"kv_cache_memory_bytes": 40 * GIB, "swap_space": 30.0},
+            r"--kv-cache-memory-bytes takes 40\.0 GiB and --swap-space takes 30\.0 GiB, but .* lower them",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("host")
+def test_a_kv_cache_that_cannot_be_had_is_refused_before_weights_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], complaint: str
+) -> None:
+    save_model(tmp_path, "Llama", num_hidden_layers=1)
+    write_tokenizer(tmp_path)
+    monkeypatch.setattr(engine, "open_weights", lambda *_: pytest.fail("weights are read"))
+    config = WorkerConfig(model=str(tmp_path), device="cpu", num_threads=1, **options)
+    with pytest.raises(ModelError, match=complaint):
+        load_engine(config, lambda *_: None)
+
+
+def test_the_default_kv_cache_leaves_half_of_what_is_available(host: Path, tmp_path: Path) -> None:
+    save_model(tmp_path, "Llama", num_hidden_layers=1)
+    model, config = read_model_config(tmp_path), WorkerConfig(model=str(tmp_path))
+    per_block = block_bytes(model, config.block_size, torch.float32)
+    assert count_blocks(config, model, torch.float32, None) == GIB // per_block
+    limit_container(host, str(2 * GIB), GIB)
+    assert count_blocks(config, model, torch.float32, None) == GIB // 2 // per_block
 
 
 @pytest.mark.usefixtures("host")
 def test_more_than_the_host_has_stops_the_start() -> None:
-    with pytest.raises(ModelError, match=r"--swap-space is 65 GiB, but this host has 64\.0 GiB of memory available"):
+    with pytest.raises(
+        ModelError, match=r"--swap-space takes 65\.0 GiB, but this host has 64\.0 GiB of memory available"
+    ):
         swap_bytes(65, "cuda")
 
 

@@ -1,0 +1,26 @@
+"""What the model's own small files tell of a start that cannot succeed, in milliseconds: before torch is imported."""
+
+from __future__ import annotations
+
+from services.worker.checkpoint import find_local, read_chat_template
+from services.worker.config import WorkerConfig
+from services.worker.errors import ModelError
+from services.worker.models.config import ModelConfig
+from services.worker.models.encoder_config import EncoderConfig
+
+
+def check_start(config: WorkerConfig) -> None:
+    """Raises ModelError, with a sentence. Passes a model that is to be downloaded, and a GGUF file, whose metadata
+    takes longer to read."""
+    read_chat_template(config.chat_template)
+    checkpoint = find_local(config)
+    if checkpoint is not None and checkpoint.path.suffix != ".gguf":
+        check_max_model_len(config, checkpoint.read_encoder_config() or checkpoint.read_config())
+
+
+def check_max_model_len(config: WorkerConfig, model: ModelConfig | EncoderConfig) -> None:
+    """Raises ModelError when more is configured than the model takes."""
+    if config.max_model_len is not None and config.max_model_len > model.max_model_len:
+        raise ModelError(
+            f"--max-model-len is {config.max_model_len}; the model takes at most {model.max_model_len} tokens"
+        )

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import threading
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -73,8 +77,27 @@ def current_traceparent(span: Any) -> str:
 
 
 def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> int:
-    """Serves `registry` at http://host:port/metrics from a thread of its own. Returns the port, chosen freely for 0."""
-    from prometheus_client import start_http_server
+    """Serves `registry` at http://host:port/metrics from a thread of its own. Returns the port, chosen freely for 0.
 
-    server, _ = start_http_server(port, addr=host, registry=registry)
+    Always in Prometheus' text format, which every scraper reads. To a scraper that prefers OpenMetrics and does not ask
+    for UTF-8 (all before Prometheus 3), prometheus_client writes `vllm_` for `vllm:`, and no query finds it.
+    """
+    from prometheus_client import make_wsgi_app
+
+    app = make_wsgi_app(registry)
+
+    def in_text_format(environ: dict[str, Any], start_response: Any) -> Any:
+        return app({**environ, "HTTP_ACCEPT": ""}, start_response)
+
+    class Server(ThreadingMixIn, WSGIServer):
+        daemon_threads = True
+        address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+
+    server = make_server(host, port, in_text_format, Server, _Silent)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return int(server.server_port)
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its base class's name
+        """Writes no line for each scrape."""

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import difflib
 import json
 import os
 import re
 import tomllib
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from shared.option_parser import TRUTH, OptionParser, StoreItems, StoreOnce
 
 T = TypeVar("T")
+
+# How alike the name of an unknown variable and the one that is suggested for it are, as difflib counts it.
+_LIKENESS = 0.8
 
 ENVIRONMENT_PREFIX = "QUIRE_"
 
@@ -158,14 +162,37 @@ def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, descriptio
         stop(prog, str(error))
 
 
-def read_file(path: str | None) -> dict[str, Any]:
-    """Options in a TOML file, by their flags' names without dashes in front. Raises ConfigError."""
+def read_file(path: str | None, objects: Collection[str] = ()) -> dict[str, Any]:
+    """Options in a TOML file, by their flags' names without dashes in front; underscores in them are dashes.
+    `objects`: names whose value may be a table. Raises ConfigError."""
     if path is None:
         return {}
     try:
-        return tomllib.loads(Path(path).read_text())
+        found = tomllib.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
         raise ConfigError(f"--config {path}: {error}") from error
+    options: dict[str, Any] = {}
+    for key, value in found.items():
+        name = key.replace("_", "-")
+        if isinstance(value, dict) and name not in objects:
+            raise ConfigError(f"{path} has a table, [{key}]: options stand outside of tables, such as block-size = 16")
+        if name in options:
+            raise ConfigError(f"{path} gives {name} twice, once with dashes and once with underscores")
+        options[name] = value
+    return options
+
+
+def unknown_variables(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
+    """Variables of the environment that look like an option's and are none of `known` ones' (field names), each with a
+    sentence."""
+    names = {ENVIRONMENT_PREFIX + name.upper().replace("-", "_") for name in known}
+    sentences = {}
+    for variable in sorted(environment.keys() - names):
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            (like,) = difflib.get_close_matches(variable, names, 1, _LIKENESS) or (None,)
+            hint = f"; did you mean {like}?" if like else ""
+            sentences[variable] = f"{variable} in the environment is no option and changes nothing{hint}"
+    return sentences
 
 
 def to_argv(config: Any) -> list[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,8 @@ from shared.config import option, resolve
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
 
+# Seconds after which it says what it waits for.
+PATIENCE_S = 2.0
 HELP = """\
 /system TEXT   tell the model how to behave, from now on; without TEXT, show what it was told
 /reset         forget what was said
@@ -42,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
     key = config.api_key[0] if config.api_key else os.environ.get("OPENAI_API_KEY", "none")
     with OpenAI(base_url=base_url, api_key=key, max_retries=0) as client:
         try:
-            model = config.model or next(iter(client.models.list())).id
+            model = config.model or _first_model(client, config.url)
             named = {"temperature": config.temperature, "max_tokens": config.max_tokens}
             options = {name: value for name, value in named.items() if value is not None}
             conversation = Conversation(client, model, config.system, options)
@@ -61,11 +64,39 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
+def _first_model(client: OpenAI, url: str) -> str:
+    """Raises openai.APIError, and StopIteration where there is none."""
+    with _told(f"waiting for the server at {url} to name its models"):
+        return next(iter(client.models.list())).id
+
+
+def _answer(conversation: Conversation, text: str) -> Generator[str, None, None]:
+    """The pieces of `Conversation.answer`."""
+    with _told("waiting for the answer to begin") as has_come, closing(conversation.answer(text)) as pieces:
+        for piece in pieces:
+            has_come()
+            yield piece
+
+
+@contextmanager
+def _told(what: str) -> Iterator[Callable[[], None]]:
+    """Tells a person at a terminal what they wait for, once that has taken a while. What it yields ends the wait, as
+    does the end of the block."""
+    timer = threading.Timer(PATIENCE_S, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
+    timer.daemon = True
+    if sys.stderr.isatty():
+        timer.start()
+    try:
+        yield timer.cancel
+    finally:
+        timer.cancel()
+
+
 def _read_lines(conversation: Conversation, lines: Iterable[str]) -> None:
     """A line in, an answer out, and nothing else. Raises openai.APIError."""
     for line in lines:
         if line.strip():
-            for piece in conversation.answer(line.strip()):
+            for piece in _answer(conversation, line.strip()):
                 print(piece, end="", flush=True)
             print(flush=True)
 
@@ -102,7 +133,7 @@ def _talk(conversation: Conversation, url: str, model: str) -> None:
                 console.print(f"there is no {word}; /help tells what there is", style="dim", markup=False)
             case _:
                 try:
-                    with closing(conversation.answer(text)) as pieces:
+                    with closing(_answer(conversation, text)) as pieces:
                         for piece in pieces:
                             console.print(piece, end="", markup=False)
                     note = str(conversation.figures or "")

@@ -18,6 +18,7 @@ from deploy.envoy.config import GatewayConfig
 from deploy.envoy.render import render
 from quire.cli.child import die_with_parent
 from quire.cli.http_probe import ask
+from quire.cli.runtime_directory import runtime_directory
 from shared.config import resolve
 from shared.log import configure_logging
 from shared.status import StatusReporter
@@ -63,10 +64,10 @@ def main(argv: Sequence[str]) -> int:
     reporter = StatusReporter(config.status_fd)
     try:
         config = with_real_address(config)
-        with tempfile.TemporaryDirectory(prefix="quire-gateway-") as directory:
-            configuration = Path(directory, "envoy.yaml")
+        with runtime_directory("quire-gateway-", Path(tempfile.gettempdir())) as directory:
+            configuration = directory / "envoy.yaml"
             admin = f"127.0.0.1:{config.admin_port}" if config.admin_port else f"unix:{directory}/admin.sock"
-            drain = DrainFile(Path(directory, "drain"))
+            drain = DrainFile(directory / "drain")
             configuration.write_text(render(config, admin, str(drain.path)))
             return asyncio.run(_run(config, configuration, admin, drain, reporter))
     except GatewayError as error:

@@ -8,16 +8,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from shared.output import dropping
 from shared.version import version
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`module` has a `main(argv) -> int`; `extra` is what to install where its imports fail."""
+    """`module` has a `main(argv) -> int`; `extra` is what to install where its imports fail; `serves`: until it is
+    stopped, whoever reads what it prints."""
 
     module: str
     extra: str
     help: str
+    serves: bool = False
 
 
 # Older sockets of gRPC's, read by the thread that takes completions: with the newer ones, whatever a peer on a Unix
@@ -26,16 +29,23 @@ class Command:
 GRPC_EXPERIMENTS = "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints"
 
 COMMANDS = {
-    "serve": Command("quire.cli.serve", "local", "the whole stack on this host, in one command"),
+    "serve": Command("quire.cli.serve", "local", "the whole stack on this host, in one command", serves=True),
     "chat": Command("quire.cli.chat", "local", "talk to a server in the terminal"),
     "run-batch": Command("quire.cli.run_batch", "local", "answer a file of requests in OpenAI's batch format"),
     "demo": Command("quire.cli.demo", "local", "start everything, stream one answer, stop everything"),
-    "router": Command("services.router.main", "router", "one router: OpenAI's API and text, in front of schedulers"),
-    "scheduler": Command(
-        "services.scheduler.main", "scheduler", "one scheduler: batches and block tables of its workers"
+    "router": Command(
+        "services.router.main", "router", "one router: OpenAI's API and text, in front of schedulers", serves=True
     ),
-    "worker": Command("services.worker.main", "worker", "one worker: weights, KV pages and sampling"),
-    "gateway": Command("quire.cli.gateway", "gateway", "one gateway: Envoy, HTTP and gRPC in front of routers"),
+    "scheduler": Command(
+        "services.scheduler.main",
+        "scheduler",
+        "one scheduler: batches and block tables of its workers",
+        serves=True,
+    ),
+    "worker": Command("services.worker.main", "worker", "one worker: weights, KV pages and sampling", serves=True),
+    "gateway": Command(
+        "quire.cli.gateway", "gateway", "one gateway: Envoy, HTTP and gRPC in front of routers", serves=True
+    ),
     "estimate": Command("quire.cli.estimate", "worker", "what a model needs and which GPUs hold it, from its config"),
     "calibrate": Command("quire.cli.calibrate", "local", "measure how long steps take here, for simulate"),
     "simulate": Command("quire.cli.simulate", "simulator", "what a cluster would do with a trace, in virtual time"),
@@ -75,6 +85,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if command is None:
         print(f"quire: there is no command {name!r}; see quire --help", file=sys.stderr)
         return 2
+    if argv is None:
+        sys.stderr = dropping(sys.stderr)
+        if command.serves:
+            sys.stdout = dropping(sys.stdout)
+            if not any(word.startswith("--status-fd") for word in rest):  # Who started this part has said it.
+                _warn_of_variables(name)
     os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
     try:
         module = importlib.import_module(command.module)
@@ -88,6 +104,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"quire {name}: the package {missing} is missing; install it with: {hint}", file=sys.stderr)
         return 1
     return int(module.main(rest))
+
+
+def _warn_of_variables(name: str) -> None:
+    if not any(variable.startswith("QUIRE_") for variable in os.environ):
+        return
+    from quire.cli.stack import unknown_options
+
+    for sentence in unknown_options().values():
+        print(f"quire {name}: {sentence}", file=sys.stderr)
 
 
 def usage() -> str:

@@ -18,10 +18,10 @@ from quire.batch.run import Batch, Tally, skip_answered
 from quire.batch.server import Server, open_session
 from quire.cli import serve
 from quire.cli.server_url import check_url, server_root
-from quire.cli.stack import WIRING, Stack, build_stack
+from quire.cli.stack import WIRING, Stack, build_stack, read_options
 from quire.cli.supervisor import StackError
 from quire.offline.progress import progress_bar
-from shared.config import ConfigError, add_options, build, option, read_file
+from shared.config import ConfigError, add_options, build, option
 from shared.option_parser import OptionParser
 
 PROG = "quire run-batch"
@@ -64,13 +64,14 @@ def main(argv: Sequence[str]) -> int:
     tally, start = Tally(), time.monotonic()
     try:
         config = build(BatchConfig, own)
-        stack = _stack(config, flags, read_file(path))
-    except ConfigError as error:
+        stack = _stack(config, flags, read_options(path))
+        fd = _open_input(config.input_file)
+    except (ConfigError, BatchError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 2
     problem, is_whole = "", False
     try:
-        is_whole = asyncio.run(_run(config, stack, tally, verbose))
+        is_whole = asyncio.run(_run(config, fd, stack, tally, verbose))
     except (BatchError, StackError) as error:
         problem = str(error)
     except KeyboardInterrupt:
@@ -100,9 +101,8 @@ def _stack(config: BatchConfig, flags: Mapping[str, Any], file: Mapping[str, Any
     return build_stack(flags, file)
 
 
-async def _run(config: BatchConfig, stack: Stack, tally: Tally, verbose: bool) -> bool:
-    """Whether it came to its end. Raises BatchError, StackError."""
-    fd = _open_input(config.input_file)
+async def _run(config: BatchConfig, fd: int, stack: Stack, tally: Tally, verbose: bool) -> bool:
+    """Whether it came to its end. `fd`: of the input. Raises BatchError, StackError."""
     with BatchOutput(config.output_file) as output:
         if output.is_same_file(fd):
             raise BatchError("--input-file and --output-file are the same file")

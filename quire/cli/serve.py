@@ -9,7 +9,6 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.cli import gateway, vllm_options
@@ -23,11 +22,12 @@ from quire.cli.stack import (
     build_stack,
     part_environment,
     part_specs,
-    runtime_directory,
+    read_options,
     socket_address,
+    stack_directory,
 )
 from quire.cli.supervisor import Check, StackError, Supervisor
-from shared.config import ConfigError, add_options, read_file
+from shared.config import ConfigError, add_options
 from shared.option_parser import OptionParser
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = vars(_parser().parse_args(argv))
     verbose, path = arguments.pop("verbose"), arguments.pop("config")
     try:
-        stack = with_port(build_stack(arguments, read_file(path)))
+        stack = with_port(build_stack(arguments, read_options(path)))
         asyncio.run(run(stack, lambda url, _: _welcome(url, stack.api_key), verbose=verbose))
     except (ConfigError, gateway.GatewayError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
@@ -67,8 +67,7 @@ async def run(stack: Stack, on_ready: OnReady, *, verbose: bool, private: bool =
     """Until a signal comes, or `on_ready` stops the stack. A `private` one listens on a Unix socket alone, and
     `on_ready` gets that for a URL. Raises StackError when a part fails for good. No process is left when this
     returns."""
-    with runtime_directory() as name, start_display(tuple(stack.configs), verbose) as display:
-        directory = Path(name)
+    with stack_directory() as directory, start_display(tuple(stack.configs), verbose) as display:
         for note in stack.notes:
             display.note(note)
         specs, environment = part_specs(stack, directory, private=private), part_environment(stack, directory)

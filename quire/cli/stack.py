@@ -9,6 +9,7 @@ import dataclasses
 import os
 import tempfile
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from typing import Any
 from deploy.envoy.config import ANY, GatewayConfig
 from quire.cli import vllm_options
 from quire.cli.part import PartSpec
+from quire.cli.runtime_directory import runtime_directory
 from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
 from services.worker.config import WorkerConfig
-from shared.config import ENVIRONMENT_PREFIX, ConfigError, build, to_argv
+from shared.config import ENVIRONMENT_PREFIX, ConfigError, build, read_file, to_argv, unknown_variables
 from shared.python_child import child_environment, python_command
 
 # In the order in which the parts are stopped: nobody loses the one it is still talking to.
@@ -31,9 +33,9 @@ SERVICES: dict[str, type] = {
 }
 # What the stack itself decides.
 WIRING = frozenset({"listen", "router", "scheduler", "worker", "status_fd"})
-# The kernel takes 107 bytes for a Unix socket's path; the longest below this directory is the gateway's admin socket,
-# /quire-gateway-xxxxxxxx/admin.sock.
-LONGEST_DIRECTORY = 107 - 34
+# The kernel takes 107 bytes for a Unix socket's path; the longest below the stack's directory is the gateway's admin
+# socket, /quire-gateway-xxxxxxxx/admin.sock.
+LONGEST_PARENT = 107 - 34 - len("/quire-xxxxxxxx")
 # Between the end of a part's own drain and SIGKILL.
 STOP_MARGIN_S = 5.0
 
@@ -59,12 +61,20 @@ class Stack:
         return next(iter(config.api_key), None)
 
 
+def read_options(path: str | None) -> dict[str, Any]:
+    """A TOML file of the stack's options. Raises ConfigError."""
+    return read_file(path, vllm_options.OPTIONS.keys())
+
+
 def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     """`flags` by field name, `file` by option name, both with vLLM's options. What several parts have goes to each.
     Raises ConfigError, with a line for everything that is wrong."""
-    wired = sorted(WIRING & flags.keys())
+    wired = [
+        *(f"--{name.replace('_', '-')}" for name in sorted(WIRING & flags.keys())),
+        *(f"{name} in the configuration file" for name in sorted({w.replace("_", "-") for w in WIRING} & file.keys())),
+    ]
     if wired:
-        raise ConfigError(f"--{wired[0].replace('_', '-')} is for parts started one by one; quire serve sets it itself")
+        raise ConfigError(f"{wired[0]} is for parts started one by one; quire serve sets it itself")
     unknown = sorted(file.keys() - {name.replace("_", "-") for name in option_names() | vllm_options.OPTIONS.keys()})
     if unknown:
         raise ConfigError(f"{unknown[0]} in the configuration file is no option; see quire serve --help")
@@ -157,16 +167,17 @@ def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
     return environment
 
 
-def runtime_directory() -> tempfile.TemporaryDirectory[str]:
-    """A private directory (mode 700) whose path is short enough for sockets."""
-    for parent in (os.environ.get("XDG_RUNTIME_DIR"), None, "/tmp"):
-        directory = tempfile.TemporaryDirectory(
-            prefix="quire-", dir=parent if parent and Path(parent).is_dir() else None
-        )
-        if len(os.fsencode(directory.name)) <= LONGEST_DIRECTORY:
-            return directory
-        directory.cleanup()
+def stack_directory() -> AbstractContextManager[Path]:
+    """A private directory whose path is short enough for sockets. Raises ConfigError where there is none."""
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
+        if parent and os.access(parent, os.W_OK) and len(os.fsencode(parent)) <= LONGEST_PARENT:
+            return runtime_directory("quire-", Path(parent))
     raise ConfigError("no directory for temporary files has a path short enough for Unix sockets; set XDG_RUNTIME_DIR")
+
+
+def unknown_options() -> dict[str, str]:
+    """Variables of the environment that are misspelt options, or nobody's, each with a sentence."""
+    return unknown_variables(os.environ, option_names() | vllm_options.OPTIONS.keys())
 
 
 def option_names() -> frozenset[str]:

@@ -13,13 +13,13 @@ import json
 import os
 import signal
 import sys
-from pathlib import Path
 
 from quire.cli.serve import start_display
-from quire.cli.stack import Stack, part_environment, part_specs, runtime_directory, socket_address
+from quire.cli.stack import Stack, part_environment, part_specs, socket_address, stack_directory
 from quire.cli.supervisor import StackError, Supervisor
 from quire.offline.own_stack import router_stack
 from shared.config import ConfigError
+from shared.output import dropping
 from shared.status import StatusReporter
 
 _POLL_S = 0.2
@@ -27,6 +27,7 @@ _POLL_S = 0.2
 
 def main(parent: int, status_fd: int) -> int:
     os.set_inheritable(status_fd, False)
+    sys.stderr = dropping(sys.stderr)
     reporter = StatusReporter(status_fd)
     try:
         asyncio.run(_keep(router_stack(json.load(sys.stdin)), parent, reporter))
@@ -52,8 +53,7 @@ async def _keep(stack: Stack, parent: int, reporter: StatusReporter) -> None:
         hurry.set()
         stop.set()
 
-    with runtime_directory() as name, start_display(tuple(stack.configs), verbose=False) as display:
-        directory = Path(name)
+    with stack_directory() as directory, start_display(tuple(stack.configs), verbose=False) as display:
         for note in stack.notes:
             display.note(note)
 

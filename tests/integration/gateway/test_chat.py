@@ -210,3 +210,31 @@ async def test_commands_figures_and_history(gateway: Gateway, parrot: Parrot, tm
         await later.see("<user:first>")
         await later.type(CTRL_D)
         assert await later.ended() == 0
+
+
+async def test_a_person_is_told_what_they_wait_for(gateway: Gateway, router: FakeRouter, tmp_path: Path) -> None:
+    seen = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await seen.wait()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server, Terminal(url, tmp_path) as terminal:
+        await terminal.see(f"waiting for the server at {url} to name its models ...")
+        seen.set()
+        assert await terminal.ended() == 1
+
+    begun = asyncio.Event()
+
+    async def late(request: HttpBody, context: Context) -> AsyncIterator[HttpBody]:
+        await begun.wait()
+        yield chunk([{"index": 0, "delta": {"content": "<late>"}, "finish_reason": None}])
+
+    router.script = late
+    async with Terminal(gateway.url, tmp_path) as terminal:
+        await terminal.type(b"first\r")
+        await terminal.see("waiting for the answer to begin ...")
+        begun.set()
+        await terminal.see("<late>")

@@ -130,8 +130,8 @@ async def test_a_server_that_goes_away_leaves_errors(
 
 def test_files_that_cannot_be_used_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = ["--base-url", "http://127.0.0.1:1"]
-    assert main(["-i", str(tmp_path / "none"), "-o", str(tmp_path / "out"), *base]) == 1
-    assert "none cannot be read: No such file or directory" in capsys.readouterr().err
+    assert main(["-i", str(tmp_path / "none"), "-o", str(tmp_path / "out"), *base]) == 2
+    assert capsys.readouterr().err == f"quire run-batch: {tmp_path}/none cannot be read: No such file or directory\n"
     assert not (tmp_path / "out").exists()
 
     (tmp_path / "in").write_text(request("a"))

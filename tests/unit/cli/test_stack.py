@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import re
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from quire.cli import serve
-from quire.cli.stack import build_stack, part_environment, part_specs, runtime_directory
+from quire.cli.stack import build_stack, part_environment, part_specs, read_options, stack_directory, unknown_options
 from shared.config import ConfigError
 
 # Section 7 of the design: all of vLLM's names that mean the same.
@@ -20,6 +21,8 @@ FLAGS = """
 --kv-cache-dtype --tensor-parallel-size --pipeline-parallel-size --speculative-model --num-speculative-tokens
 --speculative-draft-tensor-parallel-size --num-scheduler-steps --enable-lora --lora-modules --max-loras --max-lora-rank
 """
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "quire.toml"
 
 
 def commands(flags: dict[str, object], directory: Path = Path("/run/q")) -> dict[str, list[str]]:
@@ -111,6 +114,7 @@ def test_an_option_from_the_environment_is_resolved_once(monkeypatch: pytest.Mon
     [
         ({"worker": ["x:1"]}, {}, "--worker is for parts started one by one"),
         ({}, {"blok-size": 3}, "blok-size in the configuration file is no option"),
+        ({}, {"worker": "x:1"}, "worker in the configuration file is for parts started one by one"),
         ({"block_size": "x"}, {}, "--block-size is 'x': use a whole number"),
         ({"api_key": ["good", "two words"]}, {}, "^--api-key takes visible ASCII characters other than commas$"),
         ({"api_key": ["one,two"]}, {}, "^--api-key takes visible ASCII characters other than commas$"),
@@ -131,7 +135,33 @@ def test_the_runtime_directory_is_private_and_short_enough_for_sockets(
     deep.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
 
-    with runtime_directory() as name:
-        assert stat.S_IMODE(os.stat(name).st_mode) == 0o700
-        assert len(f"{name}/quire-gateway-xxxxxxxx/admin.sock") <= 107
-    assert not Path(name).exists()
+    with stack_directory() as directory:
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert len(f"{directory}/quire-gateway-xxxxxxxx/admin.sock") <= 107
+    assert not directory.exists()
+
+
+def test_the_example_of_a_configuration_file_is_one() -> None:
+    """Every option that it shows, those in comments too, is taken with the value that stands there."""
+    text = EXAMPLE.read_text()
+    shown = re.sub(r"^# (?=[a-z-]+ = )", "", text, flags=re.MULTILINE)
+    file = tomllib.loads(shown)
+    assert len(file) > 10
+    stack = build_stack({}, file)
+    for name, value in file.items():
+        field = name.replace("-", "_")
+        taken = [getattr(config, field) for config in stack.configs.values() if hasattr(config, field)]
+        given = tuple(value) if isinstance(value, list) else value
+        assert taken, name
+        assert given in taken, name
+    assert build_stack({}, read_options(str(EXAMPLE))), "as it stands, too"
+
+
+def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_BLOCKSIZE", "32")
+    monkeypatch.setenv("QUIRE_TRUST_REMOTE_CODE", "1")
+    monkeypatch.setenv("QUIRE_MAX_NUM_SEQS", "4")
+    assert unknown_options() == {
+        "QUIRE_BLOCKSIZE": "QUIRE_BLOCKSIZE in the environment is no option and changes nothing; did you mean "
+        "QUIRE_BLOCK_SIZE?"
+    }

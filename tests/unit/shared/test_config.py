@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shared.config import ConfigError, build, option, read_file, resolve, to_argv
+from shared.config import ConfigError, build, option, read_file, resolve, to_argv, unknown_variables
 
 
 @dataclass(frozen=True)
@@ -186,3 +186,41 @@ def test_a_key_that_is_no_option_is_named(tmp_path: Path) -> None:
     (tmp_path / "quire.toml").write_text("block-sise = 8")
     with pytest.raises(SystemExit, match="block-sise in the configuration file is no option of quire example"):
         resolve(Example, ["--config", str(tmp_path / "quire.toml")], prog="quire example", description="x")
+
+
+def file_of(directory: Path, text: str) -> str:
+    (directory / "quire.toml").write_text(text)
+    return str(directory / "quire.toml")
+
+
+def test_names_in_a_file_have_dashes_or_underscores(tmp_path: Path) -> None:
+    words = ["--config", file_of(tmp_path, "block_size = 8")]
+    assert resolve(Example, words, prog="quire example", description="x").block_size == 8
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[worker]\nblock-size = 8", r"quire.toml has a table, \[worker\]: options stand outside of tables"),
+        ("dtype = {a = 1}", r"quire.toml has a table, \[dtype\]"),
+        ("block-size = 8\nblock_size = 8", r"quire.toml gives block-size twice"),
+    ],
+)
+def test_what_a_file_cannot_mean_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        read_file(file_of(tmp_path, text))
+
+
+def test_a_table_may_be_an_option_s_value(tmp_path: Path) -> None:
+    assert read_file(file_of(tmp_path, "[rope_scaling]\nfactor = 2"), {"rope-scaling"}) == {
+        "rope-scaling": {"factor": 2}
+    }
+
+
+def test_variables_that_nothing_reads_are_named() -> None:
+    environment = {"QUIRE_BLOK_SIZE": "8", "QUIRE_BLOCK_SIZE": "8", "QUIRE_X": "", "HOME": "/"}
+    assert unknown_variables(environment, ["block_size", "dtype"]) == {
+        "QUIRE_BLOK_SIZE": "QUIRE_BLOK_SIZE in the environment is no option and changes nothing; did you mean "
+        "QUIRE_BLOCK_SIZE?",
+        "QUIRE_X": "QUIRE_X in the environment is no option and changes nothing",
+    }

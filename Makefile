@@ -54,7 +54,15 @@ test-patient: .venv/dev ## the tests that mostly wait, such as that of 90 s of s
 	cd examples/javascript && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
-clients: .venv-clients/made .venv-node/made ## make the environments of the clients that tests/e2e/ runs
+# Debian's package, unpacked and not installed. Elsewhere the test that wants it takes the one on the PATH, or is skipped.
+.venv-prometheus/made:
+	mkdir -p .venv-prometheus
+	if ! command -v prometheus >/dev/null && command -v apt-get >/dev/null; then cd .venv-prometheus; \
+	  apt-get download -qq prometheus 2>/dev/null || { apt-get update -qq && apt-get download -qq prometheus; } || true; \
+	  for package in prometheus_*.deb; do test ! -e $$package || { dpkg-deb -x $$package . && rm $$package; }; done; fi
+	touch $@
+
+clients: .venv-clients/made .venv-node/made .venv-prometheus/made ## make the environments of the clients that tests/e2e/ runs
 
 wheel: .venv/dev ## build the wheel, with the CPU kernels in it, in dist/
 	rm -rf build/lib build/bdist.* dist

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.router.chat.message import Message
+from services.router.chat.parsers.form import Functions
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
@@ -18,9 +19,14 @@ FUNCTIONS: dict[str, dict[str, Any] | None] = {
 }
 
 
-def play(plan: TextPlan, pieces: Sequence[str], reason: FinishReason = FinishReason.STOP) -> Message:
+def play(
+    plan: TextPlan,
+    pieces: Sequence[str],
+    reason: FinishReason = FinishReason.STOP,
+    functions: Functions = FUNCTIONS,
+) -> Message:
     """The message that these pieces make; each piece stands for one token, and a last one for the end."""
-    parser = TextParser(dataclasses.replace(plan, new_id=lambda: "id", functions=FUNCTIONS))
+    parser = TextParser(dataclasses.replace(plan, new_id=lambda: "id", functions=functions))
     message = Message()
     for piece in pieces:
         message.add(parser.parse(ChoiceDelta(0, piece, [1], [], None)))

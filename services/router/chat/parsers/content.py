@@ -13,10 +13,10 @@ _WORDS = re.compile(r"\S+")
 _PLAIN = {first: re.compile(rf"[^\s{re.escape(first)}]+") for first in "<["}
 
 
-def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -> Reading[bool]:
+def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -> Reading[str]:
     """Writes content up to one of `markers`, which begin with the same character, < or [, and of which none begins
-    another. Takes the marker and starts a record with it and the space before it; False: the text ended before. That
-    space belongs to the form, as does that at the end of a message with calls."""
+    another. Takes the marker, starts a record with it and the space before it, and returns it; empty: the text ended
+    before. That space belongs to the form, as does that at the end of a message with calls."""
     plain = _PLAIN[markers[0][0]]
     hidden = [token for token in builder.hidden_tokens if token not in markers and token[0] == markers[0][0]]
     space = ""
@@ -29,7 +29,7 @@ def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -
             feed.record(space)
             for marker in markers:
                 if (yield from feed.word(marker)):
-                    return True
+                    return marker
             is_hidden = False
             for token in hidden:
                 is_hidden = is_hidden or (yield from feed.word(token))
@@ -41,7 +41,7 @@ def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -
         space = ""
     if not builder.has_calls:
         builder.content(space)
-    return False
+    return ""
 
 
 def rest_is_content(feed: Feed, builder: MessageBuilder) -> Reading[None]:

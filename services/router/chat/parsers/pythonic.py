@@ -9,10 +9,8 @@ else in the place of a value, and a list or dictionary of more than 16,384 chara
 
 from __future__ import annotations
 
-import ast
 import json
 import re
-import warnings
 from collections.abc import Container
 
 from services.router.chat.arguments import parsed_arguments
@@ -21,6 +19,7 @@ from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, ToolForm
 from services.router.chat.parsers.json_call import NAME
+from services.router.chat.parsers.literals import MAX_LITERAL_CHARS, literal_json
 
 _START, _END = "<|python_start|>", "<|python_end|>"
 _WORD = re.compile(r"\w+")
@@ -28,12 +27,6 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _PLAIN = re.compile(r"[^\"'()\[\]{},]+")
 _IN_STRING = {'"': re.compile(r'[^"\\]+'), "'": re.compile(r"[^'\\]+")}
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'", re.DOTALL)
-# A longer one would hold up the event loop for milliseconds.
-_MAX_CONTAINER_CHARS = 16_384
-
-# Models escape what needs no escape; Python, which reads their literals here, would log that.
-for _kind in (SyntaxWarning, DeprecationWarning):  # from Python 3.12 on, and before
-    warnings.filterwarnings("ignore", "invalid escape sequence", _kind)
 
 
 def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
@@ -149,14 +142,8 @@ def _read_string(feed: Feed, pieces: list[str], quote: str) -> Reading[None]:
 
 def _as_json(source: str) -> str:
     """The literal's value; the source itself, as a string, where it is none."""
-    try:
-        if len(source) <= _MAX_CONTAINER_CHARS or _STRING.fullmatch(source):
-            text = json.dumps(ast.literal_eval(source), ensure_ascii=False, allow_nan=False)
-            text.encode()
-            return text
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        pass
-    return json.dumps(source, ensure_ascii=False)
+    is_bounded = len(source) <= MAX_LITERAL_CHARS or _STRING.fullmatch(source)
+    return (literal_json(source) if is_bounded else None) or json.dumps(source, ensure_ascii=False)
 
 
 def _write(calls: list[tuple[str, str]]) -> str:

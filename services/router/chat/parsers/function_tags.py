@@ -1,0 +1,181 @@
+"""Calls that are tags, with arguments that are text: only the function's schema knows their types.
+
+    <tool_call>
+    <function=get_weather>
+    <parameter=city>
+    Köln
+    </parameter>
+    </function>
+    </tool_call>
+
+Strings are passed on as they come, every other argument once it is complete. Models forget tags:
+
+- A call may stand without the outer tags if it names one of the request's functions.
+- A line that begins with another parameter's tag, or with the end of the call, ends a parameter that has no end tag.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from services.router.chat.arguments import parsed_arguments
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.form import Functions, Marked, ToolForm
+from services.router.chat.parsers.json_call import NAME
+from services.router.chat.parsers.schema_values import ArgumentTypes, ArgumentWriter
+
+_FUNCTION, _FUNCTION_END = "<function=", "</function>"
+_PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_KEY = re.compile(r"[^>\n]+")
+_PLAIN = re.compile(r"[^<\n]+")
+
+Emit = Callable[[str], None]
+
+
+class _End(NamedTuple):
+    """What ended a value, besides its own tag."""
+
+    next_key: str = ""
+    is_function: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTags:
+    """The form, by its outer tags."""
+
+    begin: str
+    end: str
+    # What the model writes between a parameter's tags and its value.
+    line_break: str
+
+    def form(self) -> ToolForm:
+        return ToolForm(self.read, self.write, (self.begin, self.end), shape=Marked(self.begin, self.rules))
+
+    def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+        types = ArgumentTypes(functions)
+        while marker := (yield from content_until(feed, builder, (self.begin, _FUNCTION))):
+            is_bare = marker == _FUNCTION
+            if not is_bare:
+                yield from feed.all(SPACE)
+            if (is_bare or (yield from feed.word(_FUNCTION))) and (
+                yield from self._read_call(feed, builder, types, functions if is_bare else None)
+            ):
+                feed.recorded()
+                yield from feed.all(SPACE)
+                yield from feed.word(self.end)
+            else:
+                builder.no_call(feed.recorded())
+
+    def _read_call(
+        self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes, names: Functions | None
+    ) -> Reading[bool]:
+        """Takes what follows the function's tag. `names`: of the functions that may be called; None: any."""
+        name = yield from feed.all(_NAME)
+        if not NAME.fullmatch(name) or (names is not None and name not in names) or not (yield from feed.word(">")):
+            return False
+        keys: set[str] = set()
+        end = _End()
+        while not end.is_function:
+            key = end.next_key
+            if not key:
+                yield from feed.all(SPACE)
+                if not (yield from feed.word(_PARAMETER)):
+                    break
+                key = yield from feed.all(_KEY)
+                if not (yield from feed.word(">")) and not keys and feed.is_cut(">"):
+                    return False
+            if not keys:
+                builder.begin_call(name)
+            builder.arguments(f"{', ' if keys else '{'}{json.dumps(key, ensure_ascii=False)}: ")
+            keys.add(key)
+            writer = ArgumentWriter(builder.arguments, types.of(name, key))
+            may_follow = _other_keys(types, name, keys)
+            end = yield from self._read_value(feed, may_follow, writer.write)
+            writer.close()
+        has_ended = end.is_function or (yield from feed.word(_FUNCTION_END))
+        if not keys:
+            # A call that was cut before its arguments is none, nor is a function's tag alone in other text.
+            if not has_ended and (names is not None or feed.is_cut(_PARAMETER, _FUNCTION_END)):
+                return False
+            builder.begin_call(name)
+        builder.arguments("}" if keys else "{}")
+        return True
+
+    def _read_value(self, feed: Feed, may_follow: Callable[[str], bool], emit: Emit) -> Reading[_End]:
+        """Takes a value and what ends it, without the line breaks beside the tags. `may_follow`: whether a key can be
+        that of another parameter."""
+        yield from feed.word("\n")
+        held, is_new_line = "", True
+        while character := (yield from feed.peek()):
+            if character == "<" and (yield from feed.word(_PARAMETER_END)):
+                return _End()
+            if character == "<" and is_new_line and (yield from feed.word(_PARAMETER)):
+                key = yield from feed.all(_KEY)
+                has_ended = yield from feed.word(">")
+                if has_ended and may_follow(key):
+                    return _End(next_key=key)
+                emit(f"{held}{_PARAMETER}{key}{'>' if has_ended else ''}")
+                held, is_new_line = "", False
+                continue
+            if character == "<" and is_new_line and (yield from feed.word(_FUNCTION_END)):
+                space = yield from feed.all(SPACE)
+                if (yield from feed.word(self.end)):
+                    feed.put_back(self.end)
+                    return _End(is_function=True)
+                if feed.is_cut(self.end):
+                    return _End(is_function=True)
+                is_new_line = space.endswith("\n")
+                emit(f"{held}{_FUNCTION_END}{space[:-1] if is_new_line else space}")
+                held = "\n" if is_new_line else ""
+                continue
+            emit(held)
+            held, is_new_line = "", character == "\n"
+            if is_new_line:
+                held = feed.take()
+            else:
+                emit(feed.here(_PLAIN) or feed.take())
+        emit(held)
+        return _End()
+
+    def write(self, calls: list[tuple[str, str]]) -> str:
+        return "\n".join(
+            f"{self.begin}\n{_FUNCTION}{name}>\n{self._parameters(arguments)}{_FUNCTION_END}\n{self.end}"
+            for name, arguments in calls
+        )
+
+    def _parameters(self, arguments: str) -> str:
+        written = []
+        for key, value in parsed_arguments(arguments).items():
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            # A line break beside a tag is read as the form's own.
+            around = "\n" if "\n" in (text[:1], text[-1:]) else self.line_break
+            written.append(f"{_PARAMETER}{key}>{around}{text}{around}{_PARAMETER_END}\n")
+        return "".join(written)
+
+    def rules(self, expression: Callable[[str], str], several: bool) -> str:
+        """Values are any text: their types are nobody's but the function's."""
+        begin, end = expression(f"{self.begin}\n{_FUNCTION}"), expression(f"{_FUNCTION_END}\n{self.end}")
+        further = r'("\n" call)*' if several else ""
+        line_break = r"\n" if self.line_break else ""
+        return (
+            f"calls: call {further}\n"
+            rf'call: {begin} name ">\n" parameter* {end}'
+            "\n"
+            rf'parameter: {expression(_PARAMETER)} KEY value "\n"'
+            "\n"
+            r"KEY: /[^>\n]+/"
+            "\n"
+            rf"value[lazy]: />{line_break}(?s:.*)<\/parameter>/"
+            "\n"
+        )
+
+
+def _other_keys(types: ArgumentTypes, name: str, keys: set[str]) -> Callable[[str], bool]:
+    return lambda key: bool(key) and key not in keys and types.may_have(name, key)

@@ -1,0 +1,202 @@
+"""Arguments that a model writes as text, turned into JSON by the types that the function's schema gives them.
+
+The order of the types, and what counts as each, is that of vLLM's `coerce_to_schema_type`. A value that fits none of
+its types is JSON where it reads as such, and a string otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Set
+from typing import Any
+
+from services.router.chat.parsers.form import Functions
+from services.router.chat.parsers.literals import MAX_LITERAL_CHARS, literal_json
+
+_STRING = frozenset({"string"})
+# Strings of these types are passed on before they are complete.
+_STREAMED = frozenset({"string", "null"})
+_NULLS = ("null", "none")
+_BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+# Up to here every integer is a float of its own.
+_MAX_EXACT = 2.0**53
+# Schemas written by hand use Python's names.
+_ALIASES = {
+    "str": "string",
+    "int": "integer",
+    "float": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "list": "array",
+}
+_TYPES_OF_VALUES: dict[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+class ArgumentTypes:
+    """JSON types of functions' arguments. Owned by one message, so that each argument's schema is read once."""
+
+    __slots__ = ("_functions", "_known")
+
+    def __init__(self, functions: Functions) -> None:
+        self._functions = functions
+        self._known: dict[tuple[str, str], frozenset[str]] = {}
+
+    def of(self, function: str, key: str) -> frozenset[str]:
+        """Never empty: an argument without a type is a string."""
+        types = self._known.get((function, key))
+        if types is None:
+            types = self._known[function, key] = self._read(function, key)
+        return types
+
+    def may_have(self, function: str, key: str) -> bool:
+        """Whether the function's schema names the argument, or names none at all."""
+        names = (self._functions.get(function) or {}).get("properties")
+        return key in names if isinstance(names, Mapping) and names else True
+
+    def _read(self, function: str, key: str) -> frozenset[str]:
+        root = self._functions.get(function) or {}
+        properties = root.get("properties")
+        if isinstance(properties, Mapping) and key in properties:
+            described = properties[key]
+        else:
+            described = root.get("additionalProperties")
+        return _types_in(described, root) or _STRING
+
+
+def _types_in(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:
+    """The types of values that may fit the schema. `root`: where its references lead."""
+    found: set[str] = set()
+    followed: set[str] = set()
+    # Without recursion: references can form a chain longer than Python's stack.
+    left = [schema]
+    while left:
+        schema = left.pop()
+        if not isinstance(schema, Mapping):
+            continue
+        named = schema.get("type")
+        names = [name.strip().lower() for name in _list(named) or [named] if isinstance(name, str)]
+        found.update(_ALIASES.get(name, name) for name in names)
+        values = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
+        found.update(_TYPES_OF_VALUES[type(value)] for value in values if type(value) in _TYPES_OF_VALUES)
+        if schema.get("nullable") is True:
+            found.add("null")
+        if named is None:
+            found.update(name for keyword, name in (("properties", "object"), ("items", "array")) if keyword in schema)
+        for keyword in ("anyOf", "oneOf", "allOf"):
+            left += _list(schema.get(keyword))
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference not in followed:
+            followed.add(reference)
+            left.append(_resolved(reference, root))
+    return frozenset(found)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _resolved(reference: str, root: Mapping[str, Any]) -> Any:
+    """The part of `root` that a JSON pointer names, such as #/$defs/Color; None where there is none."""
+    if not reference.startswith("#"):
+        return None
+    at: Any = root
+    for step in reference[1:].split("/")[1:]:
+        at = at.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(at, Mapping) else None
+    return at
+
+
+class ArgumentWriter:
+    """Writes one argument as JSON: a string as it comes, any other value once it is complete."""
+
+    __slots__ = ("_emit", "_is_open", "_pieces", "_types")
+
+    def __init__(self, emit: Callable[[str], None], types: frozenset[str]) -> None:
+        self._emit = emit
+        self._types = types
+        self._pieces: list[str] = []
+        self._is_open = False
+
+    def write(self, text: str) -> None:
+        if not self._is_open:
+            self._pieces.append(text)
+            if "string" not in self._types or not self._types <= _STREAMED:
+                return
+            text = "".join(self._pieces)
+            if "null" in self._types and any(word.startswith(text.lower()) for word in _NULLS):
+                return
+            self._is_open = True
+            self._emit('"')
+        self._emit(json.dumps(text, ensure_ascii=False)[1:-1])
+
+    def close(self) -> None:
+        self._emit('"' if self._is_open else as_json("".join(self._pieces), self._types))
+
+
+def as_json(text: str, types: Set[str]) -> str:
+    """A value of one of the types, as JSON."""
+    word = text.strip()
+    if "null" in types and word.lower() in _NULLS:
+        return "null"
+    if ("integer" in types or "number" in types) and (number := _number(word, is_integer="number" not in types)):
+        return number
+    if "boolean" in types and (boolean := _BOOLEANS.get(word.lower())):
+        return boolean
+    if ("object" in types or "array" in types) and (container := _container(word, types)):
+        return container
+    if "string" in types:
+        return json.dumps(text, ensure_ascii=False)
+    return _any_json(word) or json.dumps(text, ensure_ascii=False)
+
+
+def _number(word: str, is_integer: bool) -> str | None:
+    """As it is written, where that is JSON: no digit is lost."""
+    match = _NUMBER.fullmatch(word)
+    try:
+        if match is not None and not (is_integer and (match[1] or match[2])):
+            return word if math.isfinite(float(word)) else None
+        if is_integer:
+            return str(int(word))
+        value = float(word)
+    except (ValueError, OverflowError):
+        return None
+    if not math.isfinite(value):
+        return None
+    return str(int(value)) if value.is_integer() and abs(value) <= _MAX_EXACT else repr(value)
+
+
+def _container(word: str, types: Set[str]) -> str | None:
+    """An object or array, as JSON or as a Python literal. Some models put either in a JSON string."""
+    first = {bracket for bracket, name in (("{", "object"), ("[", "array")) if name in types}
+    try:
+        value = json.loads(word, parse_constant=_refuse)
+        if isinstance(value, str):
+            # JSON's escapes can spell what no text may hold.
+            value.encode()
+            return _container(value.strip(), types)
+        found: str | None = word
+    except (ValueError, RecursionError):
+        found = literal_json(word) if len(word) <= MAX_LITERAL_CHARS else None
+    return found if found is not None and found[0] in first else None
+
+
+def _any_json(word: str) -> str | None:
+    try:
+        value = json.loads(word, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return literal_json(word) if len(word) <= MAX_LITERAL_CHARS else None
+    return None if isinstance(value, float) and not math.isfinite(value) else word
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")

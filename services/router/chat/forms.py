@@ -15,11 +15,13 @@ from services.router.chat.parsers.plain import PLAIN
 from services.router.chat.parsers.pythonic import PYTHONIC
 from services.router.chat.parsers.qwen3_coder import QWEN3_CODER
 from services.router.chat.parsers.reasoning import ReasoningForm
+from services.router.chat.parsers.seed_oss import SEED_OSS, SEED_THINK
 
 # The names are vLLM's, but for the plain form.
 TOOL_FORMS = {
     "hermes": HERMES,
     "qwen3_coder": QWEN3_CODER,
+    "seed_oss": SEED_OSS,
     "llama3_json": LLAMA3_JSON,
     "pythonic": PYTHONIC,
     "mistral": MISTRAL,
@@ -33,6 +35,7 @@ REASONING_FORMS = {
     "qwen3": THINK,
     "deepseek_r1": ReasoningForm("<think>", "</think>", starts_inside=True),
     "mistral": ReasoningForm("[THINK]", "[/THINK]"),
+    "seed_oss": SEED_THINK,
 }
 _USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
 
@@ -76,6 +79,8 @@ def _forms(tool_call_parser: str, reasoning_parser: str, template: str) -> Model
 
 def detect_tool_form(template: str) -> str:
     """The form that a template's own words are in; `plain` where it knows none that we do."""
+    if "<seed:tool_call>" in template:
+        return "seed_oss"
     if "<function=" in template and "<parameter=" in template:
         return "qwen3_coder"
     if "<tool_call>" in template:
@@ -93,7 +98,7 @@ def detect_tool_form(template: str) -> str:
 
 
 def detect_reasoning_form(template: str) -> ReasoningForm | None:
-    for form in (THINK, REASONING_FORMS["mistral"]):
+    for form in (THINK, REASONING_FORMS["mistral"], SEED_THINK):
         if form.end in template:
             return form
     return None

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from services.router.chat.forms import REASONING_FORMS, THINK, TOOL_FORMS, FormChoice, detect_tool_form
+from services.router.chat.forms import (
+    REASONING_FORMS,
+    THINK,
+    TOOL_FORMS,
+    FormChoice,
+    detect_reasoning_form,
+    detect_tool_form,
+)
 from services.router.config import REASONING_PARSERS, TOOL_CALL_PARSERS
 
 GOLDENS = Path(__file__).parents[3].parent / "shared/templates/chat_template_goldens.json"
@@ -40,6 +47,7 @@ def test_published_templates_show_their_form(name: str) -> None:
         ("{{ tools }}<tool_call>", "hermes"),
         ("{{ tools }}<tool_call><arg_key>", "plain"),
         ("<tool_call>\n<function=x>\n<parameter=y>", "qwen3_coder"),
+        ("<seed:tool_call>\n<function=x>\n<parameter=y>", "seed_oss"),
         ("[TOOL_CALLS]", "mistral"),
         ("<｜tool▁sep｜>", "deepseek_v31"),
         ("<｜tool▁sep｜>```json", "deepseek_v3"),
@@ -51,6 +59,13 @@ def test_published_templates_show_their_form(name: str) -> None:
 )
 def test_a_template_s_own_words_tell_the_form(template: str, form: str) -> None:
     assert detect_tool_form(template) == form
+
+
+def test_a_template_s_closing_tag_tells_its_reasoning() -> None:
+    for name in ("think", "mistral", "seed_oss"):
+        form = REASONING_FORMS[name]
+        assert detect_reasoning_form(f"{{{{ x.split('{form.end}') }}}}") is form
+    assert detect_reasoning_form("{{ messages }}") is None
 
 
 def test_a_template_takes_tools_where_its_code_reads_them() -> None:

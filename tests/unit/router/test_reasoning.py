@@ -64,6 +64,16 @@ def test_what_a_template_writes_last_opens_or_closes_reasoning(prompt: str, is_o
     assert REASONING_FORMS["deepseek_r1"].starts_inside
 
 
+def test_a_remark_on_the_budget_leaves_seed_oss_reasoning_open() -> None:
+    form = REASONING_FORMS["seed_oss"]
+    assert form.is_open("<seed:bos>assistant\n<seed:think><seed:cot_budget_reflect>\n") is True
+    assert form.is_open("<seed:bos>assistant\n") is None
+    plan = TextPlan(reasoning=form, calls=TOOL_FORMS["seed_oss"].read)
+    call = "\n<seed:tool_call>\n<function=get_time>\n</function>\n</seed:tool_call>"
+    for text in ("<seed:think>\nHm.\n</seed:think>", "<seed:think>Hm.</seed:think>"):
+        assert said(play(plan, list(f"{text}{call}"))) == ("", "Hm.", [("get_time", "{}")])
+
+
 def counted(plan: TextPlan, *deltas: tuple[str, list[int]]) -> int:
     parser = TextParser(plan)
     for text, token_ids in deltas:

@@ -60,6 +60,21 @@ TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
         [("get_weather", {"days": "NaN"})],
     ),
     ("qwen3_coder", "<tool_call>{}</tool_call>", "<tool_call>{}</tool_call>", []),
+    (
+        "seed_oss",
+        "Sure.\n\n<seed:tool_call>\n<function=get_weather>\n<parameter=city>\nKö\"ln\n\n</parameter>\n<parameter=days>"
+        '[1, {"b": []}]</parameter>\n</function>\n</seed:tool_call>\n'
+        "<seed:tool_call>\n<function=get_time>\n</function>\n</seed:tool_call>",
+        "Sure.",
+        [WEATHER, TIME],
+    ),
+    (
+        "seed_oss",
+        "<function=get_weather>\n<parameter=city>Köln\nKalk\n<parameter=days>[True]</parameter>\n</function>",
+        "",
+        [("get_weather", {"city": "Köln\nKalk", "days": [True]})],
+    ),
+    ("seed_oss", "<seed:think> <seed:tool_call>?", "<seed:think> <seed:tool_call>?", []),
     ("llama3_json", f'{{"name": "get_weather", "parameters": {ARGUMENTS}}}', "", [WEATHER]),
     (
         "llama3_json",
@@ -149,6 +164,7 @@ def test_character_by_character_it_is_the_same(
 
 # Pieces of every form, so that random texts come close to calls.
 MARKS = (
+    *("<seed:tool_call>", "</seed:tool_call>", "<parameter=city>", "<function=get_time>"),
     *("<tool_call>", "</tool_call>", "<function=", "get_time", ">", "</function>", "<parameter=", "</parameter>"),
     *("<|python_tag|>", "<|python_start|>", "[TOOL_CALLS]", "[ARGS]", "```json", '{"name": "get_time"', "}", "]"),
     *(', "arguments": ', "{", '"', "\\", "[", "[get_time(", ")", "=", ",", ";", "\n", " ", "a", "1", "'", "ö👋"),
@@ -259,6 +275,7 @@ def test_reading_takes_time_in_proportion_to_the_text(form: str) -> None:
         ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<para"),
         ("qwen3_coder", "<tool_call>\n<function=get_weather>\n<parameter=ci"),
         ("qwen3_coder", "<tool_call>\n<function=get_weather>\n</func"),
+        ("seed_oss", "<seed:tool_call>\n<function=get_weather>\n<parameter=ci"),
         ("deepseek_v31", f"{DEEPSEEK_BEGIN}<｜tool▁call▁begin｜>get_weather<｜tool▁sep｜>"),
         ("pythonic", "[get_weather("),
         ("required", '[{"name": "get_weather", "parameters": '),

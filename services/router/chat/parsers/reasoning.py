@@ -27,6 +27,8 @@ class ReasoningForm:
     end: str
     # Whether text is reasoning from the start though neither the prompt nor the text opens it.
     starts_inside: bool = False
+    # What a prompt that leaves reasoning open may end with, besides `begin`.
+    opens: tuple[str, ...] = ()
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -36,7 +38,7 @@ class ReasoningForm:
         """Whether a prompt leaves reasoning open; None: it says nothing of it. Only what the template writes at its end
         counts, not what a message says."""
         text = prompt.rstrip()
-        return True if text.endswith(self.begin) else False if text.endswith(self.end) else None
+        return True if text.endswith((self.begin, *self.opens)) else False if text.endswith(self.end) else None
 
 
 def read_reasoning(feed: Feed, builder: MessageBuilder, form: ReasoningForm, is_inside: bool) -> Reading[None]:

@@ -53,9 +53,10 @@ def _objects(shape: Objects, names: list[str], several: bool) -> Calls:
         "additionalProperties": False,
     }
     one = schema_grammar("call", call)
+    if shape.separator is None:
+        most = {} if several else {"maxItems": 1}
+        array = schema_grammar("array", {"type": "array", "minItems": 1, "items": call, **most})
+        return Calls("calls: @call | @array\n", (one, array))
     if not several:
         return Calls("calls: @call\n", (one,))
-    if shape.separator is None:
-        array = schema_grammar("array", {"type": "array", "minItems": 1, "items": call})
-        return Calls("calls: @call | @array\n", (one, array))
     return Calls(f"calls: @call ({quoted(shape.separator)} @call)*\n", (one,))

@@ -8,14 +8,18 @@ from dataclasses import dataclass
 
 from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from services.router.chat.parsers.form import ToolForm
+from services.router.chat.parsers.granite import GRANITE
 from services.router.chat.parsers.hermes import HERMES
-from services.router.chat.parsers.llama3_json import LLAMA3_JSON
+from services.router.chat.parsers.hunyuan_a13b import HUNYUAN_A13B
+from services.router.chat.parsers.internlm import INTERNLM
+from services.router.chat.parsers.llama3_json import LLAMA3_JSON, LLAMA4_JSON
 from services.router.chat.parsers.mistral import MISTRAL
 from services.router.chat.parsers.plain import PLAIN
 from services.router.chat.parsers.pythonic import PYTHONIC
 from services.router.chat.parsers.qwen3_coder import QWEN3_CODER
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.seed_oss import SEED_OSS, SEED_THINK
+from services.router.chat.parsers.xlam import XLAM
 
 # The names are vLLM's, but for the plain form.
 TOOL_FORMS = {
@@ -23,10 +27,16 @@ TOOL_FORMS = {
     "qwen3_coder": QWEN3_CODER,
     "seed_oss": SEED_OSS,
     "llama3_json": LLAMA3_JSON,
+    "llama4_json": LLAMA4_JSON,
     "pythonic": PYTHONIC,
+    "llama4_pythonic": PYTHONIC,
     "mistral": MISTRAL,
     "deepseek_v3": DEEPSEEK_V3,
     "deepseek_v31": DEEPSEEK_V31,
+    "granite": GRANITE,
+    "internlm": INTERNLM,
+    "hunyuan_a13b": HUNYUAN_A13B,
+    "xlam": XLAM,
     "plain": PLAIN,
 }
 THINK = ReasoningForm("<think>", "</think>")
@@ -36,6 +46,14 @@ REASONING_FORMS = {
     "deepseek_r1": ReasoningForm("<think>", "</think>", starts_inside=True),
     "mistral": ReasoningForm("[THINK]", "[/THINK]"),
     "seed_oss": SEED_THINK,
+}
+# What only the templates of one form have.
+_MARKERS = {
+    "<|tool_call|>": "granite",
+    "<|action_start|>": "internlm",
+    "<tool_calls>[": "hunyuan_a13b",
+    '[{"name": "tool_call_name"': "xlam",
+    "[func_name1(": "pythonic",
 }
 _USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
 
@@ -90,7 +108,12 @@ def detect_tool_form(template: str) -> str:
         return "mistral"
     if "<｜tool▁sep｜>" in template:
         return "deepseek_v3" if "```json" in template else "deepseek_v31"
-    if "<|python_start|>" in template or "[func_name1(" in template:
+    for marker, name in _MARKERS.items():
+        if marker in template:
+            return name
+    if "<|header_start|>" in template and '"parameters"' in template:
+        return "llama4_json"
+    if "<|python_start|>" in template:
         return "pythonic"
     if "<|python_tag|>" in template or ("<|start_header_id|>" in template and '"parameters"' in template):
         return "llama3_json"

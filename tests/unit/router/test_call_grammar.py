@@ -11,6 +11,7 @@ from services.router.chat.answer_grammar import AnswerForm, Tags
 from services.router.chat.call_grammar import calls_grammar
 from services.router.chat.forms import THINK, TOOL_FORMS
 from services.router.chat.parsers.alternatives import calls_or_content
+from services.router.chat.parsers.form import Marked
 from services.router.chat.text_parser import TextPlan
 from services.router.chat.tools import Tool
 from services.router.structure import Structure, StructureKind
@@ -77,7 +78,7 @@ def test_what_begins_as_calls_is_read_as_such_and_all_else_is_content(name: str)
         assert (message.content, message.tool_calls) == (text, [])
 
 
-@pytest.mark.parametrize("name", [name for name in SHAPED if name not in ("plain", "llama3_json")])
+@pytest.mark.parametrize("name", [name for name in SHAPED if isinstance(TOOL_FORMS[name].shape, Marked)])
 def test_of_calls_that_were_cut_nothing_is_content(name: str) -> None:
     text = written(name, WEATHER, TIME)
     plan = TextPlan(calls=calls_or_content(TOOL_FORMS[name]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -10,22 +11,22 @@ from services.router.chat.parsers.feed import SPACE, Feed, Reading
 
 _ANY = re.compile(r".+", re.DOTALL)
 _WORDS = re.compile(r"\S+")
-_PLAIN = {first: re.compile(rf"[^\s{re.escape(first)}]+") for first in "<["}
 
 
 def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -> Reading[str]:
-    """Writes content up to one of `markers`, which begin with the same character, < or [, and of which none begins
-    another. Takes the marker, starts a record with it and the space before it, and returns it; empty: the text ended
-    before. That space belongs to the form, as does that at the end of a message with calls."""
-    plain = _PLAIN[markers[0][0]]
-    hidden = [token for token in builder.hidden_tokens if token not in markers and token[0] == markers[0][0]]
+    """Writes content up to one of `markers`, of which none begins another. Takes the marker, starts a record with it
+    and the space before it, and returns it; empty: the text ended before. That space belongs to the form, as does that
+    at the end of a message with calls."""
+    firsts = "".join(sorted({marker[0] for marker in markers}))
+    plain = _without(firsts)
+    hidden = [token for token in builder.hidden_tokens if token not in markers and token[0] in firsts]
     space = ""
     while character := (yield from feed.peek()):
         if held := feed.here(SPACE):
             space += held
             continue
         piece = feed.here(plain)
-        if not piece and character == markers[0][0]:
+        if not piece and character in firsts:
             feed.record(space)
             for marker in markers:
                 if (yield from feed.word(marker)):
@@ -42,6 +43,12 @@ def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -
     if not builder.has_calls:
         builder.content(space)
     return ""
+
+
+@functools.cache
+def _without(characters: str) -> re.Pattern[str]:
+    """Text without space and these characters."""
+    return re.compile(rf"[^\s{re.escape(characters)}]+")
 
 
 def rest_is_content(feed: Feed, builder: MessageBuilder) -> Reading[None]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container
 
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.form import Functions
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 # What models call a call's arguments.
@@ -84,6 +85,35 @@ def read_calls(feed: Feed, builder: MessageBuilder, names: Container[str] | None
             builder.no_call(feed.recorded())
             feed.record()
             return True
+
+
+def read_call_or_calls(feed: Feed, builder: MessageBuilder, names: Container[str] | None = None) -> Reading[bool]:
+    """Takes one such object or an array of them, under a record; the same as `read_call` and `read_calls`."""
+    if (yield from feed.peek()) == "[":
+        return (yield from read_calls(feed, builder, names))
+    return (yield from read_call(feed, builder, names))
+
+
+def read_first_calls(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+    """Takes calls of the request's functions that a message begins with. JSON that is none is content."""
+    feed.record()
+    yield from feed.all(SPACE)
+    character = yield from feed.peek()
+    if not character or character not in "[{":
+        feed.put_back(feed.recorded())
+    elif (yield from read_call_or_calls(feed, builder, functions)):
+        feed.recorded()
+    else:
+        builder.no_call(feed.recorded())
+
+
+def write_call(name: str, arguments: str) -> str:
+    return f'{{"name": "{name}", "arguments": {arguments}}}'
+
+
+def write_calls(calls: list[tuple[str, str]]) -> str:
+    """An array."""
+    return f"[{', '.join(write_call(name, arguments) for name, arguments in calls)}]"
 
 
 def read_value(feed: Feed, emit: Emit) -> Reading[None]:

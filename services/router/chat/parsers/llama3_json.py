@@ -1,11 +1,16 @@
-"""Llama 3.1 to 3.3: a message that is JSON, with or without a token before it; several calls stand one after the other.
+"""Llama's JSON: a message that is JSON, with or without a token before it; several calls stand one after the other.
 
     <|python_tag|>{"name": "get_weather", "parameters": {"city": "Köln"}}; {"name": "get_time", "parameters": {}}
+
+Llama 3.1 to 3.3 have this token. Llama 4 has <|python_start|> and <|python_end|>, around the calls or, as its template
+writes them, around the content before the calls.
 
 Without the token, only JSON that names one of the request's functions is a call.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
@@ -13,15 +18,33 @@ from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Objects, ToolForm
 from services.router.chat.parsers.json_call import read_call
 
-_TAG = "<|python_tag|>"
 
+@dataclass(frozen=True, slots=True)
+class LlamaJson:
+    """The form, by its tokens."""
 
-def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
-    yield from _read_first(feed, builder, functions)
-    while (yield from content_until(feed, builder, (_TAG,))):
+    begin: str
+    # None: nothing but the message's end.
+    end: str | None = None
+
+    def form(self) -> ToolForm:
+        tokens = (self.begin,) if self.end is None else (self.begin, self.end)
+        return ToolForm(self.read, _write, tokens, shape=Objects(_read_first, "parameters", "; "))
+
+    def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+        yield from _read_first(feed, builder, functions)
+        markers = (self.begin,) if self.end is None else (self.begin, self.end)
+        while (yield from content_until(feed, builder, markers)):
+            yield from self._skip_end(feed)
+            if (yield from _read_objects(feed, builder, None)):
+                yield from self._skip_end(feed)
+            else:
+                builder.no_call(feed.recorded())
+
+    def _skip_end(self, feed: Feed) -> Reading[None]:
         yield from feed.all(SPACE)
-        if not (yield from _read_objects(feed, builder, None)):
-            builder.no_call(feed.recorded())
+        if self.end is not None and (yield from feed.word(self.end)):
+            yield from feed.all(SPACE)
 
 
 def _read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
@@ -56,4 +79,5 @@ def _write(calls: list[tuple[str, str]]) -> str:
     return "; ".join(f'{{"name": "{name}", "parameters": {arguments}}}' for name, arguments in calls)
 
 
-LLAMA3_JSON = ToolForm(_read, _write, (_TAG,), shape=Objects(_read_first, "parameters", "; "))
+LLAMA3_JSON = LlamaJson("<|python_tag|>").form()
+LLAMA4_JSON = LlamaJson("<|python_start|>", "<|python_end|>").form()

@@ -12,7 +12,7 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import rest_is_content
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Objects, ToolForm
-from services.router.chat.parsers.json_call import read_call, read_calls
+from services.router.chat.parsers.json_call import read_call_or_calls, write_call, write_calls
 
 _FENCE = "```"
 
@@ -24,10 +24,7 @@ def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[
     if is_fenced:
         yield from feed.word("json")
         yield from feed.all(SPACE)
-    if (yield from feed.peek()) == "[":
-        is_call = yield from read_calls(feed, builder, functions)
-    else:
-        is_call = yield from read_call(feed, builder, functions)
+    is_call = yield from read_call_or_calls(feed, builder, functions)
     taken = feed.recorded()
     if not is_call:
         builder.content(taken)
@@ -38,8 +35,7 @@ def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[
 
 
 def _write(calls: list[tuple[str, str]]) -> str:
-    written = [f'{{"name": "{name}", "arguments": {arguments}}}' for name, arguments in calls]
-    return written[0] if len(written) == 1 else f"[{', '.join(written)}]"
+    return write_call(*calls[0]) if len(calls) == 1 else write_calls(calls)
 
 
 PLAIN = ToolForm(_read, _write, shape=Objects(_read, "arguments"))

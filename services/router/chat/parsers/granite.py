@@ -1,0 +1,36 @@
+"""Granite 3: after a token, or a tag that some versions write instead, a JSON array of calls.
+
+    <|tool_call|>[{"name": "get_weather", "arguments": {"city": "Köln"}}, {"name": "get_time", "arguments": {}}]
+
+Without either, only an array that begins with a call of one of the request's functions is one.
+"""
+
+from __future__ import annotations
+
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.form import Functions, Marked, ToolForm
+from services.router.chat.parsers.json_call import read_call_or_calls, read_first_calls, write_calls
+
+_TOKEN, _TAG = "<|tool_call|>", "<tool_call>"
+_TAG_END = "</tool_call>"
+
+
+def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+    yield from read_first_calls(feed, builder, functions)
+    while (yield from content_until(feed, builder, (_TOKEN, _TAG))):
+        yield from feed.all(SPACE)
+        if (yield from read_call_or_calls(feed, builder)):
+            feed.recorded()
+            yield from feed.all(SPACE)
+            yield from feed.word(_TAG_END)
+        else:
+            builder.no_call(feed.recorded())
+
+
+def _write(calls: list[tuple[str, str]]) -> str:
+    return f"{_TOKEN}{write_calls(calls)}"
+
+
+GRANITE = ToolForm(_read, _write, (_TOKEN, _TAG, _TAG_END), shape=Marked(_TOKEN))

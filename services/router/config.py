@@ -12,9 +12,10 @@ from shared.root_path import check_root_path
 # As services/router/chat/forms.py has them, which takes longer to import than a command line may.
 TOOL_CALL_PARSERS = (
     *("auto", "none", "hermes", "qwen3_coder", "seed_oss", "llama3_json", "llama4_json", "pythonic", "llama4_pythonic"),
-    *("mistral", "deepseek_v3", "deepseek_v31", "granite", "internlm", "hunyuan_a13b", "xlam", "plain"),
+    *("mistral", "deepseek_v3", "deepseek_v31", "granite", "internlm", "hunyuan_a13b", "xlam"),
+    *("functiongemma", "gemma4", "plain"),
 )
-REASONING_PARSERS = ("auto", "none", "think", "qwen3", "deepseek_r1", "mistral", "seed_oss")
+REASONING_PARSERS = ("auto", "none", "think", "qwen3", "deepseek_r1", "mistral", "seed_oss", "gemma4")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

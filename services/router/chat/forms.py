@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from services.router.chat.parsers.form import ToolForm
+from services.router.chat.parsers.gemma import FUNCTIONGEMMA, GEMMA4, GEMMA4_THOUGHT
 from services.router.chat.parsers.granite import GRANITE
 from services.router.chat.parsers.hermes import HERMES
 from services.router.chat.parsers.hunyuan_a13b import HUNYUAN_A13B
@@ -37,6 +38,8 @@ TOOL_FORMS = {
     "internlm": INTERNLM,
     "hunyuan_a13b": HUNYUAN_A13B,
     "xlam": XLAM,
+    "functiongemma": FUNCTIONGEMMA,
+    "gemma4": GEMMA4,
     "plain": PLAIN,
 }
 THINK = ReasoningForm("<think>", "</think>")
@@ -46,6 +49,7 @@ REASONING_FORMS = {
     "deepseek_r1": ReasoningForm("<think>", "</think>", starts_inside=True),
     "mistral": ReasoningForm("[THINK]", "[/THINK]"),
     "seed_oss": SEED_THINK,
+    "gemma4": GEMMA4_THOUGHT,
 }
 # What only the templates of one form have.
 _MARKERS = {
@@ -53,6 +57,8 @@ _MARKERS = {
     "<|action_start|>": "internlm",
     "<tool_calls>[": "hunyuan_a13b",
     '[{"name": "tool_call_name"': "xlam",
+    "<start_function_call>": "functiongemma",
+    "<|tool_call>": "gemma4",
     "[func_name1(": "pythonic",
 }
 _USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
@@ -121,7 +127,7 @@ def detect_tool_form(template: str) -> str:
 
 
 def detect_reasoning_form(template: str) -> ReasoningForm | None:
-    for form in (THINK, REASONING_FORMS["mistral"], SEED_THINK):
+    for form in (THINK, REASONING_FORMS["mistral"], SEED_THINK, GEMMA4_THOUGHT):
         if form.end in template:
             return form
     return None

@@ -66,6 +66,16 @@ def test_tags_that_are_tokens_are_taken_as_such() -> None:
     assert accepts(form, X, ids_of(text.replace("tool_call", "think")))
 
 
+def test_gemma_s_strings_may_hold_what_their_tokens_begin_with() -> None:
+    gemma = TOOL_FORMS["gemma4"]
+    tags = Tags({'<|"|>': ids_of("</think>")[0]})
+    text = written("gemma4", ("get_weather", {"city": "a < b <| c", "x": ["", {"y z": -1.5}]}), TIME)
+    for known in (tags, Tags({})):
+        assert accepts(AnswerForm(known, calls=calls_grammar(TOOLS, gemma, known, several=True)), X, ids_of(text))
+    form = AnswerForm(tags, calls=calls_grammar(TOOLS, gemma, tags, several=True))
+    assert accepts(form, X, ids_of(text.replace('<|"|>', "</think>")))
+
+
 @pytest.mark.parametrize("name", SHAPED)
 def test_what_begins_as_calls_is_read_as_such_and_all_else_is_content(name: str) -> None:
     plan = TextPlan(calls=calls_or_content(TOOL_FORMS[name]))

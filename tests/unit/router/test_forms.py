@@ -61,6 +61,8 @@ def test_published_templates_show_their_form(name: str) -> None:
         ("<|action_start|><|plugin|>", "internlm"),
         ('<tool_calls>[{"name": "func_name1"', "hunyuan_a13b"),
         ('<|start_header_id|> [{"name": "tool_call_name", "arguments": {}}]', "xlam"),
+        ("<start_function_call>call:", "functiongemma"),
+        ("<|tool_call>call:", "gemma4"),
         ("{{ messages }}", "plain"),
         ("", "plain"),
     ],
@@ -70,7 +72,7 @@ def test_a_template_s_own_words_tell_the_form(template: str, form: str) -> None:
 
 
 def test_a_template_s_closing_tag_tells_its_reasoning() -> None:
-    for name in ("think", "mistral", "seed_oss"):
+    for name in ("think", "mistral", "seed_oss", "gemma4"):
         form = REASONING_FORMS[name]
         assert detect_reasoning_form(f"{{{{ x.split('{form.end}') }}}}") is form
     assert detect_reasoning_form("{{ messages }}") is None

@@ -64,6 +64,19 @@ def test_what_a_template_writes_last_opens_or_closes_reasoning(prompt: str, is_o
     assert REASONING_FORMS["deepseek_r1"].starts_inside
 
 
+def test_the_name_of_gemma_s_channel_is_no_part_of_its_reasoning() -> None:
+    form = REASONING_FORMS["gemma4"]
+    assert form.is_open("<|turn>model\n<|channel>thought\n<channel|>") is False
+    plan = TextPlan(reasoning=form, calls=TOOL_FORMS["gemma4"].read)
+    for text, expected in (
+        ("<|channel>thought\nHm.<channel|>Yes.", ("Yes.", "Hm.", [])),
+        ("<|channel>thoughtful<channel|>", ("", "thoughtful", [])),
+        ("<|channel>thought\n<channel|><|tool_call>call:get_time{}<tool_call|>", ("", "", [("get_time", "{}")])),
+    ):
+        for pieces in ([text], list(text)):
+            assert said(play(plan, pieces)) == expected
+
+
 def test_a_remark_on_the_budget_leaves_seed_oss_reasoning_open() -> None:
     form = REASONING_FORMS["seed_oss"]
     assert form.is_open("<seed:bos>assistant\n<seed:think><seed:cot_budget_reflect>\n") is True

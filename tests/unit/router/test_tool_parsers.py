@@ -24,10 +24,38 @@ PLANS = {name: TextPlan(calls=form.read) for name, form in TOOL_FORMS.items()}
 PLANS["required"] = TextPlan(calls=forced.required)
 PLANS["named"] = TextPlan(calls=forced.named("get_weather"))
 
+# By these forms, which have no JSON to pass on.
+VALUES_ARE_TRANSLATED = {"qwen3_coder", "seed_oss", "pythonic", "llama4_pythonic", "functiongemma", "gemma4"}
+
 WEATHER = ("get_weather", {"city": 'Kö"ln\n', "days": [1, {"b": []}]})
 TIME: tuple[str, Any] = ("get_time", {})
 ARGUMENTS = json.dumps(WEATHER[1], ensure_ascii=False)
 DEEPSEEK_BEGIN, DEEPSEEK_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
+
+# Of both of Gemma's forms.
+GEMMA_TEXTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
+    (
+        'Sure.\n<BEGIN>call:get_weather{city:<Q>Kö"ln\n<Q>,days:[1,{b:[]}]}<END><BEGIN>call:get_time{}<END>',
+        "Sure.",
+        [WEATHER, TIME],
+    ),
+    (
+        "<BEGIN>call:get_weather{ city: <Q>a < <esc |> {b}, c<Q> days : [<Q>1<Q> , true,false] "
+        "x:{<Q>y:z<Q>:-1.5e3, n:null} }",
+        "",
+        [("get_weather", {"city": "a < <esc |> {b}, c", "days": ["1", True, False], "x": {"y:z": -1500.0, "n": None}})],
+    ),
+    ("<BEGIN>call:get_weather{city:<Q>5<Q>,days:<Q>[1]<Q>}<END>", "", [("get_weather", {"city": "5", "days": [1]})]),
+    ("<BEGIN>call:get_weather{city:Köln}<END> Done.", " Done.", [("get_weather", {"city": "Köln"})]),
+    ("<BEGIN>call:get_time{a,b:}<END>", "", [("get_time", {"a": "", "b": ""})]),
+    ("<BEGIN>get_time{}<END>", "<BEGIN>get_time{}<END>", []),
+    ("<BEGIN>call:get_weather{ci", "<BEGIN>call:get_weather{ci", []),
+]
+
+
+def in_form(text: str, begin: str, end: str, quote: str) -> str:
+    return text.replace("<BEGIN>", begin).replace("<END>", end).replace("<Q>", quote)
+
 
 # (form, text, content, calls)
 TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
@@ -160,6 +188,14 @@ TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     ),
     ("xlam", '{"name": "get_time", "arguments": {}}', "", [TIME]),
     *(("xlam", text, text, []) for text in ('```python\n[1]\n``` [1] <tool_call>[{"name": "rm"}]', "[1] [TOOL_CALLS")),
+    *(
+        (form, in_form(text, begin, end, quote), in_form(content, begin, end, quote), calls)
+        for form, begin, end, quote in (
+            ("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>"),
+            ("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
+        )
+        for text, content, calls in GEMMA_TEXTS
+    ),
     ("pythonic", "[get_weather(city='Kö\"ln\\n', days=[1, {'b': ()}]), get_time()]", "", [WEATHER, TIME]),
     ("pythonic", "<|python_start|>[get_time()]<|python_end|>", "", [TIME]),
     (
@@ -237,6 +273,7 @@ def test_character_by_character_it_is_the_same(
 
 # Pieces of every form, so that random texts come close to calls.
 MARKS = (
+    *("<start_function_call>", "call:get_time{", "<escape>", "a:", "<|tool_call>", '<|"|>', "[", "<tool_call|>"),
     *("<|tool_call|>", "<|action_start|>", "<|plugin|>", "<|action_end|>", "<tool_calls>", "</tool_calls>", "```"),
     *("<|python_end|>", "助手："),
     *("<seed:tool_call>", "</seed:tool_call>", "<parameter=city>", "<function=get_time>"),
@@ -275,7 +312,7 @@ def test_no_text_raises_and_none_depends_on_its_pieces(form: str, text: str, dat
 )
 def test_arguments_arrive_character_by_character_as_they_were_written(arguments: dict[str, Any]) -> None:
     written = json.dumps(arguments, ensure_ascii=True)
-    for name in TOOL_FORMS.keys() - {"qwen3_coder", "seed_oss", "pythonic", "llama4_pythonic"}:
+    for name in TOOL_FORMS.keys() - VALUES_ARE_TRANSLATED:
         text = TOOL_FORMS[name].write([("get_weather", written), ("get_time", "{}")])
         assert said(play(PLANS[name], list(text)))[2] == [("get_weather", written), ("get_time", "{}")]
 
@@ -363,6 +400,8 @@ def test_reading_takes_time_in_proportion_to_the_text(form: str) -> None:
         ("internlm", '<|action_start|><|plugin|>{"name": "get_weather", "arguments":'),
         ("hunyuan_a13b", '<tool_calls>[{"name": "get_weather", "arguments": '),
         ("xlam", '[{"name": "get_weather", "arguments": '),
+        ("functiongemma", "<start_function_call>call:get_weather{"),
+        ("gemma4", "<|tool_call>call:get_weather{ci"),
         ("pythonic", "[get_weather("),
         ("required", '[{"name": "get_weather", "parameters": '),
         ("named", ""),

@@ -29,6 +29,8 @@ class ReasoningForm:
     starts_inside: bool = False
     # What a prompt that leaves reasoning open may end with, besides `begin`.
     opens: tuple[str, ...] = ()
+    # What the model writes right after `begin`, and is no part of the reasoning.
+    label: str = ""
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -52,6 +54,8 @@ def read_reasoning(feed: Feed, builder: MessageBuilder, form: ReasoningForm, is_
         feed.put_back(space)
         return
     builder.has_reasoned = True
+    if has_tag:
+        yield from feed.word(form.label)
     if has_tag or not space.strip("\n"):
         yield from feed.all(_LINE_BREAKS)
     else:

@@ -15,7 +15,7 @@ from typing import Any
 from services.router.chat.parsers.form import Functions
 from services.router.chat.parsers.literals import MAX_LITERAL_CHARS, literal_json
 
-_STRING = frozenset({"string"})
+STRING = frozenset({"string"})
 # Strings of these types are passed on before they are complete.
 _STREAMED = frozenset({"string", "null"})
 _NULLS = ("null", "none")
@@ -71,7 +71,7 @@ class ArgumentTypes:
             described = properties[key]
         else:
             described = root.get("additionalProperties")
-        return _types_in(described, root) or _STRING
+        return _types_in(described, root) or STRING
 
 
 def _types_in(schema: Any, root: Mapping[str, Any]) -> frozenset[str]:

@@ -1,0 +1,181 @@
+"""FunctionGemma and Gemma 4: calls between tokens, with arguments like JSON's whose keys are bare and whose strings
+stand between tokens of their own.
+
+    <start_function_call>call:get_weather{city:<escape>Köln<escape>,days:[1,2]}<end_function_call>
+    <|tool_call>call:get_weather{city:<|"|>Köln<|"|>,days:[1,2]}<tool_call|>
+
+FunctionGemma may write any value as a string: an argument has a type of the function's schema. Commas may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from services.router.chat.arguments import parsed_arguments
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.form import Functions, Marked, ToolForm
+from services.router.chat.parsers.json_call import NAME
+from services.router.chat.parsers.reasoning import ReasoningForm
+from services.router.chat.parsers.schema_values import STRING, ArgumentTypes, ArgumentWriter, as_json
+from services.router.structure import literal_regex
+
+_CALL = "call:"
+_NAME = re.compile(r"[a-zA-Z0-9_-]+")
+_KEY = re.compile(r"[^:,{}\[\]]+")
+_BARE_KEY = re.compile(r"\w+")
+_BARE = re.compile(r"[^,}\]]+")
+# All of these forms' tokens begin with it.
+_PLAIN = re.compile(r"[^<]+")
+_CLOSERS = {"{": "}", "[": "]"}
+
+Emit = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class GemmaCalls:
+    """The form, by its tokens."""
+
+    begin: str
+    end: str
+    quote: str
+
+    def form(self) -> ToolForm:
+        return ToolForm(self.read, self.write, (self.begin, self.end, self.quote), shape=Marked(self.begin, self.rules))
+
+    def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+        types = ArgumentTypes(functions)
+        while (yield from content_until(feed, builder, (self.begin,))):
+            yield from feed.all(SPACE)
+            if (yield from self._read_call(feed, builder, types)):
+                feed.recorded()
+                yield from feed.all(SPACE)
+                yield from feed.word(self.end)
+            else:
+                builder.no_call(feed.recorded())
+
+    def _read_call(self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes) -> Reading[bool]:
+        if not (yield from feed.word(_CALL)):
+            return False
+        name = yield from feed.all(_NAME)
+        if not NAME.fullmatch(name) or not (yield from feed.word("{")):
+            return False
+        # Of each object and array that is open: what closes it, and what stands before its next item.
+        closers, before = ["}"], [""]
+        types_here = STRING
+        has_begun = False
+        while closers:
+            yield from feed.all(SPACE)
+            character = yield from feed.peek()
+            if not character:
+                return has_begun
+            if character == ",":
+                feed.take()
+                continue
+            is_end = character in "}]"
+            key = ""
+            if not is_end and closers[-1] == "}":
+                key = yield from self._read_key(feed)
+                if not (yield from feed.word(":")):
+                    # A call that was cut before its arguments is none.
+                    if not has_begun and feed.is_cut(":"):
+                        return False
+                    if not key:
+                        feed.take()
+                        continue
+            if not has_begun:
+                builder.begin_call(name)
+                builder.arguments("{")
+                has_begun = True
+            if is_end:
+                feed.take()
+                before.pop()
+                builder.arguments(closers.pop())
+                continue
+            named = f"{json.dumps(key, ensure_ascii=False)}: " if closers[-1] == "}" else ""
+            builder.arguments(f"{before[-1]}{named}")
+            before[-1] = ", "
+            if len(closers) == 1:
+                types_here = types.of(name, key)
+            opened = yield from self._read_value(feed, builder.arguments, types_here if len(closers) == 1 else STRING)
+            if opened:
+                closers.append(_CLOSERS[opened])
+                before.append("")
+        return True
+
+    def _read_key(self, feed: Feed) -> Reading[str]:
+        if (yield from feed.word(self.quote)):
+            pieces: list[str] = []
+            yield from self._read_string(feed, pieces.append)
+            key = "".join(pieces)
+        else:
+            key = (yield from feed.all(_KEY)).strip()
+        yield from feed.all(SPACE)
+        return key
+
+    def _read_value(self, feed: Feed, emit: Emit, types: frozenset[str]) -> Reading[str]:
+        """Takes a value, or the bracket that opens one, which it returns. `types`: of a value that is a string."""
+        yield from feed.all(SPACE)
+        if (yield from feed.word(self.quote)):
+            writer = ArgumentWriter(emit, types)
+            yield from self._read_string(feed, writer.write)
+            writer.close()
+            return ""
+        character = yield from feed.peek()
+        if character and character in _CLOSERS:
+            emit(feed.take())
+            return character
+        # Numbers and the like: what they are shows without a schema.
+        emit(as_json((yield from feed.all(_BARE)).strip(), frozenset()))
+        return ""
+
+    def _read_string(self, feed: Feed, emit: Emit) -> Reading[None]:
+        """To the token that ends it."""
+        while character := (yield from feed.peek()):
+            if character == "<" and (yield from feed.word(self.quote)):
+                return
+            emit(feed.here(_PLAIN) or feed.take())
+
+    def write(self, calls: list[tuple[str, str]]) -> str:
+        return "".join(
+            f"{self.begin}{_CALL}{name}{self._written(parsed_arguments(arguments))}{self.end}"
+            for name, arguments in calls
+        )
+
+    def _written(self, value: Any) -> str:
+        if isinstance(value, str):
+            return f"{self.quote}{value}{self.quote}"
+        if isinstance(value, list):
+            return f"[{','.join(map(self._written, value))}]"
+        if isinstance(value, dict):
+            keys = {key: key if _BARE_KEY.fullmatch(key) else self._written(key) for key in value}
+            return f"{{{','.join(f'{keys[key]}:{self._written(item)}' for key, item in value.items())}}}"
+        return json.dumps(value)
+
+    def rules(self, expression: Callable[[str], str], several: bool) -> str:
+        """A string ends with its token, or where that is spelled."""
+        quote = expression(self.quote)
+        return (
+            f"calls: call{'+' if several else ''}\n"
+            f"call: {expression(self.begin + _CALL)} name object {expression(self.end)}\n"
+            'object: "{" (pair ("," pair)*)? "}"\n'
+            'pair: key ":" value\n'
+            r"key: /\w+/ | string"
+            "\n"
+            "value: string | object | array | SCALAR\n"
+            'array: "[" (value ("," value)*)? "]"\n'
+            f"string: {quote} (ended | /(?s:.*)/ {quote})\n"
+            f"ended[lazy]: /(?s:.*){literal_regex(self.quote)}/\n"
+            r"SCALAR: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?|true|false|null/"
+            "\n"
+        )
+
+
+FUNCTIONGEMMA = GemmaCalls("<start_function_call>", "<end_function_call>", "<escape>").form()
+GEMMA4 = GemmaCalls("<|tool_call>", "<tool_call|>", '<|"|>').form()
+GEMMA4_THOUGHT = ReasoningForm("<|channel>", "<channel|>", label="thought\n")

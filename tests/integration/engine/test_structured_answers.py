@@ -89,7 +89,7 @@ def test_what_follows_reasoning_is_what_was_asked_for(
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("name", ["hermes", "plain", "qwen3_coder"])
+@pytest.mark.parametrize("name", ["hermes", "plain", "qwen3_coder", "seed_oss", "gemma4"])
 def test_an_answer_is_calls_of_the_tools_or_what_was_asked_for(directory: Path, grammars: Grammars, name: str) -> None:
     form, tools = TOOL_FORMS[name], (Tool("get_weather"), Tool("get_time"))
     calls = calls_grammar(tools, form, Tags({}), several=True)

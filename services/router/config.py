@@ -15,7 +15,7 @@ TOOL_CALL_PARSERS = (
     *("mistral", "deepseek_v3", "deepseek_v31", "granite", "internlm", "hunyuan_a13b", "xlam"),
     *("functiongemma", "gemma4", "plain"),
 )
-REASONING_PARSERS = ("auto", "none", "think", "qwen3", "deepseek_r1", "mistral", "seed_oss", "gemma4")
+REASONING_PARSERS = ("auto", "none", "think", "qwen3", "deepseek_r1", "mistral", "seed_oss", "gemma4", "hunyuan_a13b")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

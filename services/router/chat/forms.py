@@ -43,6 +43,7 @@ TOOL_FORMS = {
     "plain": PLAIN,
 }
 THINK = ReasoningForm("<think>", "</think>")
+THINK_AND_ANSWER = ReasoningForm("<think>", "</think>", answer=("<answer>", "</answer>"))
 REASONING_FORMS = {
     "think": THINK,
     "qwen3": THINK,
@@ -50,6 +51,7 @@ REASONING_FORMS = {
     "mistral": ReasoningForm("[THINK]", "[/THINK]"),
     "seed_oss": SEED_THINK,
     "gemma4": GEMMA4_THOUGHT,
+    "hunyuan_a13b": THINK_AND_ANSWER,
 }
 # What only the templates of one form have.
 _MARKERS = {
@@ -127,6 +129,8 @@ def detect_tool_form(template: str) -> str:
 
 
 def detect_reasoning_form(template: str) -> ReasoningForm | None:
+    if THINK.end in template and ("<answer>" in template or detect_tool_form(template) == "hunyuan_a13b"):
+        return THINK_AND_ANSWER
     for form in (THINK, REASONING_FORMS["mistral"], SEED_THINK, GEMMA4_THOUGHT):
         if form.end in template:
             return form

@@ -57,6 +57,8 @@ class TextParser:
         feed.push(delta.text)
         feed.is_over = reason is not None
         next(self._reading, None)
+        if feed.is_over:
+            builder.finish()
         if may_reason:
             self._count(delta)
         content, reasoning, calls = builder.take()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from services.router.chat.forms import REASONING_FORMS, THINK, TOOL_FORMS
 from services.router.chat.message import EndReason
+from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
@@ -37,13 +38,16 @@ def test_reasoning_and_answer(plan: TextPlan, text: str, content: str, reasoning
 
 @settings(deadline=None, max_examples=100)
 @given(
-    text=st.lists(st.one_of(st.sampled_from(("<think>", "</think>", "\n", "<", " ")), st.text(max_size=3))).map(
-        "".join
-    ),
+    text=st.lists(
+        st.one_of(
+            st.sampled_from(("<think>", "</think>", "<answer>", "</answer>", "\n", "<", " ")), st.text(max_size=3)
+        )
+    ).map("".join),
+    form=st.sampled_from((THINK, REASONING_FORMS["hunyuan_a13b"])),
     is_inside=st.booleans(),
 )
-def test_no_text_depends_on_its_pieces(text: str, is_inside: bool) -> None:
-    plan = TextPlan(reasoning=THINK, calls=TOOL_FORMS["hermes"].read, is_inside=is_inside)
+def test_no_text_depends_on_its_pieces(text: str, form: ReasoningForm, is_inside: bool) -> None:
+    plan = TextPlan(reasoning=form, calls=TOOL_FORMS["hermes"].read, is_inside=is_inside)
     assert said(play(plan, list(text))) == said(play(plan, [text]))
 
 
@@ -62,6 +66,38 @@ def test_calls_come_after_reasoning_and_none_within() -> None:
 def test_what_a_template_writes_last_opens_or_closes_reasoning(prompt: str, is_open: bool | None) -> None:
     assert THINK.is_open(prompt) is is_open
     assert REASONING_FORMS["deepseek_r1"].starts_inside
+
+
+HUNYUAN_CALL = TOOL_FORMS["hunyuan_a13b"].write([("get_time", "{}")])
+
+
+@pytest.mark.parametrize(
+    ("text", "content"),
+    [
+        ("<answer>\nYes.\n</answer>", "Yes."),
+        ("<answer>Yes.</answer>\n", "Yes."),
+        ("<answer>\nA </answer> b <answer> </ans\n", "A </answer> b <answer> </ans\n"),
+        ("<answer>\n a < b\n\nc </answer", " a < b\n\nc </answer"),
+        ("<answer>\n", ""),
+        ("<answer>\n</answer>", ""),
+        ("Yes.</answer>", "Yes.</answer>"),
+        ("<answer", "<answer"),
+    ],
+)
+def test_tags_around_an_answer_are_no_part_of_it(text: str, content: str) -> None:
+    form = REASONING_FORMS["hunyuan_a13b"]
+    for plan in (TextPlan(reasoning=form), TextPlan(reasoning=form, calls=TOOL_FORMS["hunyuan_a13b"].read)):
+        for whole in (f"<think>\nHm.\n</think>\n{text}", f"<think>Hm.</think>{text}"):
+            assert said(play(plan, [whole])) == (content, "Hm.", [])
+            assert said(play(plan, list(whole))) == (content, "Hm.", [])
+
+
+def test_calls_stand_between_the_answer_s_tags() -> None:
+    plan = TextPlan(reasoning=REASONING_FORMS["hunyuan_a13b"], calls=TOOL_FORMS["hunyuan_a13b"].read)
+    for before in ("", "I look.\n"):
+        text = f"<think>\nHm.\n</think>\n<answer>\n{before}{HUNYUAN_CALL}\n</answer>"
+        for pieces in ([text], list(text)):
+            assert said(play(plan, pieces)) == (before.strip(), "Hm.", [("get_time", "{}")])
 
 
 def test_the_name_of_gemma_s_channel_is_no_part_of_its_reasoning() -> None:

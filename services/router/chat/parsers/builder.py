@@ -15,7 +15,9 @@ class MessageBuilder:
     __slots__ = (
         "_arguments",
         "_calls",
+        "_closing",
         "_content",
+        "_held",
         "_max_calls",
         "_new_id",
         "_num_calls",
@@ -41,6 +43,9 @@ class MessageBuilder:
         # Characters that were there already when its end was read.
         self.num_left_by_reasoning = 0
         self._num_calls = 0
+        # What ends content and is no part of it, and text that may be its beginning, with the space around it.
+        self._closing = ""
+        self._held = ""
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[ToolCallDelta] = []
@@ -53,7 +58,28 @@ class MessageBuilder:
 
     def content(self, text: str) -> None:
         if self.takes_content:
-            self._content.append(text)
+            self._content.append(self._without_closing(text) if self._closing else text)
+
+    def content_ends_with(self, closing: str) -> None:
+        """From here on, content may end with a tag that is dropped, and the space around it. `finish` follows."""
+        self._closing = closing
+
+    def finish(self) -> None:
+        """No more content comes."""
+        if self._held.strip() != self._closing:
+            self._content.append(self._held)
+        self._held = ""
+
+    def _without_closing(self, text: str) -> str:
+        """Holds back what may be the tag at the content's end."""
+        text = self._held + text
+        start = text.rfind(self._closing[0])
+        tail = text[start:].rstrip() if start >= 0 else ""
+        # Half of the tag with space behind it is other text.
+        is_tag = tail == self._closing or (bool(tail) and self._closing.startswith(text[start:]))
+        shown = (text[:start] if is_tag else text).rstrip()
+        self._held = text[len(shown) :]
+        return shown
 
     def reasoning(self, text: str) -> None:
         self._reasoning.append(text)

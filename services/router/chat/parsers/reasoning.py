@@ -6,8 +6,8 @@
 
     The weather there is fine.
 
-The line breaks beside the tags are part of neither text. Some templates open the tag in the prompt; then the text
-begins inside.
+The line breaks beside the tags are part of neither text. Some models put the answer between tags, too. Some templates
+open the tag in the prompt; then the text begins inside.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class ReasoningForm:
     opens: tuple[str, ...] = ()
     # What the model writes right after `begin`, and is no part of the reasoning.
     label: str = ""
+    # Tags around the answer, which are no part of it.
+    answer: tuple[str, str] | None = None
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -70,6 +72,9 @@ def read_reasoning(feed: Feed, builder: MessageBuilder, form: ReasoningForm, is_
         if character == first and (yield from feed.word(form.end)):
             builder.reasoning_is_over, builder.num_left_by_reasoning = True, feed.num_left
             yield from feed.all(_LINE_BREAKS)
+            if form.answer is not None and (yield from feed.word(form.answer[0])):
+                yield from feed.all(_LINE_BREAKS)
+                builder.content_ends_with(form.answer[1])
             return
         builder.reasoning(held + (feed.here(plain) or feed.take()))
         held = ""

@@ -64,6 +64,9 @@ VALUES: list[tuple[str, str, Any]] = [
     ("count", "five", "five"),
     ("count", "null", None),
     ("count", "None", None),
+    ("count", "5.0", 5.0),
+    ("count", "[1]", [1]),
+    ("count", "['a']", "['a']"),
     ("ratio", "5", 5),
     ("ratio", "0.25", 0.25),
     ("ratio", "1e3", 1000.0),
@@ -145,8 +148,9 @@ def test_a_chain_of_references_has_no_limit_and_a_wrong_one_means_nothing() -> N
 def test_a_long_value_is_no_python_literal() -> None:
     """JSON is read in C; a literal of this length would hold up the event loop."""
     assert json.loads(as_json(f"[{'1, ' * 8_000}1]", {"array"})) == [1] * 8_001
-    source = f"[{'True, ' * 8_000}]"
-    assert json.loads(as_json(source, {"array"})) == source
+    for length, is_literal in ((600, True), (1_000, False)):
+        source = f"[{'True, ' * length}]"
+        assert json.loads(as_json(source, {"array"})) == ([True] * length if is_literal else source)
 
 
 def test_strings_come_as_they_are_written_even_if_they_may_be_null() -> None:

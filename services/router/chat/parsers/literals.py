@@ -6,9 +6,6 @@ import ast
 import json
 import warnings
 
-# A longer container would hold up the event loop for milliseconds.
-MAX_LITERAL_CHARS = 16_384
-
 # Models escape what needs no escape; Python, which reads their literals here, would log that.
 for _kind in (SyntaxWarning, DeprecationWarning):  # from Python 3.12 on, and before
     warnings.filterwarnings("ignore", "invalid escape sequence", _kind)

@@ -19,7 +19,7 @@ from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, ToolForm
 from services.router.chat.parsers.json_call import NAME
-from services.router.chat.parsers.literals import MAX_LITERAL_CHARS, literal_json
+from services.router.chat.parsers.literals import literal_json
 
 _START, _END = "<|python_start|>", "<|python_end|>"
 _WORD = re.compile(r"\w+")
@@ -27,6 +27,8 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _PLAIN = re.compile(r"[^\"'()\[\]{},]+")
 _IN_STRING = {'"': re.compile(r'[^"\\]+'), "'": re.compile(r"[^'\\]+")}
 _STRING = re.compile(r"\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'", re.DOTALL)
+# A longer one would hold up the event loop for milliseconds.
+_MAX_CONTAINER_CHARS = 16_384
 
 
 def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
@@ -142,7 +144,7 @@ def _read_string(feed: Feed, pieces: list[str], quote: str) -> Reading[None]:
 
 def _as_json(source: str) -> str:
     """The literal's value; the source itself, as a string, where it is none."""
-    is_bounded = len(source) <= MAX_LITERAL_CHARS or _STRING.fullmatch(source)
+    is_bounded = len(source) <= _MAX_CONTAINER_CHARS or _STRING.fullmatch(source)
     return (literal_json(source) if is_bounded else None) or json.dumps(source, ensure_ascii=False)
 
 

@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from services.router.chat.parsers.form import Functions
-from services.router.chat.parsers.literals import MAX_LITERAL_CHARS, literal_json
+from services.router.chat.parsers.literals import literal_json
 
 STRING = frozenset({"string"})
 # Strings of these types are passed on before they are complete.
 _STREAMED = frozenset({"string", "null"})
 _NULLS = ("null", "none")
+# Of a Python literal, which takes up to 2 us a character on the event loop. JSON takes far less.
+_MAX_LITERAL_CHARS = 4_096
+_CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 # Up to here every integer is a float of its own.
@@ -186,7 +189,7 @@ def _container(word: str, types: Set[str]) -> str | None:
             return _container(value.strip(), types)
         found: str | None = word
     except (ValueError, RecursionError):
-        found = literal_json(word) if len(word) <= MAX_LITERAL_CHARS else None
+        found = literal_json(word) if len(word) <= _MAX_LITERAL_CHARS else None
     return found if found is not None and found[0] in first else None
 
 
@@ -194,7 +197,7 @@ def _any_json(word: str) -> str | None:
     try:
         value = json.loads(word, parse_constant=_refuse)
     except (ValueError, RecursionError):
-        return literal_json(word) if len(word) <= MAX_LITERAL_CHARS else None
+        return _CONSTANTS.get(word)
     return None if isinstance(value, float) and not math.isfinite(value) else word
 
 

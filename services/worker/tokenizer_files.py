@@ -68,13 +68,20 @@ def _config(directory: Path) -> dict[str, Any]:
     template = read_text(directory / "chat_template.jinja")
     if template is not None:
         config["chat_template"] = template
+    _check_template(path, config.get("chat_template"))
     further = sorted((directory / "additional_chat_templates").glob("*.jinja"))
     if further:
-        templates = [{"name": path.stem, "template": read_text(path) or ""} for path in further]
-        default = config.get("chat_template")
-        config["chat_template"] = ([{"name": "default", "template": default}] if default else []) + templates
-    _check_template(path, config.get("chat_template"))
+        config["chat_template"] = _named_templates(config.get("chat_template"), further)
     return config
+
+
+def _named_templates(known: str | list[dict[str, str]] | None, further: list[Path]) -> list[dict[str, str]]:
+    """The templates by name, where a file replaces one of its name. `known`: one alone is the default."""
+    named = {entry["name"]: entry["template"] for entry in known} if isinstance(known, list) else {}
+    if isinstance(known, str) and known:
+        named["default"] = known
+    named |= {path.stem: read_text(path) or "" for path in further}
+    return [{"name": name, "template": template} for name, template in named.items()]
 
 
 def _check_template(path: Path, template: object) -> None:

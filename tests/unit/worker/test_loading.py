@@ -100,6 +100,13 @@ def test_the_chat_template_comes_along_wherever_it_is_kept(tmp_path: Path) -> No
         {"name": "default", "template": "{{ new }}\n"},
         {"name": "tool_use", "template": "tools"},
     ]
+    (tmp_path / "chat_template.jinja").unlink()
+    named = [{"name": "default", "template": "old"}, {"name": "tool_use", "template": "old tools"}]
+    write_tokenizer(tmp_path, chat_template=named)
+    assert bundle_config(read_tokenizer(tmp_path))["chat_template"] == [
+        {"name": "default", "template": "old"},
+        {"name": "tool_use", "template": "tools"},
+    ]
 
 
 def test_special_tokens_of_older_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -5,12 +5,14 @@ The sandbox is transformers' own (`render_jinja_template`), so that a template f
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.template_content import content_form
+from services.router.template_content import ContentForm, content_form
 from services.router.template_messages import forms, join_parts, prints_parts
+from services.router.template_probe import TemplateTraits, probe_content, probe_traits
 
 if TYPE_CHECKING:
     from jinja2.exceptions import TemplateSyntaxError
@@ -32,7 +34,15 @@ class ChatTemplate:
         self.source = source
         self._special_tokens = dict(special_tokens)
         self._knows_developer = "developer" in source
-        self._content_form = content_form(source)
+
+    @functools.cached_property
+    def traits(self) -> TemplateTraits:
+        """Rendered for when first asked: a few small conversations, each in the forms that a request's would have."""
+        return probe_traits(self.source, self._probe)
+
+    @functools.cached_property
+    def _content_form(self) -> ContentForm:
+        return probe_content(self._probe_as_it_is) or content_form(self.source)
 
     def render(
         self,
@@ -47,7 +57,6 @@ class ChatTemplate:
         """The prompt's text. `messages`, `tools`: as in OpenAI's JSON. `documents`: most templates want `title`
         and `text`. Raises ApiError where the template refuses the messages, or cannot be parsed."""
         from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
-        from transformers.utils.chat_template_utils import render_jinja_template
 
         kwargs = self._special_tokens | dict(template_kwargs or {})
         if reserved := _RESERVED & kwargs.keys():
@@ -58,11 +67,10 @@ class ChatTemplate:
         printed: str | None = None
         for form in forms(prepared, self._content_form):
             try:
-                rendered = render_jinja_template(
-                    [form],
+                text = self._render_form(
+                    form,
                     tools=None if not tools else [dict(tool) for tool in tools],
                     documents=None if not documents else [dict(document) for document in documents],
-                    chat_template=self.source,
                     add_generation_prompt=add_generation_prompt,
                     continue_final_message=continue_final_message,
                     **kwargs,
@@ -75,7 +83,6 @@ class ChatTemplate:
                 raise _unparsable(error) from None
             except TemplateError as error:
                 raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
-            text = str(rendered[0][0])
             if not prints_parts(text, form):
                 return text
             # It shows a list where the text belongs; another form may suit it.
@@ -86,13 +93,37 @@ class ChatTemplate:
         raise invalid(f"The model's chat template fails on these messages: {failure}", "messages") from None
 
     def warm(self) -> str | None:
-        """Compiles the template, so that the first request does not wait for it. Returns why it cannot be parsed, or
-        None."""
+        """Compiles the template and probes it, so that the first request does not wait for it. Returns why it cannot
+        be parsed, or None."""
         try:
             self.render([{"role": "user", "content": "Hello"}])
         except ApiError as error:
-            return error.message if error.code == UNPARSABLE else None
+            if error.code == UNPARSABLE:
+                return error.message
+        _ = self.traits
         return None
+
+    def _probe(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str | None:
+        try:
+            return self.render(messages, tools=tools)
+        except ApiError:
+            return None
+
+    def _probe_as_it_is(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str | None:
+        """The prompt of the messages in the form in which they are given; None where the template fails on it."""
+        from jinja2.exceptions import TemplateError
+
+        try:
+            return self._render_form(
+                messages, tools=tools, documents=None, add_generation_prompt=True, **self._special_tokens
+            )
+        except (*_STUMBLES, TemplateError):
+            return None
+
+    def _render_form(self, messages: list[dict[str, Any]], **arguments: Any) -> str:
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        return str(render_jinja_template([messages], chat_template=self.source, **arguments)[0][0])
 
     def _prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         prepared = dict(message)
@@ -120,12 +151,15 @@ def import_renderer() -> None:
     import transformers.utils.chat_template_utils  # noqa: F401
 
 
-def from_tokenizer_config(config: Mapping[str, Any]) -> ChatTemplate | None:
-    """The (default) template in a tokenizer_config.json, or None where it has none."""
+def from_tokenizer_config(config: Mapping[str, Any], name: str = "default") -> ChatTemplate | None:
+    """The template in a tokenizer_config.json, or None where it has none. `name`: of several; one alone is the
+    default."""
     source = config.get("chat_template")
     if isinstance(source, list):
         named = {entry["name"]: entry["template"] for entry in source if {"name", "template"} <= entry.keys()}
-        source = named.get("default")
+        source = named.get(name)
+    elif name != "default":
+        source = None
     return ChatTemplate(source, special_tokens(config)) if isinstance(source, str) else None
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import threading
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 from services.router.errors import ApiError, invalid, overloaded
+from services.router.template_probe import TemplateTraits
 from services.router.template_process import LOST
 from shared.python_child import child_environment, python_command
 
@@ -26,6 +28,8 @@ NUM_PROCESSES = 2
 # From a request's arrival to its rendered text.
 MAX_SECONDS = 30.0
 MAX_WAITING = 64
+# Templates whose traits are kept, so that a conversation's next turn need not probe them again.
+_MAX_KNOWN = 256
 _RETRY_AFTER_SECONDS = 5.0
 _MAX_LINE_BYTES = 16 * 2**20
 # A child ends each rendering itself. This is for a child that does not get to compute.
@@ -37,6 +41,8 @@ class ForeignTemplates:
         self._executor = ThreadPoolExecutor(NUM_PROCESSES, thread_name_prefix="templates")
         # Renderings that wait or are under way.
         self._open: set[Future[dict[str, Any]]] = set()
+        # By the template's digest, the one that was asked for last at the end.
+        self._known: dict[bytes, TemplateTraits] = {}
         self._all = [_Child() for _ in range(NUM_PROCESSES)]
         # The child that was used last is used first, so that no more are started than are needed at a time.
         self._idle: LifoQueue[_Child] = LifoQueue()
@@ -44,14 +50,27 @@ class ForeignTemplates:
             self._idle.put(child)
 
     async def render(self, source: str, special_tokens: Mapping[str, str], arguments: Mapping[str, Any]) -> str:
-        """`arguments`: of ChatTemplate.render. Raises ApiError: the template is too large, is no template, refuses the
-        messages, or takes too long; or too many templates wait, or the others take too long."""
-        if len(source) > MAX_TEMPLATE_CHARS:
-            message = f"Invalid 'chat_template': at most {MAX_TEMPLATE_CHARS} characters, but got {len(source)}."
-            raise invalid(message, "chat_template", "string_above_max_length")
+        """`arguments`: of ChatTemplate.render. Raises ApiError: the template is no template, refuses the messages, or
+        takes too long; or too many templates wait, or the others take too long."""
+        answer = await self._answer(source, special_tokens, {"arguments": arguments})
+        text: str = answer["text"]
+        return text
+
+    async def traits(self, source: str, special_tokens: Mapping[str, str]) -> TemplateTraits:
+        """Raises ApiError as `render` does."""
+        key = hashlib.sha256(json.dumps([source, dict(special_tokens)]).encode()).digest()
+        traits = self._known.pop(key, None)
+        if traits is None:
+            traits = TemplateTraits(**(await self._answer(source, special_tokens, {"probes": True}))["traits"])
+        self._known[key] = traits
+        if len(self._known) > _MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+        return traits
+
+    async def _answer(self, source: str, special_tokens: Mapping[str, str], what: Mapping[str, Any]) -> dict[str, Any]:
         if len(self._open) >= MAX_WAITING:
             raise overloaded("Too many requests with chat templates of their own are waiting.", _RETRY_AFTER_SECONDS)
-        task = {"source": source, "special_tokens": special_tokens, "arguments": arguments}
+        task = {"source": source, "special_tokens": special_tokens, **what}
         rendering = self._executor.submit(self._ask, task)
         self._open.add(rendering)
         # One that has begun goes on whatever becomes of its request, and counts until it ends.
@@ -65,8 +84,7 @@ class ForeignTemplates:
             raise overloaded(message, _RETRY_AFTER_SECONDS) from None
         if "error" in answer:
             raise invalid(answer["error"], answer["param"])
-        text: str = answer["text"]
-        return text
+        return answer
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -80,6 +98,13 @@ class ForeignTemplates:
             return child.ask(task)
         finally:
             self._idle.put(child)
+
+
+def check_size(source: str) -> None:
+    """Raises ApiError where a request's template is too large."""
+    if len(source) > MAX_TEMPLATE_CHARS:
+        message = f"Invalid 'chat_template': at most {MAX_TEMPLATE_CHARS} characters, but got {len(source)}."
+        raise invalid(message, "chat_template", "string_above_max_length")
 
 
 class _Child:

@@ -270,8 +270,7 @@ class Placement:
     def _load(self, bundle: bytes) -> Tokenizer:
         message = model_pb2.TokenizerBundle.FromString(bundle)
         tokenizer = Tokenizer(message.tokenizer_json, message.tokenizer_config_json, self._threads)
-        problem = None if tokenizer.chat_template is None else tokenizer.chat_template.warm()
-        if problem is not None:
+        for problem in tokenizer.warm_templates():
             logger.warning("%s Chat requests will fail; completions work. --chat-template gives another one.", problem)
         return tokenizer
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +9,7 @@ from services.router.chat_template import no_chat_template, text_of
 from services.router.errors import invalid
 from services.router.json_bounds import check_json_texts
 from services.router.model import ServedModel, context_length_exceeded
+from services.router.request_template import RequestTemplate
 from services.router.template_messages import num_forms
 from services.router.truncation import Truncation
 
@@ -44,7 +44,7 @@ async def encode_chat(
     add_special_tokens: bool = False,
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
-    chat_template: str | None = None,
+    template: RequestTemplate | None,
     template_kwargs: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,
@@ -53,7 +53,7 @@ async def encode_chat(
     checks_length: bool = True,
     param: str = "messages",
 ) -> list[int]:
-    """Templates write the special tokens themselves, so none are added. `chat_template`: instead of the model's own.
+    """Templates write the special tokens themselves, so none are added. `template`: None where the model has none.
     `tools`, `documents`: as in ChatTemplate.render. `max_tokens`: what a truncation leaves room for.
     `checks_length`: whether a text that must have more tokens than the context is refused without tokenizing it.
     `param`: what the messages are called in errors. Raises ApiError."""
@@ -70,15 +70,10 @@ async def encode_chat(
     if calls:
         # Templates get them as values.
         await model.tokenizer.threads.run(size, lambda: check_json_texts(calls))
-    if chat_template is not None:
-        foreign = model.tokenizer.threads.foreign_templates
-        text = await foreign.render(chat_template, model.tokenizer.special_tokens, arguments)
-    elif model.tokenizer.chat_template is not None:
-        size += _TOOL_CHARS * (len(tools or ()) + len(documents or ()))
-        render = functools.partial(model.tokenizer.chat_template.render, **arguments)
-        text = await model.tokenizer.threads.run(size * num_forms(messages), render)
-    else:
+    if template is None:
         raise no_chat_template(model.info.name)
+    size += _TOOL_CHARS * (len(tools or ()) + len(documents or ()))
+    text = await template.render(size * num_forms(messages), arguments)
     if truncation is None and checks_length:
         return await encode_text(model, text, param, add_special_tokens=add_special_tokens)
     (token_ids,) = await model.tokenizer.encode([text], add_special_tokens, [param])

@@ -1,7 +1,8 @@
 """What form of a message's content a chat template expects, read off its syntax tree.
 
-Templates know content as one string, or as a list of parts as OpenAI's API has it, or both. Who loops over a message's
-content wants parts; who asks besides whether content is a string can do with both. (vLLM tells them apart likewise.)
+Templates know content as one string, or as a list of parts as OpenAI's API has it, or both. A template that loops over
+a message's content wants parts; one that asks besides whether content is a string can do with both. (vLLM tells them
+apart likewise.) Rendering a probe says more (template_probe.py); this is for templates that refuse the probe.
 """
 
 from __future__ import annotations
@@ -31,10 +32,25 @@ def content_form(source: str) -> ContentForm:
     except (TemplateError, RecursionError):
         return ContentForm.STRING
     names = _names_of_content(tree)
-    if not any(_is_content(loop.iter, names) for loop in tree.find_all(nodes.For)):
+    if not any(_is_content(loop.iter, names) and not _is_over_calls(loop) for loop in tree.find_all(nodes.For)):
         return ContentForm.STRING
     asks = any(test.name == "string" and _is_content(test.node, names) for test in tree.find_all(nodes.Test))
     return ContentForm.EITHER if asks else ContentForm.PARTS
+
+
+def _is_over_calls(loop: nodes.For) -> bool:
+    """Whether the loop reads a `function` from each item. Mistral's templates take calls from a content, too, in a role
+    of their own."""
+    if not isinstance(loop.target, nodes.Name):
+        return False
+    item = loop.target.name
+    by_name = (read.node for read in loop.find_all(nodes.Getattr) if read.attr == "function")
+    by_key = (read.node for read in loop.find_all(nodes.Getitem) if _is_constant(read.arg, "function"))
+    return any(isinstance(node, nodes.Name) and node.name == item for node in (*by_name, *by_key))
+
+
+def _is_constant(node: nodes.Expr, value: str) -> bool:
+    return isinstance(node, nodes.Const) and node.value == value
 
 
 def _without_generation_tags(source: str) -> str:
@@ -75,5 +91,5 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
     if isinstance(node, nodes.Name):
         return node.name in names
     if isinstance(node, nodes.Getitem):
-        return isinstance(node.arg, nodes.Const) and node.arg.value == "content"
+        return _is_constant(node.arg, "content")
     return isinstance(node, nodes.Getattr) and node.attr == "content"

@@ -1,7 +1,7 @@
 """Renders chat templates that requests bring. `python -m services.router.template_process`
 
-Reads {"source", "special_tokens", "arguments"} from standard input, in a line of JSON each. Answers each with a line:
-{"text"}, {"error", "param"}, or LOST. Ends with its input.
+Reads {"source", "special_tokens"} with either {"arguments"} or {"probes": true} from standard input, in a line of JSON
+each. Answers each with a line: {"text"}, {"traits"}, {"error", "param"}, or LOST. Ends with its input.
 
 It forks for every rendering. The system ends a fork that takes too much, and this process, which has the libraries
 loaded already, goes on at once.
@@ -9,6 +9,7 @@ loaded already, goes on at once.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import resource
@@ -33,8 +34,11 @@ def render(task: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a task."""
     from services.router.chat_template import UNPARSABLE, ChatTemplate
 
+    template = ChatTemplate(task["source"], task["special_tokens"])
+    if "probes" in task:
+        return {"traits": dataclasses.asdict(template.traits)}
     try:
-        text = ChatTemplate(task["source"], task["special_tokens"]).render(**task["arguments"])
+        text = template.render(**task["arguments"])
     except ApiError as error:
         message = error.message.replace("The model's chat template", "The request's chat template")
         is_template_s = error.param == "messages" or error.code == UNPARSABLE

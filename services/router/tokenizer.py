@@ -110,12 +110,19 @@ class Tokenizer:
             self._library.no_truncation()
             self._library.no_padding()
             self.chat_template: ChatTemplate | None = from_tokenizer_config(self.config)
+            # For requests with tools, where the model has one of its own for them.
+            self.tool_template: ChatTemplate | None = from_tokenizer_config(self.config, "tool_use")
             self.special_tokens = special_tokens(self.config)
             self.vocabulary = Vocabulary(self._library)
         except Exception as error:  # the library raises plain Exception
             raise ValueError(f"the tokenizer bundle cannot be read: {error}") from error
         # No token of the vocabulary has more characters, so a text has at least len(text) / this many tokens.
         self.max_token_chars = max((len(token) for token in self._library.get_vocab()), default=1)
+
+    def warm_templates(self) -> list[str]:
+        """As in ChatTemplate.warm. Returns what is wrong with the templates."""
+        templates = [template for template in (self.chat_template, self.tool_template) if template is not None]
+        return [problem for template in templates if (problem := template.warm()) is not None]
 
     # The library lets other threads run while it works on a batch, and not while it works on a single text.
 

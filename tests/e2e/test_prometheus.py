@@ -69,7 +69,11 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory, ports: list[int], serve
         {"job_name": name, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
         for name, port in zip(SERVICES, ports, strict=True)
     ]
-    config = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "rule_files": [str(RULES)], "scrape_configs": jobs}
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(RULES)],
+        "scrape_configs": jobs,
+    }
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
     address = f"127.0.0.1:{free_port()}"
     command = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass
 
 from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
@@ -21,6 +20,7 @@ from services.router.chat.parsers.qwen3_coder import QWEN3_CODER
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.seed_oss import SEED_OSS, SEED_THINK
 from services.router.chat.parsers.xlam import XLAM
+from services.router.template_probe import SHOWS_NOTHING, TemplateTraits
 
 # The names are vLLM's, but for the plain form.
 TOOL_FORMS = {
@@ -63,7 +63,6 @@ _MARKERS = {
     "<|tool_call>": "gemma4",
     "[func_name1(": "pythonic",
 }
-_USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +82,14 @@ class FormChoice:
     tool_call_parser: str = "auto"
     reasoning_parser: str = "auto"
 
-    def of(self, template: str) -> ModelForms:
-        """`template`: its source; empty where the model has none."""
-        return _forms(self.tool_call_parser, self.reasoning_parser, template)
+    def of(self, template: str, traits: TemplateTraits = SHOWS_NOTHING) -> ModelForms:
+        """`template`: its source; empty where there is none. `traits`: the template's, where the request has tools or
+        calls."""
+        return _forms(self.tool_call_parser, self.reasoning_parser, template, traits)
 
 
-@functools.lru_cache(maxsize=64)
-def _forms(tool_call_parser: str, reasoning_parser: str, template: str) -> ModelForms:
+@functools.lru_cache(maxsize=32)
+def _forms(tool_call_parser: str, reasoning_parser: str, template: str, traits: TemplateTraits) -> ModelForms:
     name = detect_tool_form(template) if tool_call_parser == "auto" else tool_call_parser
     is_detected = reasoning_parser == "auto"
     reasoning = detect_reasoning_form(template) if is_detected else REASONING_FORMS.get(reasoning_parser)
@@ -97,8 +97,8 @@ def _forms(tool_call_parser: str, reasoning_parser: str, template: str) -> Model
     is_plain = name == "plain"
     return ModelForms(
         TOOL_FORMS.get(name),
-        template_takes_tools=not is_plain and _USES_TOOLS.search(template) is not None,
-        template_takes_calls=not is_plain and "tool_calls" in template,
+        template_takes_tools=not is_plain and traits.shows_tools,
+        template_takes_calls=not is_plain and traits.shows_calls,
         reasoning=reasoning,
     )
 

@@ -10,8 +10,7 @@ from typing import Any
 
 from services.router.chat.parsers.form import ToolForm
 from services.router.chat.tools import Tool
-from services.router.chat_template import ChatTemplate, text_of
-from services.router.errors import ApiError
+from services.router.chat_template import text_of
 
 _EXAMPLE = ("NAME", '{"ARGUMENT": "VALUE"}')
 
@@ -28,15 +27,17 @@ def describe_tools(tools: Sequence[Tool], form: ToolForm | None, *, parallel: bo
     return "\n".join(lines)
 
 
-def with_instructions(messages: Sequence[dict[str, Any]], text: str, template: ChatTemplate) -> list[dict[str, Any]]:
-    """The messages with `text` at the end of the system message, or in one of its own; in the first user message where
-    the template takes no other."""
-    first = messages[0]
-    if first["role"] in ("system", "developer"):
-        return [{**first, "content": "\n\n".join(filter(None, (text_of(first), text)))}, *messages[1:]]
-    if _takes_system(template) or first["role"] != "user":
-        return [{"role": "system", "content": text}, *messages]
-    return [{**first, "content": f"{text}\n\n{text_of(first)}"}, *messages[1:]]
+def with_instructions(messages: Sequence[dict[str, Any]], text: str, *, shows_system: bool) -> list[dict[str, Any]]:
+    """The messages with `text` at the end of the system message, or in one of its own. Where the template shows no
+    system message (`shows_system`), the first user message takes its place, and begins with the system's text."""
+    system, rest = [], list(messages)
+    if rest[0]["role"] in ("system", "developer"):
+        system.append(rest.pop(0))
+    instructions = "\n\n".join(filter(None, (*map(text_of, system), text)))
+    if not shows_system and rest and rest[0]["role"] == "user":
+        return [{**rest[0], "content": f"{instructions}\n\n{text_of(rest[0])}"}, *rest[1:]]
+    own: dict[str, Any] = system[0] if system else {"role": "system"}
+    return [{**own, "content": instructions}, *rest]
 
 
 def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[dict[str, Any]]:
@@ -71,12 +72,3 @@ def _with_calls_in_text(message: dict[str, Any], form: ToolForm, names: dict[str
     text = form.write([(call["function"]["name"], call["function"]["arguments"] or "{}") for call in calls])
     content = "\n".join(filter(None, (text_of(message), text)))
     return {key: value for key, value in message.items() if key != "tool_calls"} | {"content": content}
-
-
-def _takes_system(template: ChatTemplate) -> bool:
-    """Whether the template has a place for a system message. Rendered each time: a template is compiled once."""
-    try:
-        text = template.render([{"role": "system", "content": "quire-probe"}, {"role": "user", "content": "Hello"}])
-    except ApiError:
-        return False
-    return "quire-probe" in text

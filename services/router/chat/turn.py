@@ -21,7 +21,9 @@ from services.router.chat.tool_prompt import calls_as_text, describe_tools, with
 from services.router.chat.tools import ToolMode, check_tools
 from services.router.errors import ApiError, ErrorKind
 from services.router.model import ServedModel
+from services.router.request_template import RequestTemplate, templates_for
 from services.router.structure import Structure
+from services.router.template_probe import SHOWS_NOTHING, TemplateTraits
 
 # A prompt's last tokens, in which a template opens or closes reasoning.
 _NUM_TAIL_TOKENS = 16
@@ -32,6 +34,8 @@ _MANY_CHARS = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Turn:
     request: ChatRequest
+    # None: the model has none.
+    template: RequestTemplate | None
     forms: ModelForms
     # As the template is given them.
     messages: list[dict[str, Any]]
@@ -110,17 +114,16 @@ class Turn:
 
 async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice) -> Turn:
     """Raises ApiError where the request's tools are not well-formed."""
-    template = model.tokenizer.chat_template
-    forms = choice.of("" if template is None else template.source)
     if request.tools or request.tool_choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED):
         structure = await model.tokenizer.threads.run(_MANY_CHARS, lambda: _checked(request))
     else:
         structure = None
+    # With `none`, the model is not told of tools that it must not call.
+    tools = () if request.tool_choice.mode is ToolMode.NONE else request.tools
+    template, traits, forms = await _choose_template(request, model, choice, has_tools=bool(tools))
     is_forced, structure = structure is not None, structure or request.options.structure
     if structure is not None and request.tools and request.tool_choice.mode is ToolMode.AUTO:
         _check_shape(forms, structure)
-    # With `none`, the model is not told of tools that it must not call.
-    tools = () if request.tool_choice.mode is ToolMode.NONE else request.tools
     messages, template_tools = request.messages, None
     if not forms.template_takes_calls and any(_has_calls(message) for message in messages):
         messages = calls_as_text(messages, forms.tools or PLAIN)
@@ -130,8 +133,24 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
         # A grammar's own form needs no example: nothing else can be written.
         form = None if is_forced else forms.tools
         text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
-        messages = with_instructions(messages, text, template)
-    return Turn(request, forms, messages, template_tools, request.template_kwargs, structure)
+        messages = with_instructions(messages, text, shows_system=traits.shows_system)
+    return Turn(request, template, forms, messages, template_tools, request.template_kwargs, structure)
+
+
+async def _choose_template(
+    request: ChatRequest, model: ServedModel, choice: FormChoice, *, has_tools: bool
+) -> tuple[RequestTemplate | None, TemplateTraits, ModelForms]:
+    """The template that writes the prompt, what it shows, and the forms that its source tells. Raises ApiError."""
+    found: tuple[RequestTemplate | None, TemplateTraits, ModelForms] = None, SHOWS_NOTHING, choice.of("")
+    # Nothing else hangs on what a template shows, and to find that out takes a while where it is a request's own.
+    is_probed = has_tools or any(_has_calls(message) for message in request.messages)
+    for template in templates_for(model.tokenizer, request.chat_template, has_tools=has_tools):
+        traits = await template.traits() if is_probed else SHOWS_NOTHING
+        forms = choice.of(template.source, traits)
+        found = template, traits, forms
+        if forms.template_takes_tools:
+            break
+    return found
 
 
 def _checked(request: ChatRequest) -> Structure | None:

@@ -24,6 +24,7 @@ from services.router.openai.union import union
 from services.router.placement import Placement
 from services.router.pooling import PoolingParams
 from services.router.prompts import MAX_MESSAGES, encode_chat
+from services.router.request_template import templates_for
 from services.router.tracing import Tracing
 
 
@@ -103,13 +104,14 @@ class EmbeddingBody(PoolingBody, TemplateFields):
         )
 
     async def _conversation(self, model: ServedModel, messages: list[dict[str, Any]]) -> list[int]:
+        templates = templates_for(model.tokenizer, self.chat_template, has_tools=False)
         return await encode_chat(
             model,
             messages,
             add_special_tokens=bool(self.add_special_tokens),
             add_generation_prompt=bool(self.add_generation_prompt),
             continue_final_message=bool(self.continue_final_message),
-            chat_template=self.chat_template,
+            template=templates[0] if templates else None,
             template_kwargs=self.chat_template_kwargs,
             # A conversation that is cut may be longer.
             checks_length=self.truncate_prompt_tokens is None,

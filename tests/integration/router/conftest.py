@@ -59,7 +59,7 @@ def fake_scheduler(
     script: Script | None = None,
     *,
     tokenizer: Tokenizer | None = None,
-    chat_template: str | None = None,
+    chat_template: str | list[dict[str, str]] | None = None,
     without_chat_template: bool = False,
     name: str = MODEL,
     max_model_len: int = MAX_MODEL_LEN,

@@ -76,7 +76,7 @@ def byte_fallback() -> Tokenizer:
     return tokenizer
 
 
-def tokenizer_config(chat_template: str | None = CHAT_TEMPLATE) -> dict[str, object]:
+def tokenizer_config(chat_template: str | list[dict[str, str]] | None = CHAT_TEMPLATE) -> dict[str, object]:
     config: dict[str, object] = {"bos_token": "<s>", "eos_token": {"content": "</s>", "special": True}}
     if chat_template is not None:
         config["chat_template"] = chat_template

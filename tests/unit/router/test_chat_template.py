@@ -23,11 +23,14 @@ def test_special_tokens_of_the_config_are_the_template_s() -> None:
     assert template.render([USER]) == "<s>Hi</s>"
 
 
-def test_of_several_templates_the_default_is_taken() -> None:
-    named = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
-    template = from_tokenizer_config({"chat_template": named})
-    assert template is not None
-    assert template.source == "yes"
+def test_of_several_templates_each_is_found_by_its_name() -> None:
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "yes"}]
+    default, tool_use = (from_tokenizer_config({"chat_template": named}, name) for name in ("default", "tool_use"))
+    assert default is not None
+    assert default.source == "yes"
+    assert tool_use is not None
+    assert tool_use.source == "tools"
+    assert from_tokenizer_config({"chat_template": "alone"}, "tool_use") is None
     assert from_tokenizer_config({}) is None
 
 
@@ -206,11 +209,14 @@ def test_a_conversation_is_rendered_a_few_times_at_most(source: str, monkeypatch
         num_renderings += 1
         return render(*args, **kwargs)
 
+    template = ChatTemplate(source, {})
+    # What is found out of the template once.
+    template.warm()
     monkeypatch.setattr(chat_template_utils, "render_jinja_template", counted)
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "[1]"}}
     messages: list[dict[str, Any]] = [USER, PARTS, {"role": "assistant", "content": None, "tool_calls": [call]}]
     with pytest.raises(ApiError):
-        ChatTemplate(source, {}).render([*messages, {"role": "tool", "content": A_AND_B, "tool_call_id": "1"}])
+        template.render([*messages, {"role": "tool", "content": A_AND_B, "tool_call_id": "1"}])
     assert num_renderings == MAX_FORMS
 
 

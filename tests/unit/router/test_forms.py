@@ -15,9 +15,12 @@ from services.router.chat.forms import (
     detect_reasoning_form,
     detect_tool_form,
 )
+from services.router.chat_template import ChatTemplate
 from services.router.config import REASONING_PARSERS, TOOL_CALL_PARSERS
+from services.router.template_probe import TemplateTraits
 
 GOLDENS = Path(__file__).parents[3].parent / "shared/templates/chat_template_goldens.json"
+SHOWS_ALL = TemplateTraits(shows_tools=True, shows_calls=True, shows_system=True)
 PUBLISHED = {
     "Qwen/Qwen3-0.6B": ("hermes", True, True),
     "Qwen/Qwen3.5-4B": ("qwen3_coder", True, True),
@@ -35,7 +38,7 @@ PUBLISHED = {
 def test_published_templates_show_their_form(name: str) -> None:
     template = json.loads(GOLDENS.read_text())["TEST_CUSTOM_TEMPLATES"][name]["chat_template"]
     form, takes_tools, reasons = PUBLISHED[name]
-    found = FormChoice().of(template)
+    found = FormChoice().of(template, ChatTemplate(template, {}).traits)
     assert found.tools is TOOL_FORMS[form]
     assert found.template_takes_tools is takes_tools
     assert found.reasoning is (THINK if reasons else None)
@@ -80,18 +83,20 @@ def test_a_template_s_closing_tag_tells_its_reasoning() -> None:
     assert detect_reasoning_form("{{ messages }}") is None
 
 
-def test_a_template_takes_tools_where_its_code_reads_them() -> None:
-    assert FormChoice().of("{%- if tools %}<tool_call>{% endif %}").template_takes_tools
-    assert not FormChoice().of("You have tools. <tool_call> {{ xml_tools }}").template_takes_tools
+def test_a_template_takes_what_it_shows_in_a_form_that_is_known() -> None:
+    forms = FormChoice().of("<tool_call>", SHOWS_ALL)
+    assert forms.template_takes_tools
+    assert forms.template_takes_calls
     # A form of the template's own would be no example of the plain one.
-    assert not FormChoice().of("{{ tools }}{{ tool_calls }}").template_takes_tools
-    assert not FormChoice().of("{{ tools }}{{ tool_calls }}").template_takes_calls
+    forms = FormChoice().of("{{ tools }}{{ tool_calls }}", SHOWS_ALL)
+    assert not forms.template_takes_tools
+    assert not forms.template_takes_calls
 
 
 def test_the_operator_s_word_goes_before_the_template_s() -> None:
     forms = FormChoice("mistral", "deepseek_r1").of("<tool_call></think>{{ tools }}")
     assert (forms.tools, forms.reasoning) == (TOOL_FORMS["mistral"], REASONING_FORMS["deepseek_r1"])
-    forms = FormChoice("none", "none").of("<tool_call></think>{{ tools }}")
+    forms = FormChoice("none", "none").of("<tool_call></think>{{ tools }}", SHOWS_ALL)
     assert (forms.tools, forms.reasoning) == (None, None)
     assert forms.template_takes_tools
 

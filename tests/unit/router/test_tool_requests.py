@@ -180,15 +180,16 @@ def test_tools_are_bounded(tools: list[Tool], param: str) -> None:
 
 
 def test_instructions_go_where_the_template_has_a_place_for_them() -> None:
-    takes_any = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}", {})
-    refuses = ChatTemplate("{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}", {})
     user, system = {"role": "user", "content": "Hi"}, {"role": "system", "content": "Be kind."}
-    assert with_instructions([user], "T", takes_any) == [{"role": "system", "content": "T"}, user]
-    assert with_instructions([system, user], "T", takes_any) == [
+    assert with_instructions([user], "T", shows_system=True) == [{"role": "system", "content": "T"}, user]
+    assert with_instructions([system, user], "T", shows_system=True) == [
         {"role": "system", "content": "Be kind.\n\nT"},
         user,
     ]
-    assert with_instructions([user], "T", refuses) == [{"role": "user", "content": "T\n\nHi"}]
+    assert with_instructions([user], "T", shows_system=False) == [{"role": "user", "content": "T\n\nHi"}]
+    # Beside a system message that the template leaves out, the instructions would be lost with it.
+    told = {"role": "user", "content": "Be kind.\n\nT\n\nHi"}
+    assert with_instructions([system, user], "T", shows_system=False) == [told]
     assert (user["content"], system["content"]) == ("Hi", "Be kind.")
 
 

@@ -1,0 +1,54 @@
+"""What a template shows is found by rendering a probe, and read from its source where it refuses one."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.router.chat_template import ChatTemplate
+from services.router.template_content import ContentForm, content_form
+from services.router.template_probe import TemplateTraits
+from tests.chat_templates.published import ours
+
+ALL = TemplateTraits(shows_tools=True, shows_calls=True, shows_system=True)
+PROBED = {
+    "calls_from_content": (ContentForm.STRING, ALL),
+    "calls_left_out": (ContentForm.STRING, TemplateTraits(True, False, False)),
+    "other_variables": (ContentForm.STRING, TemplateTraits(False, False, True)),
+    "system_left_out": (ContentForm.STRING, TemplateTraits(True, False, False)),
+    "tools_of_messages": (ContentForm.STRING, TemplateTraits(False, False, True)),
+    "strict_turns": (ContentForm.STRING, TemplateTraits(False, False, False)),
+    "wants_system": (ContentForm.PARTS, ALL),
+    "either_content": (ContentForm.EITHER, ALL),
+}
+
+
+@pytest.mark.parametrize("name", PROBED)
+def test_a_probe_tells_what_a_template_shows(name: str) -> None:
+    source = ours()[name]
+    assert isinstance(source, str)
+    template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
+    assert (template._content_form, template.traits) == PROBED[name]
+
+
+@pytest.mark.parametrize(
+    ("source", "form", "takes_tools", "takes_calls"),
+    [
+        ("{{ messages[0].content }}", ContentForm.STRING, False, False),
+        ("{% for part in messages[0].content %}{{ part.text }}{% endfor %}", ContentForm.PARTS, False, False),
+        ("{% for tool in tools %}{{ tool }}{% endfor %}", ContentForm.STRING, True, False),
+        ("{{ messages[0].tool_calls }}", ContentForm.STRING, False, True),
+    ],
+)
+def test_a_template_that_refuses_the_probe_is_read(
+    source: str, form: ContentForm, takes_tools: bool, takes_calls: bool
+) -> None:
+    template = ChatTemplate("{{ raise_exception('no probes') }}" + source, {})
+    assert template._content_form is form
+    assert template.traits == TemplateTraits(takes_tools, takes_calls, shows_system=False)
+
+
+def test_a_loop_over_calls_is_none_over_parts() -> None:
+    loop = "{% set items = message.content %}{% for item in items %}{{ item.text }}{% endfor %}"
+    assert content_form(loop) is ContentForm.PARTS
+    assert content_form(loop.replace("item.text", "item.function")) is ContentForm.STRING
+    assert content_form(loop.replace("item.text", "item['function']")) is ContentForm.STRING

@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
-.PHONY: help setup demo test test-long test-patient test-steady clients wheel wheel-fresh aarch64 schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
+.PHONY: help setup demo test test-long test-patient test-steady clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ wheel-fresh: wheel ## install the wheel in an empty environment without a compil
 
 aarch64: .venv/dev .venv-cross/made ## compile the CPU kernels for Arm, run them in QEMU, and compare their bits with x86-64's
 	$(BIN)/python -m tests.cross.aarch64 .venv-cross/bin/python -m ziglang cc
+
+templates: .venv/dev ## compare prompts with transformers' apply_chat_template; TEMPLATES=DIR adds the .jinja files in DIR
+	$(BIN)/python -m tests.chat_templates.table $(TEMPLATES)
 
 schemathesis: .venv/dev ## over 5,000 requests made up from /openapi.json, through Envoy
 	QUIRE_TEST_FACTOR=25 $(BIN)/pytest --timeout 3600 tests/e2e/test_schemathesis.py

@@ -13,6 +13,7 @@ import pytest
 from services.router import foreign_templates
 from services.router.errors import ApiError, ErrorKind
 from services.router.foreign_templates import NUM_PROCESSES, ForeignTemplates
+from services.router.template_probe import SHOWS_NOTHING, TemplateTraits
 
 MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -55,6 +56,23 @@ async def test_a_process_outlives_the_rendering_that_is_ended(templates: Foreign
         assert caught.value.kind is ErrorKind.INVALID_REQUEST
     assert await templates.render("{{ messages[0].content }}", {}, MESSAGES) == "Hi"
     assert pids(templates) == before
+
+
+async def test_what_a_template_shows_is_found_out_once_while_it_is_in_use(
+    templates: ForeignTemplates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign_templates, "_MAX_KNOWN", 1)
+    shows_tools = await templates.traits("{{ tools }}", {})
+    assert shows_tools == TemplateTraits(shows_tools=True, shows_calls=False, shows_system=False)
+    assert await templates.traits("nothing", {}) == SHOWS_NOTHING
+    with pytest.raises(ApiError) as caught:
+        await templates.traits("{{ 'a' * 10 ** 9 }}", {})
+    assert caught.value.param == "chat_template"
+    # Without processes, only what is known can be told.
+    templates.close()
+    assert await templates.traits("nothing", {}) == SHOWS_NOTHING
+    with pytest.raises(RuntimeError):
+        await templates.traits("{{ tools }}", {})
 
 
 async def test_each_waits_a_bounded_time(templates: ForeignTemplates, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import json
 from typing import Any
 
 import pytest
 
+from services.router.tokenizer import TextThreads, Tokenizer
 from tests.chat_templates.published import Source, ours
 from tests.integration.router import conftest
 from tests.integration.router.conftest import StartRouter, answer_text
@@ -58,6 +60,15 @@ async def test_the_template_for_tools_is_taken_where_there_are_some(start_router
     for body in ({}, {"tools": [WEATHER], "tool_choice": "none"}):
         await api.chat(messages=[USER], **body)
         assert prompt_of(scheduler) == "<s><|im_start|>user\nIs it raining?<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_what_is_wrong_with_a_template_for_tools_is_told_at_the_start() -> None:
+    named: Source = [{"name": "default", "template": "fine"}, {"name": "tool_use", "template": "{% if %}"}]
+    threads = TextThreads(1)
+    tokenizer = Tokenizer(byte_level().to_str().encode(), json.dumps({"chat_template": named}).encode(), threads)
+    (problem,) = tokenizer.warm_templates()
+    assert problem.startswith("The model's chat template cannot be parsed: line 1")
+    threads.close()
 
 
 async def test_a_template_for_tools_that_shows_none_is_not_taken(start_router: StartRouter) -> None:

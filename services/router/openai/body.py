@@ -110,7 +110,7 @@ class GenerationBody(Body, StructureFields):
         ),
     )
     top_k: int | None = Field(
-        None, ge=-1, le=2**31, description="Draws from so many of the likeliest tokens; -1 and 0 keep all."
+        None, ge=-1, le=2**31, description="Samples from the k most likely tokens; -1 and 0 keep all."
     )
     min_p: float | None = Field(
         None, ge=0, le=1, description="Draws from tokens at least this many times as likely as the likeliest."
@@ -142,7 +142,7 @@ class GenerationBody(Body, StructureFields):
         le=_UINT64,
         description=(
             "Equal seeds give equal tokens; one is drawn where none is given. "
-            "`system_fingerprint` changes when what answers changes."
+            "`system_fingerprint` changes when the model or the server version changes."
         ),
     )
     ignore_eos: bool | None = Field(None, description="Whether the answer goes on past the model's own end tokens.")

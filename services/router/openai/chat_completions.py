@@ -162,7 +162,7 @@ class ChatCompletionRequest(GenerationBody, PromptFields, FunctionFields):
         None, ge=1, description="The longest answer, in tokens; what the context leaves unless told otherwise."
     )
     max_completion_tokens: int | None = Field(
-        None, ge=1, description="OpenAI's newer name of `max_tokens`, and goes before it."
+        None, ge=1, description="OpenAI's newer name for `max_tokens`; takes precedence over it."
     )
     logprobs: bool | None = Field(
         None,

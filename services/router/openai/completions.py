@@ -75,8 +75,8 @@ class CompletionRequest(GenerationBody):
         ge=1,
         le=MAX_BEST_OF,
         description=(
-            "So many are generated, those with the highest log probability per token are "
-            "returned, and the usage counts all. At least `n`; not with `stream`."
+            "Generates `best_of` answers and returns the `n` with the highest log probability per token; "
+            "the usage counts all. At least `n`; not with `stream`."
         ),
     )
 

@@ -1,28 +1,122 @@
-"""The README's examples, read from it and run as they stand, against the server of these tests."""
+"""The examples of README.md, docs/ and examples/README.md, read from them and run as they stand.
+
+Commands use a `quire` of this source tree. Servers listen on another port than 8000, which may be taken.
+"""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.e2e.conftest import ROOT, Server
 from tests.e2e.grpcurl import grpcurl
+from tests.fakes.ports import free_port
 from tests.fakes.waiting import HANG_S
+from tests.unit.worker.gguf.writing import Kind, write_gguf
+from tests.unit.worker.tiny_models import save_model
 
 ADDRESS = "127.0.0.1:8000"
+BUNDLED = ROOT / "quire" / "models" / "quire-chat"
+HERE = "tests/e2e/test_readme.py"
+GRPC = "tests/e2e/test_grpc_docs.py"
+
+# By document, the beginning of each block that a test runs, and that test.
+RUN: dict[str, dict[str, str]] = {
+    "README.md": {
+        "source .venv": f"{HERE}::test_the_environment_has_quire",
+        "quire serve  ": f"{HERE}::test_serve",
+        "curl -N ": f"{HERE}::test_curl",
+        "from openai import OpenAI\n": f"{HERE}::test_clients_of_other_apis",
+        "from anthropic import": f"{HERE}::test_clients_of_other_apis",
+        "from ollama import": f"{HERE}::test_clients_of_other_apis",
+        "grpcurl -plaintext -d ": f"{HERE}::test_grpcurl",
+        "from quire import Client": f"{HERE}::test_the_python_client",
+        "curl http": f"{HERE}::test_tools",
+        "echo '{": f"{HERE}::test_a_batch",
+        "from quire import LLM": f"{HERE}::test_an_llm",
+        "quire calibrate": f"{HERE}::test_calibrate_and_simulate",
+    },
+    "docs/grpc-errors.md": {},
+    "docs/grpc.md": {
+        "from quire import Client, QuireError": f"{GRPC}::test_programs",
+        "from quire import Client\n": f"{GRPC}::test_programs",
+        "import grpc\nfrom": f"{GRPC}::test_programs",
+        "import grpc\nimport json": f"{GRPC}::test_programs",
+        """grpcurl -plaintext -d '{"text": """: f"{GRPC}::test_commands",
+        """grpcurl -plaintext -d '{"chat": """: f"{GRPC}::test_commands",
+        """grpcurl -plaintext -d '{"text_1": """: f"{GRPC}::test_commands",
+        """grpcurl -plaintext -d '{"service": """: f"{GRPC}::test_commands",
+        "grpcurl -plaintext -d '{}' ": f"{GRPC}::test_commands",
+        """grpcurl -plaintext -d '{"name": """: f"{GRPC}::test_commands",
+        "curl ": f"{GRPC}::test_curl",
+        '{\n  "methodConfig"': f"{HERE}::test_the_retry_policy",
+    },
+    "docs/kserve.md": {"curl ": f"{HERE}::test_kserve"},
+    "docs/offline.md": {"from quire import LLM": f"{HERE}::test_more_of_an_llm"},
+    "docs/operations.md": {
+        "quire health": f"{HERE}::test_health",
+        "quire serve --drain-delay": f"{HERE}::test_operations_of_a_server",
+        "quire serve -v": f"{HERE}::test_operations_of_a_server",
+        "quire estimate": f"{HERE}::test_estimate",
+        "quire serve --config": f"{HERE}::test_operations_of_a_server",
+    },
+    "docs/tools.md": {"from quire import Client": f"{HERE}::test_tools"},
+    "examples/README.md": {"quire serve": "tests/e2e/test_examples.py::test_it_runs"},
+}  # fmt: skip
+
+# The other blocks, with the reason why no test runs them and a line for each command in them that can be checked:
+# `make -n TARGET` finds a target that is not there, --help a command that is not.
+NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
+    "README.md": {
+        "make demo": (
+            "sets up .venv, and runs these tests; test_wheel.py runs quire demo",
+            ("make -n demo", "make -n test"),
+        ),
+        "make wheel": (
+            "downloads torch; test_wheel.py builds it, installs it and runs quire demo, as make wheel-fresh does",
+            ("make -n wheel", "quire demo --help"),
+        ),
+        "pip install anthropic": ("needs a package index; test_the_clients_are_those_of_the_examples checks it", ()),
+        "python -m benchmarks.gpu": (
+            "needs a GPU",
+            ("python -m benchmarks.gpu smoke --help", "python -m pytest --help", "make -n bench-gpu PYTHON=python"),
+        ),
+    },
+    "docs/architecture.md": {" openai SDK": ("is a drawing", ())},
+    "docs/grpc-errors.md": {"from google.rpc": ("needs grpcio-status, which Quire does not; it is parsed", ())},
+    "docs/testing.md": {
+        "make test-steady": (
+            "runs these tests; tests/steady/ reads it",
+            ("make -n test-steady STEADY_RUNS=1 STEADY_TESTS=tests/e2e/test_recovery.py",),
+        )
+    },
+}
+
+
+def blocks(document: str) -> list[str]:
+    """The contents of a document's code blocks."""
+    return re.findall(r"^```\w*\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def block(beginning: str, document: str = "README.md") -> str:
     """The one code block of the document that begins so."""
-    blocks = re.findall(r"^```\w*\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
-    (found,) = (found for found in blocks if found.startswith(beginning))
-    return str(found)
+    (found,) = (found for found in blocks(document) if found.startswith(beginning))
+    return found
 
 
 def example(beginning: str, server: Server, document: str = "README.md") -> str:
@@ -32,11 +126,175 @@ def example(beginning: str, server: Server, document: str = "README.md") -> str:
     return found.replace(ADDRESS, server.address)
 
 
-def output(*command: str, cwd: Path = ROOT) -> str:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=HANG_S, env=environment)
+def environment(**variables: str) -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, **variables}
+
+
+def output(*command: str, cwd: Path = ROOT, variables: Mapping[str, str] | None = None) -> str:
+    own = environment(**(variables or {}))
+    result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=HANG_S, env=own)
     assert result.returncode == 0, result.stderr
     return result.stdout
+
+
+@pytest.fixture(scope="session")
+def path(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The variable PATH with this source tree's `quire`, and these tests' `python`, in front."""
+    directory = tmp_path_factory.mktemp("bin")
+    for name, words in (("quire", "-m quire.cli.main"), ("python", "")):
+        program = directory / name
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
+        program.chmod(0o755)
+    return {"PATH": f"{directory}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with small random models under the names that the documents use, and what their commands read."""
+    directory = tmp_path_factory.mktemp("models")
+    checkpoint = directory / "Qwen3-0.6B"
+    vocab_size = json.loads((BUNDLED / "config.json").read_text())["vocab_size"]
+    save_model(checkpoint, "Qwen3", vocab_size=vocab_size, max_position_embeddings=2048)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy2(BUNDLED / file, checkpoint)
+    # A relative directory takes the place of the name on the hub.
+    shutil.copytree(checkpoint, directory / "Qwen" / "Qwen3-0.6B")
+    write_gguf(directory / "qwen3-0.6b-q8_0.gguf", checkpoint, Kind.Q8_0)
+    (directory / "examples").mkdir()
+    shutil.copy2(ROOT / "examples" / "quire.toml", directory / "examples")
+    return directory
+
+
+@contextmanager
+def served(command: str, directory: Path, path: Mapping[str, str]) -> Iterator[str]:
+    """A line of the shell that serves, until the block ends. Yields the URL once it says that Ctrl-C stops it, and
+    presses Ctrl-C."""
+    port = str(free_port())
+    # A file's port comes after the environment's.
+    own = environment(QUIRE_PORT=port, **path)
+    with (
+        (directory / "errors.log").open("w+") as errors,
+        subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=directory, env=own, stdout=subprocess.PIPE, stderr=errors, text=True,
+        ) as process,
+    ):  # fmt: skip
+        try:
+            assert process.stdout is not None
+            told = any(line == "Ctrl-C stops it.\n" for line in process.stdout)
+            assert told, (directory / "errors.log").read_text()
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.send_signal(signal.SIGINT)
+            status = process.wait(HANG_S)
+    assert status == 0
+
+
+def test_every_block_is_run_or_has_a_reason() -> None:
+    documents = ["README.md", "examples/README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    for document in documents:
+        known = [*RUN.get(document, {}), *NOT_RUN.get(document, {})]
+        for found in blocks(document):
+            matching = [beginning for beginning in known if found.startswith(beginning)]
+            assert len(matching) == 1, f"{document}: {len(matching)} of RUN and NOT_RUN are for this block:\n{found}"
+            known.remove(matching[0])
+        assert known == [], f"{document} has no such blocks"
+    assert {*RUN, *NOT_RUN} <= set(documents)
+    for test in (test for tests in RUN.values() for test in tests.values()):
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text(), test
+
+
+@pytest.mark.parametrize(
+    "command", [line for reasons in NOT_RUN.values() for _, lines in reasons.values() for line in lines]
+)
+def test_commands_that_are_not_run_are_there(command: str, path: dict[str, str]) -> None:
+    output("bash", "-c", command, variables=path)
+
+
+def test_python_that_is_not_run_is_python() -> None:
+    ast.parse(block("from google.rpc", "docs/grpc-errors.md"))
+
+
+def test_the_environment_has_quire(tmp_path: Path) -> None:
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    script = block("source .venv") + "quire version"
+    assert re.match(r"(quire )?\d+\.\d+", output("bash", "-ec", script, cwd=tmp_path))
+
+
+def test_the_clients_are_those_of_the_examples() -> None:
+    names = set(shlex.split(block("pip install anthropic"))[2:])
+    imported = set(re.findall(r"^from (\w+) import", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert names == imported - {"quire"}
+    assert all(find_spec(name) for name in names)
+
+
+@pytest.mark.parametrize("line", [line for line in block("quire serve  ").splitlines() if " serve" in line])
+def test_serve(line: str, models: Path, path: dict[str, str]) -> None:
+    with served(line.partition("#")[0], models, path) as url:
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=HANG_S) as answer:
+            assert json.load(answer)["data"]
+        if line.split()[2:3] == ["#"]:
+            (chat,) = (line for line in block("quire serve  ").splitlines() if line.startswith("quire chat "))
+            question = ["bash", "-c", f"echo 'What is 7 plus 5?' | {chat.partition('#')[0]} --url {url}"]
+            assert "12" in output(*question, variables=path)
+
+
+OPERATIONS = [line for line in map(str.strip, blocks("docs/operations.md")) if line.startswith("quire serve")]
+
+
+@pytest.mark.parametrize("command", OPERATIONS)
+def test_operations_of_a_server(command: str, models: Path, path: dict[str, str]) -> None:
+    logs = [models / "quire.log", models / "access.jsonl"]
+    for log in logs:
+        log.unlink(missing_ok=True)
+    # Without a balancer in front nothing shows that it waited.
+    with served(command.replace("--drain-delay 5", "--drain-delay 1"), models, path) as url:
+        urllib.request.urlopen(f"{url}/v1/models", timeout=HANG_S).close()
+    if "2>" in command:
+        entries = [line.partition(" | ")[2] for line in logs[0].read_text().splitlines() if " | {" in line]
+        assert {"level", "service", "message"} <= json.loads(entries[0]).keys()
+        assert "/v1/models" in logs[1].read_text()
+
+
+def test_health(server: Server, path: dict[str, str]) -> None:
+    output("bash", "-c", example("quire health", server, "docs/operations.md"), variables=path)
+
+
+def test_estimate(models: Path, path: dict[str, str]) -> None:
+    text = output("bash", "-c", block("quire estimate", "docs/operations.md"), cwd=models, variables=path)
+    assert text.startswith("Qwen3ForCausalLM")
+
+
+def test_calibrate_and_simulate(tmp_path: Path, models: Path, path: dict[str, str]) -> None:
+    """Of a model and for times that are small."""
+    calibrate, _, simulate = block("quire calibrate").partition("\n")
+    model = shlex.quote(str(models / "Qwen3-0.6B"))
+    small = {"QUIRE_MAX_NUM_SEQS": "2", "QUIRE_MAX_NUM_BATCHED_TOKENS": "16", "QUIRE_NUM_GPU_BLOCKS_OVERRIDE": "128"}
+    output("bash", "-ec", calibrate.replace("MODEL", model), cwd=tmp_path, variables=path | small)
+
+    assert json.loads((tmp_path / "device.json").read_text())["num_blocks"] == 128
+    # Another device, so that the simulation does not depend on how fast this machine is.
+    device = {"step": {"base": 0.001, "per_token": 1e-6, "per_sequence": 1e-6, "per_kv_token": 0, "per_pair": 0}}
+    sizes = {"num_blocks": 9999, "block_size": 16, "max_model_len": 2048}
+    steps = {"max_num_seqs": 64, "max_num_batched_tokens": 512}
+    (tmp_path / "device.json").write_text(json.dumps(device | sizes | steps))
+    rows = [f"2023-11-16 18:17:0{second}.0000000,{100 * second},10\n" for second in range(1, 9)]
+    (tmp_path / "trace.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "".join(rows))
+    output("bash", "-ec", simulate, cwd=tmp_path, variables=path | {"QUIRE_DURATION": "20"})
+    assert {"report.html", "report.json"} <= {file.name for file in (tmp_path / "report").iterdir()}
+
+
+def test_kserve(server: Server) -> None:
+    assert json.loads(output("sh", "-c", example("curl ", server, "docs/kserve.md")))["text_output"]
+
+
+def test_the_retry_policy(server: Server) -> None:
+    """grpc refuses a policy that it cannot read."""
+    policy = json.dumps(json.loads(block('{\n  "methodConfig"', "docs/grpc.md")))
+    with grpc.insecure_channel(server.address, options=[("grpc.service_config", policy)]) as channel:
+        grpc.channel_ready_future(channel).result(HANG_S)
 
 
 def test_curl(server: Server) -> None:
@@ -45,9 +303,12 @@ def test_curl(server: Server) -> None:
 
 def test_tools(server: Server) -> None:
     answer = json.loads(output("sh", "-c", "curl -s" + example("curl http", server).removeprefix("curl")))
-    assert answer["choices"][0]["finish_reason"] in ("stop", "length")
-    # The bundled model calls nothing; the client asks all the same.
-    assert output(sys.executable, "-c", example("from quire import", server, "docs/tools.md")) == ""
+    (call,) = answer["choices"][0]["message"]["tool_calls"]
+    assert call["function"]["name"] == "get_weather"
+    assert json.loads(call["function"]["arguments"])["city"] in ("Bonn", "Rome")
+    assert output(sys.executable, "-c", example("from quire import", server, "docs/tools.md")).startswith(
+        "get_weather {"
+    )
 
 
 @pytest.mark.parametrize("client", ["openai import OpenAI\n", "anthropic import", "ollama import"])
@@ -66,9 +327,8 @@ def test_grpcurl(server: Server) -> None:
     assert events[-1]["final"]["usage"]["completionTokens"] > 0
 
 
-def test_a_batch(tmp_path: Path) -> None:
-    script = block("echo '{").replace("quire run-batch", f"{sys.executable} -m quire.cli.main run-batch")
-    output("sh", "-ec", script, cwd=tmp_path)
+def test_a_batch(tmp_path: Path, path: dict[str, str]) -> None:
+    output("sh", "-ec", block("echo '{"), cwd=tmp_path, variables=path)
     (line,) = (tmp_path / "answers.jsonl").read_text().splitlines()
     (choice,) = json.loads(line)["response"]["body"]["choices"]
     assert "12" in choice["message"]["content"]

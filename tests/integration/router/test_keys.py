@@ -93,8 +93,8 @@ def varint(value: int) -> bytes:
 def test_the_readme_lists_the_paths_without_a_key() -> None:
     free = {path for (_, path), needs in NEEDS_KEY.items() if not needs}
     text = (ROOT / "README.md").read_text()
-    _, _, after = text.partition("asks them for a key, except on ")
-    listed, _, _ = after.partition(". No hop")
+    _, _, after = text.partition("Every path needs the key except ")
+    listed, _, _ = after.partition(". Every key")
     missing = {path for path in free if f"`{path}`" not in listed and not path.startswith("/v2")}
     assert missing == set()
 

@@ -320,5 +320,6 @@ def finish_from_proto(finished: scheduler_pb2.Finished) -> FrameFinish:
     if reason is None:
         retry_after = finished.error.retry_after_ms / 1000 or None
         message = finished.error.message or "The scheduler ended this request without saying why."
-        error = ApiError(kind_of_code(finished.error.code), message, retry_after=retry_after)
+        param = finished.error.field or None
+        error = ApiError(kind_of_code(finished.error.code), message, param, retry_after=retry_after)
     return FrameFinish(finished.sequence_id, finished.attempt, reason, error, finished.embedding)

@@ -234,9 +234,8 @@ class Placement:
             # The others of this submission there will be refused in their own time, or not at all.
             self._resubmit(submission, [sequence])
         else:
-            if error.kind is ErrorKind.INVALID_REQUEST and submission.constraints is not None:
-                # All else was checked before it was sent.
-                error = replace(error, param=submission.constraints.param)
+            if error.kind is ErrorKind.INVALID_REQUEST:
+                error = replace(error, param=submission.param_of(error.param))
             self._fail(submission, error)
 
     def on_gap(self, sequence: Sequence) -> None:

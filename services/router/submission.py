@@ -297,6 +297,13 @@ class Submission:
             return FinishReason.STOP
         return FinishReason.LENGTH if len(output) == stop.max_tokens else None
 
+    def param_of(self, field: str | None) -> str | None:
+        """The client's name for the field that a scheduler finds at fault. `field`: of Submit; None: not named."""
+        if field == "choices":
+            return "input" if self.pooling is not None else "n" if len(self.sequences) > 1 else "prompt"
+        # All but the constraints was checked before it was sent.
+        return None if self.constraints is None else self.constraints.param
+
     @property
     def lacks_prompt_logprobs(self) -> bool:
         """Whether some are still to come."""

@@ -24,8 +24,9 @@ class SchedulerConfig:
     )
     max_num_queued_reqs: int = option(
         1024,
-        "Sequences that may wait for their turn; more are refused with RESOURCE_EXHAUSTED. For the first sequence of "
-        "a request there is a sixteenth more room.",
+        "Sequences that may wait, beside those that the batch has free places for; more are refused with "
+        "RESOURCE_EXHAUSTED, and with INVALID_ARGUMENT where one request's answers never fit. For the first sequence "
+        "of a request there is a sixteenth more room.",
         minimum=1,
     )
     target_tbt_ms: float = option(

@@ -62,19 +62,25 @@ class Engine:
 
     # -- Requests ------------------------------------------------------------------------------------------------------
 
-    def submit(self, request: SequenceRequest) -> None:
-        """`request`: of a Submit that `check_submit` has passed. Raises RefusedError."""
-        if self.core is None:
-            raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
-        self._fleet.model.check_task(request)
+    def check_room(self, requests: list[SequenceRequest]) -> None:
+        """Raises RefusedError if the queue has no room for all choices of one Submit."""
+        num_new = sum(not request.was_accepted for request in requests)
+        if self.core is None or not num_new:
+            return
         try:
-            sequence = self.core.submit(request)
+            self.core.check_room(requests[0].flow, num_new)
         except RefusedError as error:
             if error.failure.kind is not ErrorKind.RESOURCE_EXHAUSTED:
                 raise
             seconds = self._turn_rate.seconds_until_turn(self.core.num_waiting)
             raise RefusedError(replace(error.failure, retry_after_s=seconds)) from None
-        self._spans.start(sequence)
+
+    def submit(self, request: SequenceRequest) -> None:
+        """`request`: of a Submit that `check_submit` and `check_room` have passed. Raises RefusedError."""
+        if self.core is None:
+            raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
+        self._fleet.model.check_task(request)
+        self._spans.start(self.core.submit(request))
         self._pump_soon()
 
     def abort(self, owner: Owner) -> bool:

@@ -222,19 +222,30 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         except RefusedError as error:
             self._refuse(session, submit, error.failure)
             return
-        engine = None
-        for request in self._sequence_requests(session, submit):
-            owner = request.key
-            assert isinstance(owner, Owner)
+        requests = self._sequence_requests(session, submit)
+        try:
+            if self._draining:
+                raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "this scheduler is shutting down", 1.0))
+            # All choices of a request go to one group, where their prompt is.
+            engine = self._ready_engine()
+            engine.check_room(requests)
+        except RefusedError as error:
+            for request in requests:
+                self._end(session, request, error.failure)
+            return
+        for request in requests:
             try:
-                if self._draining:
-                    raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "this scheduler is shutting down", 1.0))
-                # All choices of a request go to one group, where their prompt is.
-                engine = engine or self._ready_engine()
                 engine.submit(request)
             except RefusedError as error:
-                logger.debug("request %s is refused: %s", owner.request_id, error)
-                session.add_finished(owner, FinishReason.ERROR, error.failure)
+                self._end(session, request, error.failure)
+
+    @staticmethod
+    def _end(session: RouterSession, request: SequenceRequest, failure: Failure) -> None:
+        """Tells the router that a sequence was not taken."""
+        owner = request.key
+        assert isinstance(owner, Owner)
+        logger.debug("request %s is refused: %s", owner.request_id, failure.message)
+        session.add_finished(owner, FinishReason.ERROR, failure)
 
     def _refuse(self, session: RouterSession, submit: scheduler_pb2.Submit, failure: Failure) -> None:
         """Ends every choice of a malformed Submit, or the first MAX_CHOICES where there are more."""

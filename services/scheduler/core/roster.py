@@ -54,12 +54,25 @@ class Roster:
         return sequence.turn.is_first and self.has_reserved_slot
 
     @property
+    def num_common_slots(self) -> int:
+        """Slots that any sequence may have."""
+        return self._num_slots - self._num_reserved_slots
+
+    @property
+    def num_common_slots_free(self) -> int:
+        return self.num_common_slots - (len(self.running) - self._num_in_reserve)
+
+    @property
+    def num_reserved_slots_free(self) -> int:
+        return self._num_reserved_slots - self._num_in_reserve
+
+    @property
     def has_reserved_slot(self) -> bool:
-        return self._num_in_reserve < self._num_reserved_slots
+        return self.num_reserved_slots_free > 0
 
     @property
     def _has_common_slot(self) -> bool:
-        return len(self.running) - self._num_in_reserve < self._num_slots - self._num_reserved_slots
+        return self.num_common_slots_free > 0
 
     @property
     def has_released(self) -> bool:

@@ -75,17 +75,35 @@ class Scheduler:
     def submit(self, request: SequenceRequest) -> Sequence:
         """Queues a sequence. Raises RefusedError if it can never run, or the queue is full."""
         self._check_request(request)
-        room = self.config.max_num_queued_reqs
-        if not self._roster.turns.is_known(request.flow):
-            room += room // _SPARE_PART
-        if self.num_waiting >= room and not request.was_accepted:
-            message = f"{self.num_waiting} requests are waiting already"
-            raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
-        if not request.was_accepted:  # the scheduler that accepted it first counted its prompt
+        if not request.was_accepted:
+            self.check_room(request.flow, 1)
+            # Not of accepted ones: the scheduler that accepted it first counted its prompt.
             self.counters.prompt_tokens += len(request.prompt_token_ids)
         sequence = self._roster.enqueue(request)
         sequence.num_losses = request.num_losses
         return sequence
+
+    def check_room(self, flow: Hashable, num_new: int) -> None:
+        """Raises RefusedError if so many new sequences of one request find no place, in the batch or in the queue."""
+        roster, config = self._roster, self.config
+        num_free = roster.num_common_slots_free
+        room = config.max_num_queued_reqs
+        if num_new == 1 and not roster.turns.is_known(flow):
+            num_free += roster.num_reserved_slots_free
+            room += room // _SPARE_PART
+        # A sequence without a block cannot start, whatever slots are free.
+        room += min(num_free, self.memory.pool.num_free)
+        if self.num_waiting + num_new <= room:
+            return
+        most = config.max_num_queued_reqs + min(roster.num_common_slots, config.num_blocks)
+        num_of_request = roster.turns.num_sequences(flow) + num_new
+        if num_of_request > most:
+            message = (
+                f"The request has {num_of_request} answers or more, and this server takes at most {most} at a time"
+            )
+            raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, f"{message}: ask for fewer.", field="choices"))
+        message = f"The queue is full: {self.num_waiting} answers are waiting, and there is no room for {num_new} more."
+        raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
 
     def adopt(self, drained: Sequence) -> None:
         """Queues a sequence that another scheduler's `drain` returned, however long the queue is: it was accepted once.

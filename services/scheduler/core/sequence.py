@@ -41,6 +41,7 @@ class Failure:
     kind: ErrorKind
     message: str
     retry_after_s: float | None = None
+    field: str = ""  # of the Submit, that is at fault; empty where the message names it
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,10 @@ class Turns:
         """Whether it has a sequence here."""
         return request in self._shares
 
+    def num_sequences(self, request: Hashable) -> int:
+        """How many sequences it has here."""
+        return self._shares[request].num_sequences if request in self._shares else 0
+
     def join(self, request: Hashable, num_tokens: int, *, is_put_off: bool = True) -> Turn:
         """Of the request's next sequence, which has so many tokens of its own to compute before it samples one."""
         is_first = request not in self._shares

@@ -217,12 +217,56 @@ def test_a_sequence_that_kills_its_workers_fails_and_those_beside_it_go_on() -> 
 
 
 def test_work_of_a_lost_scheduler_is_taken_however_long_the_queue() -> None:
-    core = scheduler(max_num_queued_reqs=1)
+    core = scheduler(max_num_queued_reqs=1, max_num_seqs=1)
+    core.submit(request("runs"))
     core.submit(request("waits"))
     with pytest.raises(RefusedError):
         core.submit(request("new"))
     core.submit(request("from another", was_accepted=True))
-    assert core.num_waiting == 2
+    assert core.num_waiting == 3
+
+
+def test_free_places_in_the_batch_count_beside_the_queue() -> None:
+    core = scheduler(max_num_queued_reqs=2, max_num_seqs=4)
+    core.check_room("many", 6)
+    with pytest.raises(RefusedError):
+        core.check_room("many", 7)
+    for number in range(6):
+        core.submit(request(f"{number}", prompt_len=1, turn_id="many"))
+    core.schedule()
+    assert (core.num_running, core.num_waiting) == (4, 2)
+    with pytest.raises(RefusedError) as refused:
+        core.check_room("another", 1)
+    assert refused.value.failure.kind is ErrorKind.RESOURCE_EXHAUSTED
+    assert "2 answers are waiting" in refused.value.failure.message
+    core.abort("0")
+    core.check_room("another", 1)
+
+
+def test_slots_are_no_free_places_while_the_cache_is_full() -> None:
+    core = scheduler(max_num_queued_reqs=1, num_blocks=16, max_model_len=64, max_num_batched_tokens=64)
+    core.submit(request("long", prompt_len=60, max_tokens=4))
+    answer(core, core.schedule(), 1)
+    core.check_room("new", 1)
+    for _ in range(2):
+        answer(core, core.schedule(), 1)
+    assert core.memory.pool.num_free == 0
+    core.check_room("new", 1)
+    with pytest.raises(RefusedError):
+        core.check_room("new", 2)
+
+
+@pytest.mark.parametrize("num_here", [0, 3])
+def test_a_request_that_never_fits_is_a_bad_one(num_here: int) -> None:
+    core = scheduler(max_num_queued_reqs=2)
+    for number in range(num_here):
+        core.submit(request(f"{number}", turn_id="many"))
+    with pytest.raises(RefusedError) as refused:
+        core.check_room("many", 7 - num_here)
+    assert refused.value.failure.kind is ErrorKind.INVALID_ARGUMENT
+    assert refused.value.failure.field == "choices"
+    assert "7 answers" in refused.value.failure.message
+    assert "at most 6" in refused.value.failure.message
 
 
 def test_workers_that_a_sequence_lost_elsewhere_count() -> None:

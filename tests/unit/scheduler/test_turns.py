@@ -159,7 +159,8 @@ def test_a_request_of_many_sequences_leaves_room_in_the_queue() -> None:
     submit_many(core, "many", 64)
     with pytest.raises(RefusedError):
         submit_many(core, "more of many", 64)
-    for number in range(3):
+    # A sixteenth of the queue's room, and of the slots.
+    for number in range(64 // 16 + NUM_SEQS // 16):
         core.submit(request(f"{number}"))
     with pytest.raises(RefusedError):
         core.submit(request("one too many"))

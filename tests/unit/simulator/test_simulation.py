@@ -111,7 +111,7 @@ def test_full_queues_send_a_request_to_two_others_and_then_refuse_it() -> None:
     layout = replace(
         ALONE, num_schedulers=4, num_groups=4, core=replace(CORE, max_num_seqs=1, max_num_queued_reqs=1)
     )  # fmt: skip
-    crowd = [Request(0.0, 500, 100, (index,)) for index in range(40)]
+    crowd = [Request(0.03 * index, 500, 100, (index,)) for index in range(40)]
     result = simulate(layout, crowd)
     assert len(result.refused) + len(result.outcome.served) == 40
     assert {len(result.refused_by[index]) for index in result.refused} == {3}

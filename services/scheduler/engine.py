@@ -268,6 +268,8 @@ class Engine:
             for preparation in self.core.preparations.take_wanted():
                 self._link.prepare(preparation)
             if plan is None:
+                if self.core.is_cut_short:
+                    self._pump_soon()
                 return
             now = time.monotonic()
             for new in plan.new_sequences:

@@ -280,6 +280,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         sampling_bytes = sampling.ByteSize() + (0 if constraints is None else constraints.ByteSize())
         deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
         group = object() if len(submit.choices) > 1 else None
+        end_ids = frozenset(stop_token_ids)
         requests = []
         for choice in submit.choices:
             if (stale := session.owners.pop(choice.sequence_id, None)) is not None:
@@ -289,7 +290,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     key=session.add_owner(choice.sequence_id, choice.attempt, submit.request_id),
                     prompt_token_ids=prompt,
                     max_tokens=submit.stop.max_tokens if pooling is None else 0,
-                    stop_token_ids=frozenset(stop_token_ids),
+                    stop_token_ids=end_ids,
                     output_token_ids=u32(choice.output_token_ids if pooling is None else b""),
                     was_accepted=choice.was_accepted,
                     num_losses=choice.num_worker_losses,

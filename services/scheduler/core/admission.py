@@ -38,6 +38,8 @@ class Admission:
         self._preparations = preparations
         self._step_times = step_times
         self._counters = counters
+        # Whether the last step's search ended because it had set aside so many: others may start at once.
+        self.is_cut_short = False
 
     def admit(
         self, batch: Batch, prefills: list[Sequence], budget: StepBudget, before: StartRank | None = None
@@ -48,6 +50,7 @@ class Admission:
         """
         config, roster, memory = self._config, self._roster, self._memory
         begun: list[Sequence] = []
+        self.is_cut_short = False
         if not roster.waiting or not memory.pool.num_free:  # whoever starts needs a block of its own for its last token
             return begun
         reserved = sum(memory.num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills)
@@ -57,6 +60,7 @@ class Admission:
         only_first = False  # The slots that are left are kept for first sequences of their requests.
         while budget.tokens > 0 and roster.waiting and not self._runs_suspect():
             if roster.num_set_aside >= max_set_aside:
+                self.is_cut_short = True
                 break
             sequence = roster.waiting.first(only_first)
             if sequence is None or (before is not None and before < sequence.start_rank):
@@ -72,8 +76,7 @@ class Admission:
             if prepares_for_suspect and not is_alone:
                 break
             if needs is not None and not self._preparations.is_ready(needs):
-                if not self._preparations.ask(needs):
-                    break
+                self._preparations.ask(needs, roster.is_awaited)
                 roster.set_aside(sequence, needs)
                 prepares_for_suspect = is_alone
                 continue

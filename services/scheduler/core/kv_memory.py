@@ -40,6 +40,10 @@ class KVMemory:
         self._shares_prefixes = config.enable_prefix_caching
         # Running sequences of requests with several choices.
         self._groups: dict[Hashable, list[Sequence]] = {}
+        # What was last found for a choice of such a request, and what it was found for: its other choices have the
+        # same prompt, and come one after the other.
+        self._found: list[Prefix] = []
+        self._found_for: tuple[Hashable, int, int] | None = None
         self._moves = Moves()
 
     # -- Blocks of a sequence ------------------------------------------------------------------------------------------
@@ -49,7 +53,14 @@ class KVMemory:
         if not self._shares(sequence):
             return []
         max_blocks = sequence.num_reusable_tokens // self._block_size
-        return self.prefix_cache.match(sequence.token_ids.tobytes(), sequence.request.cache_salt, max_blocks)
+        request = sequence.request
+        if request.group is None or sequence.num_output_tokens:
+            return self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
+        found_for = (request.group, max_blocks, self.prefix_cache.version)
+        if self._found_for != found_for:
+            self._found = self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
+            self._found_for = found_for
+        return self._found.copy()
 
     def num_blocks_needed(self, sequence: Sequence, found: list[Prefix]) -> int:
         """Free blocks that a waiting sequence would take, all its known tokens computed. A found one that nobody holds
@@ -268,6 +279,7 @@ class KVMemory:
         others.remove(sequence)
         if not others:
             del self._groups[sequence.request.group]
+            self._found, self._found_for = [], None
 
 
 def num_computed(found: list[Prefix]) -> int:

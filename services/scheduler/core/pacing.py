@@ -183,7 +183,10 @@ class RunAhead:
     """
 
     def __init__(self, fixed: int | None, most: int = 8) -> None:
-        self.depth = fixed or 2
+        """`fixed`: how many, whatever is measured. Raises ValueError if that is less than 1."""
+        if fixed is not None and fixed < 1:
+            raise ValueError(f"run-ahead is {fixed}: must be at least 1, or nothing is ever computed")
+        self.depth = 2 if fixed is None else fixed
         self._is_fixed = fixed is not None
         self._most = most
         self._hop = 0.0

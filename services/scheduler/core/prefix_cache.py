@@ -53,6 +53,8 @@ class PrefixCache:
         self._host = host
         # Host slot to block: evicted prefixes that the next plan must copy before anything else.
         self.saves: dict[int, int] = {}
+        # Changes whenever a prefix becomes known or is forgotten.
+        self.version = 0
         self._block_bytes = 4 * block_size
         self._prefixes: dict[tuple[object, bytes], Prefix] = {}
         self._by_block: dict[int, Prefix] = {}
@@ -91,6 +93,7 @@ class PrefixCache:
             prefix = prefixes.get(key)
             if prefix is None:
                 prefix = prefixes[key] = Prefix(key, owner)
+                self.version += 1
             announced.append(prefix)
             parent = prefix
         return announced
@@ -103,6 +106,7 @@ class PrefixCache:
         if isinstance(before, Prefix) and self._prefixes.get(before.key) is not before:
             self._drop_if_nowhere(prefix)
         elif not prefix.is_computed and self._prefixes.setdefault(prefix.key, prefix) is prefix:
+            self.version += 1
             prefix.block_id = block_id
             self._by_block[block_id] = prefix
             self._pool.keep(block_id)
@@ -132,6 +136,7 @@ class PrefixCache:
             if owner is not None:
                 prefix.owner = owner
                 self._prefixes[prefix.key] = prefix
+        self.version += 1
 
     def check_integrity(self) -> None:
         """Asserts that prefixes and blocks know each other."""
@@ -161,3 +166,4 @@ class PrefixCache:
         is_somewhere = prefix.is_computed or prefix.is_on_host or prefix.owner is not None
         if not is_somewhere and self._prefixes.get(prefix.key) is prefix:
             del self._prefixes[prefix.key]
+            self.version += 1

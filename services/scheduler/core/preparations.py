@@ -7,10 +7,11 @@ waits for it.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from .sequence import Preparation
 
-# Asked for at once. A worker takes 128.
+# Asked for at once; others wait for a place. A worker takes 128.
 MAX_PENDING = 64
 # Remembered as ready; half of what a worker keeps, so that it does not give up what is taken for ready here.
 MAX_READY = 256
@@ -20,7 +21,10 @@ class Preparations:
     def __init__(self) -> None:
         self._wanted: list[Preparation] = []
         self._pending: dict[bytes, Preparation] = {}
+        # Those that find no place among the pending ones, first come first served.
+        self._backlog: dict[bytes, Preparation] = {}
         self._ready: OrderedDict[bytes, None] = OrderedDict()
+        self._num_awaited = 0  # of the backlog, when it was last looked through
 
     def is_ready(self, preparation: Preparation) -> bool:
         """Whether a sequence that needs it may be planned."""
@@ -29,15 +33,30 @@ class Preparations:
         self._ready.move_to_end(preparation.key)
         return True
 
-    def ask(self, preparation: Preparation) -> bool:
-        """Whether it is asked for, now or before; not where too much is pending."""
-        if preparation.key in self._pending:
-            return True
-        if len(self._pending) >= MAX_PENDING:
-            return False
+    def ask(self, preparation: Preparation, is_awaited: Callable[[Preparation], bool]) -> None:
+        """Has it prepared, unless that is under way: as soon as less than MAX_PENDING is. `is_awaited`: whether a
+        sequence still needs one."""
+        if preparation.key in self._pending or preparation.key in self._backlog:
+            return
+        if len(self._pending) < MAX_PENDING:
+            self._begin(preparation)
+            return
+        if len(self._backlog) >= 2 * self._num_awaited + MAX_PENDING:
+            # Sequences are aborted while they wait. Memory stays in proportion to those that are left.
+            self._backlog = {key: one for key, one in self._backlog.items() if is_awaited(one)}
+            self._num_awaited = len(self._backlog)
+        self._backlog[preparation.key] = preparation
+
+    def fill(self, is_awaited: Callable[[Preparation], bool]) -> None:
+        """Gives the places that are free to those that wait for one, where a sequence still needs them."""
+        while self._backlog and len(self._pending) < MAX_PENDING:
+            preparation = self._backlog.pop(next(iter(self._backlog)))
+            if is_awaited(preparation):
+                self._begin(preparation)
+
+    def _begin(self, preparation: Preparation) -> None:
         self._pending[preparation.key] = preparation
         self._wanted.append(preparation)
-        return True
 
     @property
     def only_pending(self) -> Preparation | None:
@@ -65,9 +84,12 @@ class Preparations:
         return preparation
 
     def forget_worker(self) -> list[Preparation]:
-        """Another knows of nothing. Returns what was pending, in the order in which it was asked for."""
-        pending = list(self._pending.values())
+        """Another knows of nothing. Returns what was pending, in the order in which it was asked for, and then what
+        waited to be asked for."""
+        forgotten = [*self._pending.values(), *self._backlog.values()]
         self._wanted.clear()
         self._pending.clear()
+        self._backlog.clear()
+        self._num_awaited = 0
         self._ready.clear()
-        return pending
+        return forgotten

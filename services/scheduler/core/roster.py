@@ -104,6 +104,7 @@ class Roster:
         self.waiting.remove(sequence)
         self._num_waiting_tokens -= sequence.num_outstanding_tokens
         sequence.status = Status.RUNNING
+        sequence.own_token_ids()
         sequence.num_tokens_at_start = len(sequence.token_ids)
         sequence.is_in_reserve = not self._has_common_slot
         self._num_in_reserve += sequence.is_in_reserve
@@ -123,6 +124,10 @@ class Roster:
 
     def waiting_for(self, preparation: Preparation) -> list[Sequence]:
         return list(self._set_aside.get(preparation, {}).values())
+
+    def is_awaited(self, preparation: Preparation) -> bool:
+        """Whether any sequence waits for it."""
+        return preparation in self._set_aside
 
     def prompt_ranks(self, prefills: list[Sequence]) -> list[tuple[StartRank, Sequence]]:
         """Prompts under way, the first to go on first: by their own rank, or by that of a sequence that waits for what

@@ -148,6 +148,7 @@ class Scheduler:
             failure = Failure(ErrorKind.INVALID_ARGUMENT, error)
             finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
         self._roster.wake(preparation)
+        self.preparations.fill(self._roster.is_awaited)
         return finished
 
     # -- Steps ---------------------------------------------------------------------------------------------------------
@@ -191,6 +192,11 @@ class Scheduler:
         self._roster.turns.num_steps += 1
         self.counters.count_step(plan.num_tokens)
         return plan
+
+    @property
+    def is_cut_short(self) -> bool:
+        """Whether another `schedule` may start sequences that the last one had no time to look at."""
+        return self._admission.is_cut_short
 
     def expected_seconds(self, plan: StepPlan) -> float:
         """What a step of this plan takes, by the steps so far."""

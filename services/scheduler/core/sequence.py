@@ -145,8 +145,10 @@ class Sequence:
         self.arrival = arrival
         self.turn = turn  # while it waits, it changes only with its place in the queue
         self.num_prompt_tokens = len(request.prompt_token_ids)
-        # Prompt, then every output token whose result was applied.
-        self.token_ids = request.prompt_token_ids + request.output_token_ids
+        # Prompt, then every output token whose result was applied. Choices of one request share the prompt itself
+        # until they start: a copy for each would take long where the prompt is long and they are many.
+        has_output = bool(request.output_token_ids)
+        self.token_ids = request.prompt_token_ids + request.output_token_ids if has_output else request.prompt_token_ids
         # A vector takes the place of the first output token.
         self.max_num_tokens = self.num_prompt_tokens + (request.max_tokens if request.pooling is None else 1)
         self.stop_token_ids = request.stop_token_ids
@@ -172,6 +174,11 @@ class Sequence:
         self.wire_id = 0  # 0: the worker does not know it
         self.status = Status.WAITING
         self.num_losses = 0
+
+    def own_token_ids(self) -> None:
+        """From now on, tokens may be appended to `token_ids`."""
+        if self.token_ids is self.request.prompt_token_ids:
+            self.token_ids = self.token_ids[:]
 
     @property
     def rank(self) -> tuple[int, int]:

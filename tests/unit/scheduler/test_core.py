@@ -6,13 +6,15 @@ import random
 from array import array
 from collections import deque
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.prefix_cache import Prefix, PrefixCache
 from services.scheduler.core.scheduler import RefusedError, Scheduler
-from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence, Status
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest, Status
 from tests.unit.scheduler.driver import STOP, TOKEN, answer, request, rows, scheduler
 
 
@@ -483,3 +485,30 @@ def test_the_oldest_always_moves_on_whatever_comes_after_it(mode: PreemptionMode
     assert core.counters.preemptions > 100
     # At most 60 tokens one by one and 8 steps of prompt, all of it a second time for each tenant beside it.
     assert longest <= 2 * len(tenants) * 68, longest
+
+
+def test_the_answers_to_one_prompt_share_it_and_one_search_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = scheduler(num_blocks=64, max_num_seqs=32, max_num_batched_tokens=64)
+    prompt = array("I", range(30))
+    requests = [SequenceRequest(index, prompt, 2, group="g", turn_id="g", choice_index=index) for index in range(24)]
+    choices = [core.submit(one) for one in requests]
+    assert all(choice.token_ids is prompt for choice in choices)
+    cache, num_searches = core.memory.prefix_cache, 0
+
+    def match(*arguments: Any) -> list[Prefix]:
+        nonlocal num_searches
+        num_searches += 1
+        return PrefixCache.match(cache, *arguments)
+
+    monkeypatch.setattr(cache, "match", match)
+    answer(core, core.schedule(), 1)
+    core.check_integrity()
+    assert core.num_waiting == 23
+    plan = core.schedule()
+    core.check_integrity()
+    assert plan is not None
+    assert len(plan.new_sequences) == 23
+    assert num_searches == 3, "before it is known, while it is computed, and once it is there"
+    answer(core, plan, *plan.sampling_wire_ids)
+    assert prompt == array("I", range(30))
+    assert [list(choice.token_ids[30:]) for choice in choices[1:]] == [[TOKEN]] * 23

@@ -151,6 +151,8 @@ def test_as_many_plans_are_in_flight_as_hide_the_round_trip(hop: float, run: flo
 
 
 def test_a_depth_that_was_given_stays() -> None:
+    with pytest.raises(ValueError, match="run-ahead is 0: must be at least 1"):
+        RunAhead(0)
     run_ahead = RunAhead(3)
     run_ahead.observe(1.0, 0.001)
     assert run_ahead.depth == 3

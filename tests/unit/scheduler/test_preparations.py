@@ -150,10 +150,48 @@ def test_an_answer_that_nobody_asked_for_breaks_the_contract() -> None:
 def test_what_is_pending_and_what_is_remembered_is_bounded() -> None:
     preparations = Preparations()
     many = [Preparation(bytes([index // 256, index % 256])) for index in range(MAX_READY + 1)]
-    assert [preparations.ask(one) for one in many[: MAX_PENDING + 1]] == [True] * MAX_PENDING + [False]
+    for one in many[: MAX_PENDING + 2]:
+        preparations.ask(one, lambda _: True)
+    assert preparations.take_wanted() == many[:MAX_PENDING]
+    preparations.ended(many[0].key, is_ready=True)
+    preparations.fill(lambda one: one != many[MAX_PENDING])
+    assert preparations.take_wanted() == [many[MAX_PENDING + 1]], "nobody needs the one before it any more"
+    assert preparations.forget_worker() == [*many[1:MAX_PENDING], many[MAX_PENDING + 1]]
     for one in many:
-        preparations.ask(one)
+        preparations.ask(one, lambda _: True)
         preparations.take_wanted()
         preparations.ended(one.key, is_ready=True)
     assert not preparations.is_ready(many[0])
     assert all(preparations.is_ready(one) for one in many[1:])
+
+
+def test_a_full_queue_of_preparations_keeps_nobody_waiting_who_needs_none() -> None:
+    scheduler = core()
+    needs = [Preparation(b"%d" % key) for key in range(MAX_PENDING + 3)]
+    for key, one in enumerate(needs):
+        submit(scheduler, key, one)
+    submit(scheduler, 100)
+    while not (keys := planned(scheduler)):
+        assert scheduler.is_cut_short
+    assert keys == [100]
+    assert scheduler.preparations.take_wanted() == needs[:MAX_PENDING]
+    scheduler.abort(MAX_PENDING)
+    scheduler.prepared(needs[0].key)
+    assert scheduler.preparations.take_wanted() == [needs[MAX_PENDING + 1]], "the next in line that is still needed"
+    assert planned(scheduler) == [0]
+    scheduler.reset()
+    for _ in range(2):
+        planned(scheduler)
+    wanted = scheduler.preparations.take_wanted()
+    assert wanted == [one for one in needs if one != needs[MAX_PENDING]][:MAX_PENDING]
+    for one in wanted:
+        scheduler.prepared(one.key)
+    assert scheduler.preparations.take_wanted() == needs[MAX_PENDING + 1 :]
+
+
+def test_preparations_that_nobody_waits_for_any_more_are_forgotten() -> None:
+    """However many requests are sent and aborted while the worker is at work."""
+    preparations = Preparations()
+    for index in range(10 * MAX_PENDING):
+        preparations.ask(Preparation(b"%d" % index), lambda _: False)
+    assert len(preparations.forget_worker()) <= 2 * MAX_PENDING + 1

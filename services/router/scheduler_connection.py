@@ -26,6 +26,7 @@ from services.router.model import ModelInfo
 from services.router.submission import Sequence, Submission
 from shared.grpc_server import CHANNEL_OPTIONS
 from shared.message_parts import PartJoiner, in_parts
+from shared.patience import Patience
 from shared.placement import Node
 
 logger = logging.getLogger(__name__)
@@ -286,7 +287,7 @@ class SchedulerConnection:
                         message = converters.abort_to_proto(self._aborts)
                         self._aborts = []
                     for part in in_parts(message):
-                        async with asyncio.timeout(WRITE_STALL_SECONDS):
+                        async with Patience(WRITE_STALL_SECONDS):
                             await call.write(part)
             except TimeoutError:
                 raise StreamLostError(f"it took no message for {WRITE_STALL_SECONDS} s") from None

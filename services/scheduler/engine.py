@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 CLAIM_TIMEOUT_S = 10.0
 # Without a result for so long, a worker with plans is no longer called healthy.
 STUCK_S = 30.0
+# Between two looks at the time (every 100 ms), more is time in which this process was held up itself.
+_LONGEST_TICK_S = 1.0
 RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -54,7 +56,7 @@ class Engine:
         self._held: asyncio.TimerHandle | None = None
         # When its worker was lost, if it is; seconds, monotonic.
         self.lost_since: float | None = None
-        self._last_progress = time.monotonic()
+        self._last_progress = self._last_tick = time.monotonic()
         self._run_ahead = RunAhead(fleet.config.run_ahead)
         self._turn_rate = TurnRate()
         self._spans = fleet.spans
@@ -92,6 +94,7 @@ class Engine:
 
     def tick(self, now: float) -> None:
         """What only time brings about: deadlines, and the end of patience with a worker that is away or silent."""
+        self._excuse(now)
         if self.core is None:
             return
         self._finish(self.core.expire(now))
@@ -104,6 +107,15 @@ class Engine:
             self._last_progress = now
             self._link.cancel()
         self._pump_soon()
+
+    def _excuse(self, now: float) -> None:
+        """Time in which this process was held up itself is not held against the worker."""
+        seconds = now - self._last_tick
+        self._last_tick = now
+        if seconds > _LONGEST_TICK_S:
+            self._last_progress = min(self._last_progress + seconds, now)
+            if self.lost_since is not None:
+                self.lost_since = min(self.lost_since + seconds, now)
 
     @property
     def is_healthy(self) -> bool:

@@ -16,6 +16,7 @@ from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.grpc_server import STALLED_PEER_S
 from shared.malformed import MalformedRequestError, RefusalLog
 from shared.message_parts import PartJoiner, in_parts
+from shared.patience import Patience
 from shared.placement import LOAD_INTERVAL_S
 from shared.throughput import Throughput
 
@@ -174,7 +175,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     break
                 for message in news.result():
                     for part in in_parts(message):
-                        async with asyncio.timeout(STALLED_PEER_S):
+                        async with Patience(STALLED_PEER_S):
                             await context.write(part)
             except TimeoutError:
                 logger.warning("router %s read nothing for %g s: dropping it", session.router_id, STALLED_PEER_S)
@@ -327,7 +328,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 async def _first(requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> scheduler_pb2.ConnectRequest | None:
     """The stream's first message; None where none comes in time."""
     try:
-        async with asyncio.timeout(HELLO_TIMEOUT_S):
+        async with Patience(HELLO_TIMEOUT_S):
             return await anext(aiter(requests), None)
     except TimeoutError:
         return None

@@ -12,6 +12,7 @@ from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from shared.grpc_server import CHANNEL_OPTIONS, STALLED_PEER_S
 from shared.message_parts import PartJoiner, in_parts
+from shared.patience import Patience
 
 from .converters import WorkerHello, hello_from_proto, plan_to_proto
 from .core.plan import StepPlan
@@ -41,7 +42,7 @@ class WorkerLink:
         """Raises WorkerLostError if the worker is not there, not ready, or another scheduler's."""
         link = cls(address)
         try:
-            async with asyncio.timeout(timeout_s):
+            async with Patience(timeout_s):
                 await link._open(scheduler_id)
         except BaseException as error:
             await link.close()
@@ -113,7 +114,7 @@ class WorkerLink:
                 request = await self._next_request()
                 try:
                     for part in in_parts(request):
-                        async with asyncio.timeout(STALLED_PEER_S):
+                        async with Patience(STALLED_PEER_S):
                             await self._call.write(part)
                 except TimeoutError:
                     self.cancel()

@@ -20,6 +20,7 @@ from services.worker.sampling.grammars import Grammars
 from services.worker.step_thread import MAX_QUEUED_STEPS, Outcome, Session, StepThread
 from shared.malformed import MalformedRequestError
 from shared.message_parts import PartJoiner, in_parts
+from shared.patience import Patience
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -111,7 +112,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _claim(self, requests: Requests) -> worker_pb2.Claim:
         try:
-            async with asyncio.timeout(CLAIM_TIMEOUT_S):
+            async with Patience(CLAIM_TIMEOUT_S):
                 first = await anext(aiter(requests), None)
         except TimeoutError:
             first = None
@@ -251,7 +252,7 @@ class _Epoch:
 async def _next(requests: Requests) -> worker_pb2.RunRequest | None:
     """The next message; None at the stream's end. Raises OwnerSilentError."""
     try:
-        async with asyncio.timeout(OWNER_SILENCE_S):
+        async with Patience(OWNER_SILENCE_S):
             return await anext(aiter(requests), None)
     except TimeoutError:
         raise OwnerSilentError from None
@@ -268,7 +269,7 @@ def _joined(joiner: PartJoiner[worker_pb2.RunRequest], received: worker_pb2.RunR
 async def _write(context: Any, message: worker_pb2.RunResponse) -> None:
     """Raises TimeoutError if the peer does not take it."""
     for part in in_parts(message):
-        async with asyncio.timeout(WRITE_TIMEOUT_S):
+        async with Patience(WRITE_TIMEOUT_S):
             await context.write(part)
 
 

@@ -18,6 +18,7 @@ from services.worker import servicer as servicer_module
 from services.worker.engine import Engine
 from services.worker.model_runner import NO_NUMBERS, STEP_FAILED, ModelRunner
 from services.worker.servicer import WorkerServicer
+from shared.patience import NUM_TICKS
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import Stream, claimed, new_sequence, rows, u32, values
@@ -148,7 +149,8 @@ async def test_a_scheduler_that_falls_silent_loses_the_worker_and_one_that_sends
     await waiting.wait()
     await first.step(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
     # Its connection stays and answers pings; that alone does not keep the worker.
-    await clock.pass_by(1.1 * servicer_module.OWNER_SILENCE_S)
+    for _ in range(NUM_TICKS):
+        await clock.pass_by(1.1 * servicer_module.OWNER_SILENCE_S / NUM_TICKS)
     second = await claimed(channel)
     assert second.hello.epoch == first.hello.epoch + 1
     with pytest.raises(grpc.aio.AioRpcError, match="neither a plan nor a heartbeat") as end:
@@ -471,3 +473,24 @@ async def test_closing_finishes_the_steps_received_and_takes_no_more(
     with pytest.raises(grpc.aio.AioRpcError) as refusal:
         await Stream(channel).claim()
     assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_worker_that_was_stopped_itself_does_not_blame_its_owner(
+    channel: grpc.aio.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, write, writing = LoopClock(), servicer_module._write, asyncio.Event()
+
+    async def told_of(context: Any, message: worker_pb2.RunResponse) -> None:
+        asyncio.get_running_loop().call_soon(writing.set)  # once the write has begun
+        await write(context, message)
+
+    monkeypatch.setattr(servicer_module, "_write", told_of)
+    stream = await claimed(channel)
+    writing.clear()
+    await stream.plan(new_sequences=[new_sequence(1, 0, PROMPT, [1])], rows=rows((1, 0, 6, 0)))
+    await writing.wait()
+    await clock.pass_by(6.0)
+    await stream.result()
+    await clock.pass_by(6.0)
+    await stream.step(rows=rows((1, 0, 1, 6)))
+    await stream.close()

@@ -64,3 +64,17 @@ async def test_a_task_that_somebody_else_cancels_is_cancelled() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_pause_of_the_router_is_no_stall_of_its_clients(clock: LoopClock) -> None:
+    watch = StallWatch(10)
+    never = asyncio.Event()
+    write = asyncio.create_task(watch.over(never.wait()))  # type: ignore[arg-type]
+    await clock.pass_by(5)
+    await clock.pass_by(60)
+    await clock.pass_by(1)
+    assert not write.done()
+    for _ in range(2):
+        await clock.pass_by(1)
+    with pytest.raises(ClientStalledError):
+        await write

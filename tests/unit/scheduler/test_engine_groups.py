@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.engine import Engine
@@ -38,3 +40,16 @@ async def test_what_a_lost_group_leaves_goes_to_groups_that_hold_it() -> None:
         lost.core.submit(request(key, prompt_len=3, max_tokens=max_tokens))
     lost._lose()
     assert [engine.num_unfinished for engine in (lost, small, large)] == [1, 1, 1]
+
+
+async def test_time_in_which_the_scheduler_was_stopped_is_not_held_against_a_lost_worker() -> None:
+    fleet = Fleet("s", SchedulerConfig(worker_timeout=10.0))
+    lost = group(fleet, scheduler(), is_ready=False)
+    assert lost.core is not None
+    lost.core.submit(request("waits"))
+    lost.lost_since = now = time.monotonic()
+    lost.tick(now)
+    lost.tick(now + 60.0)
+    for tenths in range(100):
+        lost.tick(now + 60.0 + tenths / 10)
+    assert lost.num_unfinished == 1

@@ -100,7 +100,7 @@ class SamplingParams(_message.Message):
     """
     @_builtins.property
     def logit_bias(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogitBias]:
-        """Added to the logits of single tokens. Empty: nothing is added."""
+        """Added to the logits of single tokens, before penalties. Empty: nothing is added."""
 
     @_builtins.property
     def logprob_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:

@@ -1,5 +1,5 @@
-"""The sampler that CPUs use: penalties, bias and grammar, temperature, cuts, then the Gumbel-max trick, each by
-`Stage`s that take those rows that want them.
+"""The sampler that CPUs use: bias, penalties and grammar, temperature, cuts, then the Gumbel-max trick, each by
+`Stage`s that take those rows that want them. docs/sampling.md has the order of all steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class HostSampler:
         self._logprobs = LogprobColumns(max_num_seqs)
         self._penalties = Penalties(max_num_seqs, vocab_size, ops.device)
         # In the order in which they apply; a grammar's mask between the two.
-        self._shaping: tuple[Stage, ...] = (self._penalties, LogitBias(max_num_seqs))
+        self._shaping: tuple[Stage, ...] = (LogitBias(max_num_seqs), self._penalties)
         self._cutting: tuple[Stage, ...] = (
             Temperature(max_num_seqs),
             MinP(max_num_seqs),

@@ -1,4 +1,4 @@
-"""Repetition (Keskar et al., 2019, section 4.1), presence and frequency penalties, and logit bias."""
+"""Logit bias, and repetition (Keskar et al., 2019, section 4.1), presence and frequency penalties."""
 
 from __future__ import annotations
 

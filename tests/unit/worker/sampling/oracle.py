@@ -1,4 +1,4 @@
-"""Sampling as `sampling.proto` describes it, row by row in float64."""
+"""Sampling as `sampling.proto` and docs/sampling.md describe it, row by row in float64."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def transformed(
     """[vocab] -> [vocab]: what the softmax is taken of; -inf for tokens that are cut. Equals of the last kept stay.
     `allowed`: the ids that a grammar allows."""
     x: F64 = logits.copy()
+    for token, bias in params.logit_bias:
+        x[token] += bias
     for token in {*prompt, *output}:
         x[token] = x[token] / params.repetition_penalty if x[token] > 0 else x[token] * params.repetition_penalty
     for token in set(output):
         x[token] -= params.presence_penalty + params.frequency_penalty * output.count(token)
-    for token, bias in params.logit_bias:
-        x[token] += bias
     if allowed is not None:
         x[np.setdiff1d(np.arange(len(x)), allowed)] = -np.inf
     if params.greedy:

@@ -1,10 +1,10 @@
-"""Penalties, logit bias and grammar, in one pass over the logits.
+"""Logit bias, penalties and grammar, in one pass over the logits.
 
-With c the times a token is in the output, in the order in which the host's sampler applies them:
+With c the times a token is in the output, in the order of docs/sampling.md:
 
+    l += bias
     y = l / r if l > 0 else l · r             repetition (Keskar et al., 2019, section 4.1), of prompt and output
     y -= [c > 0] · presence;  y -= c · frequency
-    y += bias
     y = -inf where the grammar's bit is 0     bit t % 32 of word t // 32, as in xgrammar's bitmasks
 
 Only rows that use one of these are written, float32, to `shaped`; the others are read from where the model left them.
@@ -61,6 +61,9 @@ def shape_kernel(
         y = tl.load(logits + row * logits_stride + ids, mask=inside, other=float("-inf")).to(tl.float32)
         tl.store(raw_peaks + row * tiles + tile, raw_peak(y))
         mask_row = tl.load(mask_rows + row)
+        bias_row = integer(columns, slot, BIAS_ROW).to(tl.int64)
+        if bias_row >= 0:
+            y += tl.load(biases + bias_row * vocab_size + ids, mask=inside, other=0.0)
         counts_row = integer(columns, slot, COUNTS_ROW).to(tl.int64)
         if counts_row >= 0:
             entry = tl.load(counts + counts_row * vocab_size + ids, mask=inside, other=0)
@@ -70,9 +73,6 @@ def shape_kernel(
             count = (entry & (IN_PROMPT - 1)).to(tl.float32)
             y -= tl.where(count > 0, number(columns, slot, PRESENCE), 0.0)
             y -= count * number(columns, slot, FREQUENCY)
-        bias_row = integer(columns, slot, BIAS_ROW).to(tl.int64)
-        if bias_row >= 0:
-            y += tl.load(biases + bias_row * vocab_size + ids, mask=inside, other=0.0)
         if mask_row >= 0:
             word = tl.load(masks + mask_row.to(tl.int64) * mask_words + ids // 32, mask=inside, other=0)
             y = tl.where((word >> (ids % 32)) & 1 != 0, y, float("-inf"))

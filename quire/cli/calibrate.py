@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from quire.cli.part import Part, PartSpec
-from quire.simulator.calibration import Calibration, fit, kinds_of, measure
+from quire.simulator.calibration import Calibration, Measured, Planner, fit_that_is_trusted, kinds_of, measure
 from quire.simulator.device import Device
 from services.scheduler.converters import WorkerHello
 from services.scheduler.worker_link import WorkerLink, WorkerLostError
@@ -60,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
         f" + {1e9 * step.per_kv_token:.3g} ns per position read + {1e9 * step.per_pair:.3g} ns per pair;\n"
         f"half of the kinds are within {fitted.median_error:.1%} of that, all within {fitted.worst_error:.0%}"
     )
+    if device.distrust:
+        print(f"{PROG}: warning: {device.distrust}", file=sys.stderr)
     print(f"written to {config.output}; try: quire simulate --device {config.output} --poisson 2")
     return 0
 
@@ -70,13 +72,18 @@ async def _calibrate(config: CalibrateConfig) -> tuple[Device, Calibration]:
         task = progress.add_task("starting the worker", total=None)
         async with _worker(config) as (link, device_name):
             kinds = kinds_of(link.hello)
-            progress.update(task, description="measuring steps", total=len(kinds))
-            measured = []
-            async for one in measure(link, kinds):
-                progress.advance(task)
-                if one is not None:
-                    measured.append(one)
-            fitted = fit(measured)
+            planner, num_passes = Planner(link.hello.block_size), 0
+
+            async def measure_all() -> AsyncIterator[Measured | None]:
+                nonlocal num_passes
+                num_passes += 1
+                name = "measuring steps" if num_passes == 1 else "measuring again, as the fit is poor"
+                progress.reset(task, description=name, total=len(kinds))
+                async for one in measure(link, kinds, planner):
+                    progress.advance(task)
+                    yield one
+
+            fitted = await fit_that_is_trusted(measure_all)
             return _device(link.hello, device_name, fitted), fitted
 
 

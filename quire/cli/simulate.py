@@ -83,11 +83,14 @@ def main(argv: Sequence[str]) -> int:
     try:
         if config.output:
             Path(config.output).mkdir(parents=True, exist_ok=True)
-        layout = _layout(config, read_device(Path(config.device)))
+        device = read_device(Path(config.device))
+        layout = _layout(config, device)
         requests = _requests(config)
     except (DeviceError, TraceError, ValueError, OSError) as error:
         print(f"{PROG}: {error}", file=sys.stderr)
         return 1
+    if device.distrust:
+        print(f"{PROG}: warning: {device.distrust}", file=sys.stderr)
     processes = config.processes or os.cpu_count() or 1
     target = _target(config)
     start = time.monotonic()

@@ -15,6 +15,8 @@ from services.scheduler.core.pacing import pairs
 from services.scheduler.core.plan import StepPlan
 
 Matrix = NDArray[np.float64]
+# The median error of a fit, relative, from which on no simulation with it means anything.
+TRUSTED_ERROR = 0.25
 
 
 class DeviceError(ValueError):
@@ -110,6 +112,17 @@ class Device:
             num_host_blocks=self.num_host_blocks,
             seconds_per_swapped_block=self.swap_seconds_per_block,
             **limits,
+        )
+
+    @property
+    def distrust(self) -> str:
+        """Why its step times are not to be trusted, in a sentence; empty where they are."""
+        error = self.origin.get("median_error", 0.0)
+        if not isinstance(error, (int, float)) or error <= TRUSTED_ERROR:
+            return ""
+        return (
+            f"the step times are not to be trusted: half of the steps measured are more than {error:.0%} off the fit. "
+            "Calibrate again while nothing else runs on the machine."
         )
 
     def save(self, path: Path) -> None:

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 import json
+import random
 from array import array
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from quire.cli import calibrate, simulate
 from quire.inference.v1 import model_pb2
 from quire.simulator import calibration
-from quire.simulator.calibration import StepKind
+from quire.simulator.calibration import Measured, StepKind
 from quire.simulator.device import Device, StepSeconds, read_device
 from services.scheduler.converters import WorkerHello
 from services.scheduler.core.config import CoreConfig
@@ -58,7 +61,11 @@ def test_kinds_fit_the_worker() -> None:
     assert all(max(kind.context, kind.position + kind.chunk) <= 400 for kind in kinds)
 
 
-def test_a_calibration_can_be_simulated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_calibration_can_be_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No fit is as good as that: the same worker is measured three times.
+    monkeypatch.setattr(calibration, "TRUSTED_ERROR", -1.0)
     device = tmp_path / "device.json"
     small = ["--max-num-seqs", "4", "--max-num-batched-tokens", "80", "--max-model-len", "400"]
     assert calibrate.main([*small, "--num-gpu-blocks-override", "200", "--output", str(device)]) == 0
@@ -123,3 +130,36 @@ def test_a_worker_that_does_not_start_says_why(tmp_path: Path, capsys: pytest.Ca
     assert calibrate.main(["/nowhere", "--output", str(tmp_path / "device.json")]) == 1
     assert "/nowhere" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+EXACT = StepSeconds(0.01, 1e-4, 1e-4, 1e-7, 1e-8)
+KINDS = [StepKind(num, context, 0, 0) for num in (1, 2, 4, 8, 16) for context in (16, 64, 256, 1024, 4096)]
+
+
+@pytest.mark.parametrize(
+    ("num_disturbed", "is_trusted", "expected_passes"), [(0, True, 1), (1, True, 2), (9, False, 3)]
+)
+async def test_a_poor_fit_is_measured_again(num_disturbed: int, is_trusted: bool, expected_passes: int) -> None:
+    num_passes = 0
+
+    async def measure_all() -> AsyncIterator[Measured | None]:
+        nonlocal num_passes
+        num_passes += 1
+        chance = random.Random(1)
+        for kind in KINDS:
+            disturbance = 100.0 ** chance.random() if num_passes <= num_disturbed else 1.0
+            yield Measured(kind, disturbance * sum(EXACT.predict(np.array([kind.features]))))
+        yield None
+
+    fitted = await calibration.fit_that_is_trusted(measure_all)
+    assert (fitted.is_trusted, num_passes) == (is_trusted, expected_passes)
+
+
+def test_a_simulation_says_that_its_device_is_not_to_be_trusted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--device", str(tmp_path / "d.json"), "--poisson", "1", "--duration", "5", "--processes", "1"]
+    for error in (0.94, 0.05):
+        Device(EXACT, 1000, 16, 4096, 8, 256, origin={"median_error": error}).save(tmp_path / "d.json")
+        assert simulate.main(arguments) == 0
+        assert ("more than 94% off" in capsys.readouterr().err) == (error > 0.5)

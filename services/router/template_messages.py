@@ -126,7 +126,7 @@ def _with_calls(messages: Messages) -> Iterator[Messages]:
     missing as null and as an empty text."""
     variants = [[_with_arguments(message, _value) for message in messages]]
     if any(message.get("tool_calls") for message in messages):
-        variants += [messages, [_with_arguments(message, parsed_arguments) for message in messages]]
+        variants += [messages, [_with_arguments(message, _object) for message in messages]]
     lacks_content = any(message.get("content") is None for message in messages)
     for variant in variants:
         yield variant
@@ -157,3 +157,10 @@ def _value(arguments: str) -> Any:
         return json.loads(arguments or "{}")
     except (ValueError, RecursionError):
         return parsed_arguments(arguments)
+
+
+def _object(arguments: str) -> dict[str, Any]:
+    """The same as an object, empty where it is none. JSON that is whole needs no library, so that a router of the typed
+    API alone can probe its templates."""
+    value = _value(arguments)
+    return value if isinstance(value, dict) else {}

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from services.router.chat_template import ChatTemplate
 from services.router.template_content import ContentForm, content_form
 from services.router.template_probe import TemplateTraits
 from tests.chat_templates.published import ours
+from tests.fakes.waiting import HANG_S
+
+ROOT = Path(__file__).parents[3]
 
 ALL = TemplateTraits(shows_tools=True, shows_calls=True, shows_system=True)
 PROBED = {
@@ -52,3 +59,15 @@ def test_a_loop_over_calls_is_none_over_parts() -> None:
     assert content_form(loop) is ContentForm.PARTS
     assert content_form(loop.replace("item.text", "item.function")) is ContentForm.STRING
     assert content_form(loop.replace("item.text", "item['function']")) is ContentForm.STRING
+
+
+def test_a_router_of_the_typed_api_alone_can_probe() -> None:
+    """It runs without pydantic_core, also where a template refuses every form of the calls."""
+    code = (
+        "import sys\n"
+        "sys.modules['pydantic_core'] = None\n"
+        "from services.router.chat_template import ChatTemplate\n"
+        'refuses = \'{% if messages[-1].role != "user" %}{{ raise_exception("no") }}{% endif %}{{ messages }}\'\n'
+        "assert ChatTemplate(refuses, {}).warm() is None"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG_S, cwd=ROOT)

@@ -108,11 +108,11 @@ def test_shaping_follows_the_formula_and_leaves_other_rows_alone(device: torch.d
     state = SlotState(table.to(device), entries.to(device), biases.to(device), bench.state.last_tokens)
     shaped = bench.pipeline.shape(logits.to(device), bench.rows, state, masks.to(device)).cpu()
     expected = logits.double().clone()
+    expected[1:3] += biases.double()
     for row in (0, 1):
         count, x = counts[1 - row], expected[row]
         x = torch.where((count > 0) | in_prompt[1 - row], torch.where(x > 0, x / 1.7, x * 1.7), x)
         expected[row] = x + 0.6 * (count > 0) - 0.3 * count
-    expected[1:3] += biases.double()
     expected[3][~allowed[0]] = -INF
     torch.testing.assert_close(shaped[:4].double(), expected[:4], rtol=1e-6, atol=1e-6)
     assert shaped[4].isnan().all()  # as it was allocated: nobody reads it

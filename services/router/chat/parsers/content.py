@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
@@ -43,6 +43,22 @@ def content_until(feed: Feed, builder: MessageBuilder, markers: Sequence[str]) -
     if not builder.has_calls:
         builder.content(space)
     return ""
+
+
+def read_marked(
+    feed: Feed, builder: MessageBuilder, ends: Mapping[str, str], read: Callable[[str], Reading[bool]]
+) -> Reading[None]:
+    """Reads a message of content and calls, each of which follows a marker. `ends`: by marker, what closes the call; it
+    may be missing. `read`: takes what follows the marker it is given, and space. Where that is no call, it returns
+    False, and all that was taken is content."""
+    while marker := (yield from content_until(feed, builder, tuple(ends))):
+        yield from feed.all(SPACE)
+        if (yield from read(marker)):
+            feed.recorded()
+            yield from feed.all(SPACE)
+            yield from feed.word(ends[marker])
+        else:
+            builder.no_call(feed.recorded())
 
 
 @functools.cache

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from services.router.chat.arguments import parsed_arguments
 from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import NAME
@@ -60,18 +60,14 @@ class FunctionTags:
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
         types = ArgumentTypes(functions)
-        while marker := (yield from content_until(feed, builder, (self.begin, _FUNCTION))):
-            is_bare = marker == _FUNCTION
-            if not is_bare:
-                yield from feed.all(SPACE)
-            if (is_bare or (yield from feed.word(_FUNCTION))) and (
-                yield from self._read_call(feed, builder, types, functions if is_bare else None)
-            ):
-                feed.recorded()
-                yield from feed.all(SPACE)
-                yield from feed.word(self.end)
-            else:
-                builder.no_call(feed.recorded())
+        ends = {self.begin: self.end, _FUNCTION: self.end}
+
+        def read(marker: str) -> Reading[bool]:
+            if marker == _FUNCTION:  # The outer tag is missing, so the name must be one of the request's.
+                return (yield from self._read_call(feed, builder, types, functions))
+            return (yield from feed.word(_FUNCTION)) and (yield from self._read_call(feed, builder, types, None))
+
+        yield from read_marked(feed, builder, ends, read)
 
     def _read_call(
         self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes, names: Functions | None

@@ -17,7 +17,7 @@ from typing import Any
 
 from services.router.chat.arguments import parsed_arguments
 from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import NAME
@@ -50,14 +50,7 @@ class GemmaCalls:
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
         types = ArgumentTypes(functions)
-        while (yield from content_until(feed, builder, (self.begin,))):
-            yield from feed.all(SPACE)
-            if (yield from self._read_call(feed, builder, types)):
-                feed.recorded()
-                yield from feed.all(SPACE)
-                yield from feed.word(self.end)
-            else:
-                builder.no_call(feed.recorded())
+        yield from read_marked(feed, builder, {self.begin: self.end}, lambda _: self._read_call(feed, builder, types))
 
     def _read_call(self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes) -> Reading[bool]:
         if not (yield from feed.word(_CALL)):

@@ -8,25 +8,19 @@ Without either, only an array that begins with a call of one of the request's fu
 from __future__ import annotations
 
 from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import content_until
-from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.content import read_marked
+from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import read_call_or_calls, read_first_calls, write_calls
 
 _TOKEN, _TAG = "<|tool_call|>", "<tool_call>"
 _TAG_END = "</tool_call>"
+_ENDS = {_TOKEN: _TAG_END, _TAG: _TAG_END}
 
 
 def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
     yield from read_first_calls(feed, builder, functions)
-    while (yield from content_until(feed, builder, (_TOKEN, _TAG))):
-        yield from feed.all(SPACE)
-        if (yield from read_call_or_calls(feed, builder)):
-            feed.recorded()
-            yield from feed.all(SPACE)
-            yield from feed.word(_TAG_END)
-        else:
-            builder.no_call(feed.recorded())
+    yield from read_marked(feed, builder, _ENDS, lambda _: read_call_or_calls(feed, builder))
 
 
 def _write(calls: list[tuple[str, str]]) -> str:

@@ -9,7 +9,7 @@ Let me see.
 from __future__ import annotations
 
 from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import read_call
@@ -18,17 +18,17 @@ _BEGIN, _END = "<tool_call>", "</tool_call>"
 
 
 def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
-    while (yield from content_until(feed, builder, (_BEGIN,))):
+    yield from read_marked(feed, builder, {_BEGIN: _END}, lambda _: _read_one(feed, builder))
+
+
+def _read_one(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
+    is_call = yield from read_call(feed, builder)
+    if is_call:
         yield from feed.all(SPACE)
-        if (yield from read_call(feed, builder)):
+        # One brace too many is a habit of small models.
+        while (yield from feed.word("}")):
             yield from feed.all(SPACE)
-            # One brace too many is a habit of small models.
-            while (yield from feed.word("}")):
-                yield from feed.all(SPACE)
-            yield from feed.word(_END)
-            feed.recorded()
-        else:
-            builder.no_call(feed.recorded())
+    return is_call
 
 
 def _write(calls: list[tuple[str, str]]) -> str:

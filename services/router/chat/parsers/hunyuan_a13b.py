@@ -8,8 +8,8 @@ Its template has an answer without calls begin with the assistant's name, which 
 from __future__ import annotations
 
 from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import content_until
-from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.content import read_marked
+from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import read_call_or_calls, write_calls
 
@@ -19,14 +19,7 @@ _ASSISTANT = "助手："
 
 def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
     yield from feed.word(_ASSISTANT)
-    while (yield from content_until(feed, builder, (_BEGIN,))):
-        yield from feed.all(SPACE)
-        if (yield from read_call_or_calls(feed, builder)):
-            feed.recorded()
-            yield from feed.all(SPACE)
-            yield from feed.word(_END)
-        else:
-            builder.no_call(feed.recorded())
+    yield from read_marked(feed, builder, {_BEGIN: _END}, lambda _: read_call_or_calls(feed, builder))
 
 
 def _write(calls: list[tuple[str, str]]) -> str:

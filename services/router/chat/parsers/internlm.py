@@ -9,7 +9,7 @@ The model may call the arguments `parameters`. Another token than <|plugin|> beg
 from __future__ import annotations
 
 from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import read_call, write_call
@@ -18,16 +18,14 @@ _BEGIN, _PLUGIN, _END = "<|action_start|>", "<|plugin|>", "<|action_end|>"
 
 
 def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
-    while (yield from content_until(feed, builder, (_BEGIN,))):
-        yield from feed.all(SPACE)
-        is_call = yield from feed.word(_PLUGIN)
-        yield from feed.all(SPACE)
-        if is_call and (yield from read_call(feed, builder)):
-            feed.recorded()
-            yield from feed.all(SPACE)
-            yield from feed.word(_END)
-        else:
-            builder.no_call(feed.recorded())
+    yield from read_marked(feed, builder, {_BEGIN: _END}, lambda _: _read_plugin(feed, builder))
+
+
+def _read_plugin(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
+    if not (yield from feed.word(_PLUGIN)):
+        return False
+    yield from feed.all(SPACE)
+    return (yield from read_call(feed, builder))
 
 
 def _write(calls: list[tuple[str, str]]) -> str:

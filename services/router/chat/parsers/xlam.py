@@ -8,7 +8,7 @@ Only JSON that names one of the request's functions is a call.
 from __future__ import annotations
 
 from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import content_until
+from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Objects, ToolForm
 from services.router.chat.parsers.json_call import read_call_or_calls, read_first_calls, write_calls
@@ -20,16 +20,13 @@ _MARKERS = {_FENCE: _FENCE, "<tool_call>": "</tool_call>", "[TOOL_CALLS]": "[/TO
 
 def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
     yield from read_first_calls(feed, builder, functions)
-    while marker := (yield from content_until(feed, builder, tuple(_MARKERS))):
-        if marker == _FENCE:
-            yield from feed.word("json")
+    yield from read_marked(feed, builder, _MARKERS, lambda marker: _read_marked_calls(feed, builder, functions, marker))
+
+
+def _read_marked_calls(feed: Feed, builder: MessageBuilder, functions: Functions, marker: str) -> Reading[bool]:
+    if marker == _FENCE and (yield from feed.word("json")):
         yield from feed.all(SPACE)
-        if (yield from read_call_or_calls(feed, builder, functions)):
-            feed.recorded()
-            yield from feed.all(SPACE)
-            yield from feed.word(_MARKERS[marker])
-        else:
-            builder.no_call(feed.recorded())
+    return (yield from read_call_or_calls(feed, builder, functions))
 
 
 XLAM = ToolForm(_read, write_calls, shape=Objects(read_first_calls, "arguments"))

@@ -60,7 +60,7 @@ test-patient: .venv/dev ## the tests that mostly wait, such as that of 90 s of s
 	if ! command -v prometheus >/dev/null && command -v apt-get >/dev/null; then cd .venv-prometheus; \
 	  apt-get download -qq prometheus 2>/dev/null || { apt-get update -qq && apt-get download -qq prometheus; } || true; \
 	  for package in prometheus_*.deb; do test ! -e $$package || { dpkg-deb -x $$package . && rm $$package; }; done; fi
-	touch $@
+	if command -v prometheus >/dev/null || test -x .venv-prometheus/usr/bin/prometheus; then touch $@; fi
 
 clients: .venv-clients/made .venv-node/made .venv-prometheus/made ## make the environments of the clients that tests/e2e/ runs
 
@@ -153,4 +153,4 @@ gpu-dry-run: .venv/dev ## what a GPU's first hour runs, on the simulated one: ev
 	done
 
 clean: ## remove .venv and what was built
-	rm -rf .venv .venv-proto .venv-clients .venv-cross .venv-node examples/javascript/node_modules build dist
+	rm -rf .venv .venv-proto .venv-clients .venv-cross .venv-node .venv-prometheus examples/javascript/node_modules build dist

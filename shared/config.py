@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 # How alike the name of an unknown variable and the one that is suggested for it are, as difflib counts it.
 _LIKENESS = 0.8
+# What Kubernetes adds to a service's name, for containers beside it.
+_OF_A_SERVICE = re.compile(r"_SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 
 ENVIRONMENT_PREFIX = "QUIRE_"
 
@@ -182,16 +184,16 @@ def read_file(path: str | None, objects: Collection[str] = ()) -> dict[str, Any]
     return options
 
 
-def unknown_variables(environment: Mapping[str, str], known: Iterable[str]) -> dict[str, str]:
-    """Variables of the environment that look like an option's and are none of `known` ones' (field names), each with a
-    sentence."""
+def unknown_variables(environment: Mapping[str, str], known: Iterable[str], prog: str) -> dict[str, str]:
+    """Returns a sentence for each variable that looks like an option's and is none of the `known` ones' (field names).
+    `prog`: the command that ignores it. Variables that Kubernetes sets for services are left out."""
     names = {ENVIRONMENT_PREFIX + name.upper().replace("-", "_") for name in known}
     sentences = {}
     for variable in sorted(environment.keys() - names):
-        if variable.startswith(ENVIRONMENT_PREFIX):
+        if variable.startswith(ENVIRONMENT_PREFIX) and not _OF_A_SERVICE.search(variable):
             (like,) = difflib.get_close_matches(variable, names, 1, _LIKENESS) or (None,)
             hint = f"; did you mean {like}?" if like else ""
-            sentences[variable] = f"{variable} in the environment is no option and changes nothing{hint}"
+            sentences[variable] = f"{variable} is no option of {prog}, so it is ignored{hint}"
     return sentences
 
 

@@ -80,8 +80,8 @@ def _answer(conversation: Conversation, text: str) -> Generator[str, None, None]
 
 @contextmanager
 def _told(what: str) -> Iterator[Callable[[], None]]:
-    """Tells a person at a terminal what they wait for, once that has taken a while. What it yields ends the wait, as
-    does the end of the block."""
+    """Prints `what` to a terminal after PATIENCE_S. Call the yielded function when the wait is over; leaving the block
+    does the same."""
     timer = threading.Timer(PATIENCE_S, lambda: print(f"{what} ...", file=sys.stderr, flush=True))
     timer.daemon = True
     if sys.stderr.isatty():

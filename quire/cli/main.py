@@ -14,8 +14,8 @@ from shared.version import version
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`module` has a `main(argv) -> int`; `extra` is what to install where its imports fail; `serves`: until it is
-    stopped, whoever reads what it prints."""
+    """`module` has a `main(argv) -> int`; `extra` is what to install where its imports fail; `serves`: it runs until
+    it is stopped, and must survive a reader of its output that goes away."""
 
     module: str
     extra: str
@@ -111,7 +111,7 @@ def _warn_of_variables(name: str) -> None:
         return
     from quire.cli.stack import unknown_options
 
-    for sentence in unknown_options().values():
+    for sentence in unknown_options(f"quire {name}").values():
         print(f"quire {name}: {sentence}", file=sys.stderr)
 
 

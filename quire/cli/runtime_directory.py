@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 # Its owner holds a lock on this file in it for as long as it lives; the kernel lets go of it however the owner ends.
-_LOCK = "owner"
+_LOCK = ".quire-lock"
+# What tempfile.mkdtemp adds to a prefix.
+_RANDOM = "?" * 8
 
 
 @contextlib.contextmanager
 def runtime_directory(prefix: str, parent: Path) -> Iterator[Path]:
-    """A private directory (mode 700). `prefix`: of its name; what owners that are gone left under the same one is
-    removed. Raises OSError where none can be made."""
+    """Makes a private directory (mode 700) whose name begins with `prefix`, after removing those that dead processes
+    left with the same prefix. Raises OSError where none can be made."""
     remove_left(prefix, parent)
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
@@ -32,7 +34,7 @@ def runtime_directory(prefix: str, parent: Path) -> Iterator[Path]:
 
 def remove_left(prefix: str, parent: Path) -> None:
     """Removes this user's directories of the name whose owner is gone."""
-    for directory in parent.glob(f"{prefix}*"):
+    for directory in parent.glob(prefix + _RANDOM):
         with contextlib.suppress(OSError):
             if directory.is_symlink() or directory.stat().st_uid != os.getuid():
                 continue

@@ -18,6 +18,7 @@ from deploy.envoy.config import ANY, GatewayConfig
 from quire.cli import vllm_options
 from quire.cli.part import PartSpec
 from quire.cli.runtime_directory import runtime_directory
+from quire.cli.vllm_option import Form
 from services.router.config import RouterConfig
 from services.scheduler.config import SchedulerConfig
 from services.worker.config import WorkerConfig
@@ -63,7 +64,7 @@ class Stack:
 
 def read_options(path: str | None) -> dict[str, Any]:
     """A TOML file of the stack's options. Raises ConfigError."""
-    return read_file(path, vllm_options.OPTIONS.keys())
+    return read_file(path, {option.name for option in vllm_options.OPTIONS.values() if option.form is Form.JSON})
 
 
 def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
@@ -170,14 +171,20 @@ def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
 def stack_directory() -> AbstractContextManager[Path]:
     """A private directory whose path is short enough for sockets. Raises ConfigError where there is none."""
     for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
-        if parent and os.access(parent, os.W_OK) and len(os.fsencode(parent)) <= LONGEST_PARENT:
-            return runtime_directory("quire-", Path(parent))
+        if parent and _holds_sockets(path := os.path.abspath(parent)):
+            return runtime_directory("quire-", Path(path))
     raise ConfigError("no directory for temporary files has a path short enough for Unix sockets; set XDG_RUNTIME_DIR")
 
 
-def unknown_options() -> dict[str, str]:
-    """Variables of the environment that are misspelt options, or nobody's, each with a sentence."""
-    return unknown_variables(os.environ, option_names() | vllm_options.OPTIONS.keys())
+def _holds_sockets(path: str) -> bool:
+    is_open = os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
+    return is_open and len(os.fsencode(path)) <= LONGEST_PARENT
+
+
+def unknown_options(prog: str) -> dict[str, str]:
+    """Returns a sentence for each QUIRE_ variable that is no option of the stack. `prog`: the command, as it calls
+    itself."""
+    return unknown_variables(os.environ, option_names() | vllm_options.OPTIONS.keys(), prog)
 
 
 def option_names() -> frozenset[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
 import json
 import signal
@@ -116,6 +117,20 @@ async def test_a_drain_ends_watches_of_health(short_directory: Path, router: Fak
         with pytest.raises(grpc.aio.AioRpcError):
             await asyncio.wait_for(watch.read(), 60)
         assert await asyncio.wait_for(gateway.process.wait(), 60) == 0
+
+
+async def test_a_drain_ends_watches_of_health_from_a_browser(short_directory: Path, router: FakeRouter) -> None:
+    gateway = await start_gateway(short_directory, [f"unix:{short_directory}/router.sock"], "--drain-timeout", "3600")
+    watch = http.client.HTTPConnection(gateway.address, timeout=60)
+    headers = {"content-type": "application/grpc-web+proto", "x-grpc-web": "1"}
+    watch.request("POST", "/grpc.health.v1.Health/Watch", bytes(5), headers)
+    response = await asyncio.to_thread(watch.getresponse)
+    assert response.status == 200
+    assert await asyncio.to_thread(response.read, 5)
+    gateway.process.send_signal(signal.SIGTERM)
+    with contextlib.suppress(http.client.IncompleteRead, ConnectionError):
+        await asyncio.to_thread(response.read)
+    assert await asyncio.wait_for(gateway.process.wait(), 60) == 0
 
 
 async def test_a_request_waits_while_the_only_router_restarts(gateway: Gateway, router: FakeRouter) -> None:

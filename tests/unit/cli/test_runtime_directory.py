@@ -26,6 +26,8 @@ with runtime_directory("quire-", Path(sys.argv[1])) as directory:
 @pytest.fixture
 def parent(tmp_path: Path) -> Path:
     (tmp_path / "quire-bench").mkdir()  # Nobody's: it has no owner to be gone.
+    for theirs in ("quire-bench/owner", "quire-bench/.quire-lock"):  # And a person's own files.
+        (tmp_path / theirs).touch()
     (tmp_path / "other").mkdir()
     return tmp_path
 

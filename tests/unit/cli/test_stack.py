@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import stat
+import tempfile
 import tomllib
 from pathlib import Path
 
@@ -141,6 +142,28 @@ def test_the_runtime_directory_is_private_and_short_enough_for_sockets(
     assert not directory.exists()
 
 
+@pytest.mark.parametrize("name", ["/dev/null", "not-there", "relative"])
+def test_a_directory_that_cannot_hold_sockets_is_passed_over(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.chdir(short)
+        (Path(short) / "relative").mkdir()
+        monkeypatch.setenv("XDG_RUNTIME_DIR", name)
+        with stack_directory() as directory:
+            assert directory.is_absolute()
+            assert (directory.parent.name == "relative") == (name == "relative")
+        monkeypatch.undo()
+
+
+def test_a_table_is_the_value_of_an_option_of_vllms_that_is_json(tmp_path: Path) -> None:
+    file = tmp_path / "quire.toml"
+    file.write_text("speculative-config = {method = 'ngram'}")
+    with pytest.raises(ConfigError, match="speculative"):
+        build_stack({}, read_options(str(file)))
+    file.write_text("seed = {a = 1}")
+    with pytest.raises(ConfigError, match=r"has a table, \[seed\]"):
+        read_options(str(file))
+
+
 def test_the_example_of_a_configuration_file_is_one() -> None:
     """Every option that it shows, those in comments too, is taken with the value that stands there."""
     text = EXAMPLE.read_text()
@@ -161,7 +184,7 @@ def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_BLOCKSIZE", "32")
     monkeypatch.setenv("QUIRE_TRUST_REMOTE_CODE", "1")
     monkeypatch.setenv("QUIRE_MAX_NUM_SEQS", "4")
-    assert unknown_options() == {
-        "QUIRE_BLOCKSIZE": "QUIRE_BLOCKSIZE in the environment is no option and changes nothing; did you mean "
+    assert unknown_options("quire serve") == {
+        "QUIRE_BLOCKSIZE": "QUIRE_BLOCKSIZE is no option of quire serve, so it is ignored; did you mean "
         "QUIRE_BLOCK_SIZE?"
     }

@@ -219,8 +219,15 @@ def test_a_table_may_be_an_option_s_value(tmp_path: Path) -> None:
 
 def test_variables_that_nothing_reads_are_named() -> None:
     environment = {"QUIRE_BLOK_SIZE": "8", "QUIRE_BLOCK_SIZE": "8", "QUIRE_X": "", "HOME": "/"}
-    assert unknown_variables(environment, ["block_size", "dtype"]) == {
-        "QUIRE_BLOK_SIZE": "QUIRE_BLOK_SIZE in the environment is no option and changes nothing; did you mean "
-        "QUIRE_BLOCK_SIZE?",
-        "QUIRE_X": "QUIRE_X in the environment is no option and changes nothing",
+    assert unknown_variables(environment, ["block_size", "dtype"], "quire x") == {
+        "QUIRE_BLOK_SIZE": "QUIRE_BLOK_SIZE is no option of quire x, so it is ignored; did you mean QUIRE_BLOCK_SIZE?",
+        "QUIRE_X": "QUIRE_X is no option of quire x, so it is ignored",
     }
+
+
+def test_variables_of_kubernetes_services_are_no_options() -> None:
+    """For a service called quire-router."""
+    name = "QUIRE_ROUTER"
+    of_a_service = [f"{name}_SERVICE_HOST", f"{name}_SERVICE_PORT", f"{name}_SERVICE_PORT_HTTP", f"{name}_PORT_80_TCP"]
+    of_a_service += [f"{name}_PORT_80_TCP_{part}" for part in ("PROTO", "PORT", "ADDR")]
+    assert unknown_variables(dict.fromkeys(of_a_service, ""), ["metrics_host"], "quire x") == {}

@@ -4,20 +4,21 @@ worker, calibrated in the same run.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.shapes import M15
+from benchmarks.shapes import M15, M135, Shape
 from benchmarks.stack import parts
 from quire.client import AsyncClient
 from quire.simulator.calibration import StepKind
@@ -36,18 +37,37 @@ SOME_GPU = StepSeconds(base=0.01, per_token=2.5e-5, per_sequence=1e-5, per_kv_to
 # Between the calibrations before and after a load; beyond it, it is played again, so often at most.
 MAX_DRIFT_PERCENT = 10
 MAX_PLAYS = 3
-# One request at a time, played before each load: what it takes longer than the calibrated worker says is what the
-# services around the worker cost here, per request and per step, and the prediction of the load takes that as given.
-LONE = [
-    replace(one, arrival_s=0.4 * number)
-    for number, one in enumerate(poisson(10.0, 4.0, 200, 60, spread=0.0, seed=0)[:24])
-]
+# The worker gets a core, and what is around it the others: with threads on all of them, its steps take twice as long as
+# when nobody else wants a core.
+_FEW_THREADS = ("--num-threads", str(max(1, (os.cpu_count() or 1) // 2)))
+_SMALL = (*_FEW_THREADS, "--max-num-seqs", "128", "--max-num-batched-tokens", "512", "--max-model-len", "2048")
 
-# What is played to the real worker, with 200 tokens in and 60 out on average.
-LOADS: dict[str, Callable[[], list[Request]]] = {
-    "half_busy": lambda: poisson(4.0, 45.0, 200, 60, spread=0.5, seed=1),
-    "busy": lambda: poisson(7.0, 45.0, 200, 60, spread=0.5, seed=2),
-    "all_at_once": lambda: [replace(one, arrival_s=0.0) for one in poisson(10.0, 16.0, 200, 60, spread=0.5, seed=3)],
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is played to a real worker, and predicted. `worker`: its options. Before it, `num_lone` of the requests are
+    played one at a time, `lone_s` seconds apart: what they take longer than the calibrated worker says is what the
+    services around the worker cost here, per request and per step, and the prediction of the load takes that as
+    given."""
+
+    requests: list[Request]
+    shape: Shape = M15
+    worker: Sequence[str] = _SMALL
+    num_lone: int = 24
+    lone_s: float = 0.4
+
+    @property
+    def lone(self) -> list[Request]:
+        requests = poisson(10.0, 4.0, 200, 60, spread=0.0, seed=0)[: self.num_lone]
+        return [replace(one, arrival_s=self.lone_s * number) for number, one in enumerate(requests)]
+
+
+# With 200 tokens in and 60 out on average, and 100 out of the larger model, whose worker has all cores as by default.
+LOADS = {
+    "half_busy": Load(poisson(4.0, 45.0, 200, 60, spread=0.5, seed=1)),
+    "busy": Load(poisson(7.0, 45.0, 200, 60, spread=0.5, seed=2)),
+    "all_at_once": Load([replace(one, arrival_s=0.0) for one in poisson(10.0, 16.0, 200, 60, spread=0.5, seed=3)]),
+    "all_cores": Load(poisson(1.0, 60.0, 200, 100, spread=0.5, seed=1), M135, (), num_lone=8, lone_s=3.0),
 }
 
 
@@ -100,51 +120,49 @@ def calibrate(worker: Sequence[str], path: Path) -> Device:
     return read_device(path)
 
 
-def accuracy() -> dict[str, float]:
+def accuracy(names: Sequence[str] = tuple(LOADS)) -> dict[str, float]:
     """Machines change their speed within minutes, so each load is played between two calibrations, and predicted from
-    the mean of both; and played again where these show that the machine was not the same before and after.
+    the mean of both; and played again where these show that the machine was not the same before and after. `names`: of
+    the loads.
     """
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
-        # The worker gets a core, and what is around it the others: with threads on all of them, its steps take twice as
-        # long as when nobody else wants a core.
-        worker = [
-            *M15.write(Path(directory)), "--num-threads", str(max(1, (os.cpu_count() or 1) // 2)),
-            "--max-num-seqs", "128", "--max-num-batched-tokens", "512", "--max-model-len", "2048",
-        ]  # fmt: skip
-        for name, load in LOADS.items():
-            played = [play_and_predict(worker, load(), Path(directory))]
+        for name in names:
+            load, files = LOADS[name], Path(directory) / name
+            files.mkdir()
+            played = [play_and_predict(load, files)]
             while abs(played[-1]["drift_percent"]) > MAX_DRIFT_PERCENT and len(played) < MAX_PLAYS:
-                played.append(play_and_predict(worker, load(), Path(directory)))
+                played.append(play_and_predict(load, files))
             steadiest = min(played, key=lambda one: abs(one["drift_percent"]))
             figures |= {f"{name}_{key}": value for key, value in steadiest.items()}
     return figures
 
 
-def play_and_predict(worker: Sequence[str], requests: list[Request], directory: Path) -> dict[str, float]:
+def play_and_predict(load: Load, directory: Path) -> dict[str, float]:
     """`drift_percent`: how much longer a step of 8 sequences took after the load than before."""
+    worker = [*load.shape.write(directory), *load.worker]
     before = calibrate(worker, directory / "before.json")
     with parts(*worker) as running:
-        lone = asyncio.run(play(running.grpc, LONE))
-        played = asyncio.run(play(running.grpc, requests))
+        lone = asyncio.run(play(running.grpc, load.lone))
+        played = asyncio.run(play(running.grpc, load.requests))
     after = calibrate(worker, directory / "after.json")
     kind = np.array([StepKind(8, 300, 0, 0).features])
     first, second = (float(device.step.predict(kind)[0]) for device in (before, after))
     device = replace(before, step=mean_of(before.step, after.step))
-    overheads = overheads_of(lone, device)
+    overheads = overheads_of(lone, load.lone, device)
     return {
         "drift_percent": 100 * (second / first - 1),
         "fit_median_error_percent": 100 * float(before.origin["median_error"]),
         "request_overhead_ms": 1e3 * overheads.request,
         "step_overhead_ms": 1e3 * overheads.step,
-        **beside(played, layout_of(device, 1, overheads), requests),
+        **beside(played, layout_of(device, 1, overheads), load.requests),
     }
 
 
-def overheads_of(lone: Played, device: Device) -> Overheads:
+def overheads_of(lone: Played, requests: Sequence[Request], device: Device) -> Overheads:
     """Those with which the simulator says of lone requests what their clients saw."""
     none = Overheads(request=0.0)
-    simulated = samples_of(LONE, simulate(layout_of(device, 1, none), LONE))
+    simulated = samples_of(requests, simulate(layout_of(device, 1, none), requests))
     step = float(np.mean(lone.between_tokens) - simulated.time_between_tokens.mean())
     request = float(np.mean(lone.first_tokens) - simulated.time_to_first_token.mean()) - step
     return replace(none, request=max(0.0, request), step=max(0.0, step))
@@ -201,4 +219,7 @@ def measure() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(measure(), indent=2))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("load", nargs="?", choices=LOADS, help="play this one alone")
+    name = parser.parse_args().load
+    print(json.dumps(accuracy([name]) if name else measure(), indent=2))

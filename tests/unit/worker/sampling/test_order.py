@@ -66,7 +66,7 @@ def test_a_step_comes_before_another(
 ) -> None:
     listed = steps()
     assert listed.index(first) < listed.index(second)
-    num_seeds, vocab_size = 64, 40
+    num_seeds, vocab_size = 16, 40
     sampler = make_sampler(num_seeds, vocab_size)
     for slot in range(num_seeds):
         admit(sampler, slot, SamplingParams(**{"temperature": 0.0, "seed": slot} | params), [0], [0, 0])

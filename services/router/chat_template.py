@@ -6,16 +6,13 @@ The sandbox is transformers' own (`render_jinja_template`), so that a template f
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.template_content import ContentForm, content_form
 from services.router.template_messages import forms, join_parts, prints_parts
 from services.router.template_probe import TemplateTraits, probe_content, probe_traits
-
-if TYPE_CHECKING:
-    from jinja2.exceptions import TemplateSyntaxError
 
 # What a request's chat_template_kwargs must not replace.
 _RESERVED = frozenset(
@@ -23,7 +20,7 @@ _RESERVED = frozenset(
     | {"continue_final_message", "return_assistant_tokens_mask"}
 )
 # What a template raises that cannot do with its input, beside Jinja's own errors.
-_STUMBLES = (TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
+_STUMBLES = (AttributeError, TypeError, ValueError, ArithmeticError, LookupError, RuntimeError)
 # The code of the error where a template is none.
 UNPARSABLE = "invalid_chat_template"
 _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
@@ -37,7 +34,8 @@ class ChatTemplate:
 
     @functools.cached_property
     def traits(self) -> TemplateTraits:
-        """Rendered for when first asked: a few small conversations, each in the forms that a request's would have."""
+        """Found on first access by rendering a few small conversations, each in the forms that a request's messages
+        would take."""
         return probe_traits(self.source, self._probe)
 
     @functools.cached_property
@@ -80,7 +78,10 @@ class ChatTemplate:
                 failure = failure or error
                 continue
             except TemplateSyntaxError as error:
-                raise _unparsable(error) from None
+                raise _unparsable(error.message or "", error.lineno) from None
+            except SyntaxError as error:
+                # Python's compiler refuses what Jinja made of the template, whose lines are other ones.
+                raise _unparsable(error.msg) from None
             except TemplateError as error:
                 raise invalid(f"The model's chat template refuses these messages: {error}", "messages") from None
             if not prints_parts(text, form):
@@ -104,21 +105,15 @@ class ChatTemplate:
         return None
 
     def _probe(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str | None:
-        try:
-            return self.render(messages, tools=tools)
-        except ApiError:
-            return None
+        return _attempt(lambda: self.render(messages, tools=tools))
 
     def _probe_as_it_is(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str | None:
         """The prompt of the messages in the form in which they are given; None where the template fails on it."""
-        from jinja2.exceptions import TemplateError
-
-        try:
-            return self._render_form(
+        return _attempt(
+            lambda: self._render_form(
                 messages, tools=tools, documents=None, add_generation_prompt=True, **self._special_tokens
             )
-        except (*_STUMBLES, TemplateError):
-            return None
+        )
 
     def _render_form(self, messages: list[dict[str, Any]], **arguments: Any) -> str:
         from transformers.utils.chat_template_utils import render_jinja_template
@@ -133,10 +128,22 @@ class ChatTemplate:
         return prepared
 
 
-def _unparsable(error: TemplateSyntaxError) -> ApiError:
+def _attempt(render: Callable[[], str]) -> str | None:
+    """What a probe renders; None where the template fails. Whatever it raises, the model can be served: a probe gives a
+    template what no request may ever give it."""
+    try:
+        return render()
+    except MemoryError:
+        # A request's own template has taken its share, and is ended.
+        raise
+    except Exception:
+        return None
+
+
+def _unparsable(why: str, line: int | None = None) -> ApiError:
     """It names the model: whatever the messages were, no request could use the template."""
-    why = (error.message or "").rstrip(".")
-    message = f"The model's chat template cannot be parsed: line {error.lineno}: {why}."
+    where = "" if line is None else f"line {line}: "
+    message = f"The model's chat template cannot be parsed: {where}{why.rstrip('.')}."
     return invalid(message, "model", UNPARSABLE)
 
 

@@ -59,6 +59,23 @@ def test_a_template_that_cannot_be_parsed_is_blamed_and_no_message(source: str, 
     assert template.warm() == caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("{% for x in [1] %}" * 21 + "{% endfor %}" * 21, "too many statically nested blocks."),
+        ("{{ f(a=1, a=2) }}", "keyword argument repeated: a."),
+    ],
+)
+def test_a_template_that_python_cannot_compile_is_blamed_too(source: str, why: str) -> None:
+    assert ChatTemplate(source, {}).warm() == f"The model's chat template cannot be parsed: {why}"
+
+
+@pytest.mark.parametrize("source", ["{{ [messages] | indent }}", "{{ cycler() }}"])
+def test_whatever_a_template_raises_is_the_client_s_error(source: str) -> None:
+    with pytest.raises(ApiError, match="fails on these messages"):
+        ChatTemplate(source, {}).render([USER])
+
+
 def test_a_template_that_refuses_a_greeting_can_be_parsed() -> None:
     assert ChatTemplate("{{ raise_exception('no greetings here') }}", {}).warm() is None
 

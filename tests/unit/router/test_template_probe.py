@@ -71,3 +71,32 @@ def test_a_router_of_the_typed_api_alone_can_probe() -> None:
         "assert ChatTemplate(refuses, {}).warm() is None"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=HANG_S, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("source", "prompt"),
+    [
+        # Filters that look for a method of a text: a probe's content is a list.
+        ("{% for message in messages %}{{ message.content | indent(2) }}{% endfor %}", "Hi"),
+        ("{% for message in messages %}{{ message.content | wordwrap(20) }}{% endfor %}", "Hi"),
+        # An error of Python's own.
+        ("{{ messages[-1].content }}{% if messages | length > 1 %}{{ cycler() }}{% endif %}", "Hi"),
+    ],
+)
+def test_a_probe_raises_nothing_whatever_a_template_does(source: str, prompt: str) -> None:
+    template = ChatTemplate(source, {})
+    assert template.warm() is None
+    assert template.render([{"role": "user", "content": "Hi"}]) == prompt
+    assert not template.traits.shows_tools
+
+
+def test_a_probe_raises_nothing_over_arguments_that_are_text() -> None:
+    """One of the forms of a call has them as text, which has no items."""
+    source = (
+        "{% for message in messages %}{{ message.content }}{% for call in message.tool_calls %}{{ call.function.name }}"
+        "{% for key, value in call.function.arguments | dictsort %}{{ key }}{% endfor %}{% endfor %}"
+        "{% if message.role == 'tool' %}{{ message.content + 1 }}{% endif %}{% endfor %}"
+    )
+    template = ChatTemplate(source, {})
+    assert template.warm() is None
+    assert template.traits == TemplateTraits(shows_tools=False, shows_calls=True, shows_system=True)

@@ -45,23 +45,27 @@ def calls_as_text(messages: Iterable[dict[str, Any]], form: ToolForm) -> list[di
     insist on turns of user and assistant."""
     written: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    has_results = False
+    # Joined once, however many there are.
+    results: list[str] = []
     for message in messages:
         if message["role"] == "tool":
             name = names.get(message.get("tool_call_id", "")) or message.get("name", "the call")
-            text = f"Result of {name}:\n{text_of(message)}"
-        elif message["role"] == "user" and has_results:
-            text = text_of(message)
-        else:
-            written.append(_with_calls_in_text(message, form, names))
-            has_results = False
+            results.append(f"Result of {name}:\n{text_of(message)}")
             continue
-        if has_results:
-            written[-1]["content"] += f"\n\n{text}"
-        else:
-            written.append({"role": "user", "content": text})
-        has_results = message["role"] == "tool"
-    return written
+        is_answered = bool(results) and message["role"] == "user"
+        if is_answered:
+            # Templates take no two turns of the user in a row.
+            results.append(text_of(message))
+        if results:
+            written.append(_user_s(results))
+            results = []
+        if not is_answered:
+            written.append(_with_calls_in_text(message, form, names))
+    return [*written, _user_s(results)] if results else written
+
+
+def _user_s(texts: Sequence[str]) -> dict[str, Any]:
+    return {"role": "user", "content": "\n\n".join(texts)}
 
 
 def _with_calls_in_text(message: dict[str, Any], form: ToolForm, names: dict[str, str]) -> dict[str, Any]:

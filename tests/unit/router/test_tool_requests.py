@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -222,3 +223,23 @@ def test_results_of_several_calls_are_one_turn_of_the_user() -> None:
         {"role": "user", "content": "Well?"},
     ]
     assert json.dumps(messages) == before
+
+
+def test_a_result_is_not_copied_with_each_one_that_follows() -> None:
+    """Bytes are counted that each of many results takes: the text of those before it would be many more."""
+    taken: list[int] = []
+
+    def conversation() -> Iterator[dict[str, Any]]:
+        for _ in range(300):
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            yield {"role": "tool", "content": "x" * 1_000, "tool_call_id": "1"}
+            taken.append(tracemalloc.get_traced_memory()[1] - before)
+
+    tracemalloc.start()
+    try:
+        (written,) = calls_as_text(conversation(), PLAIN)
+    finally:
+        tracemalloc.stop()
+    assert written["content"].count("x" * 1_000) == 300
+    assert max(taken) < 10_000

@@ -50,11 +50,54 @@ GEMMA_TEXTS: list[tuple[str, str, list[tuple[str, Any]]]] = [
     ("<BEGIN>call:get_time{a,b:}<END>", "", [("get_time", {"a": "", "b": ""})]),
     ("<BEGIN>get_time{}<END>", "<BEGIN>get_time{}<END>", []),
     ("<BEGIN>call:get_weather{ci", "<BEGIN>call:get_weather{ci", []),
+    # What closes the arguments is missing.
+    (
+        "<BEGIN>call:get_weather{city:<Q>K<Q><END>Done: it is, well. {ok}",
+        "Done: it is, well. {ok}",
+        [("get_weather", {"city": "K"})],
+    ),
+    ("<BEGIN>call:get_weather{days:3<END><BEGIN>call:get_time{}<END>", "", [("get_weather", {"days": 3}), TIME]),
+    ("<BEGIN>call:get_weather{days:3<BEGIN>call:get_time{}<END>", "", [("get_weather", {"days": 3}), TIME]),
+    ("<BEGIN>call:get_weather{city:Köln<END> hi", " hi", [("get_weather", {"city": "Köln"})]),
+    ("<BEGIN>call:get_weather{days:[1,{a:[2 <END> hi", " hi", [("get_weather", {"days": [1, {"a": [2]}]})]),
+    ("<BEGIN>call:get_time{<END> hi", " hi", [TIME]),
+    (
+        "<BEGIN>call:get_weather{days:1}<END><BEGIN>call:get_time{<Q>",
+        "<BEGIN>call:get_time{<Q>",
+        [("get_weather", {"days": 1})],
+    ),
+    ("<BEGIN>call:get_time{a<END> hi", " hi", [("get_time", {"a": ""})]),
+    ("<BEGIN>call:get_weather{city<Q>K<Q>}<END>", "", [("get_weather", {"city": "K"})]),
+    ("<BEGIN>call:get_weather{days:1 <Q>city<Q>:<Q>K<Q>}", "", [("get_weather", {"days": 1, "city": "K"})]),
+    ("<BEGIN>call:get_time{a<b:c<d<e>}<END>", "", [("get_time", {"a<b": "c<d<e>"})]),
+    ("<BEGIN>call:get_weather{city:<Q>K<END>", "", [("get_weather", {"city": "K"})]),
+    (
+        "<BEGIN>call:get_weather{city:<Q>K<END>\n<BEGIN>call:get_time{}<END> hi",
+        " hi",
+        [("get_weather", {"city": "K"}), TIME],
+    ),
+    # A string may quote the token.
+    ("<BEGIN>call:get_weather{city:<Q>a <END> b<Q>}<END>", "", [("get_weather", {"city": "a <END> b"})]),
+    ("<BEGIN>call:get_weather{city:<Q>a <END><Q>}<END>", "", [("get_weather", {"city": "a <END>"})]),
 ]
 
 
-def in_form(text: str, begin: str, end: str, quote: str) -> str:
+GEMMA_TOKENS = {
+    "functiongemma": ("<start_function_call>", "<end_function_call>", "<escape>"),
+    "gemma4": ("<|tool_call>", "<tool_call|>", '<|"|>'),
+}
+
+
+def in_form(text: str, tokens: tuple[str, str, str]) -> str:
+    begin, end, quote = tokens
     return text.replace("<BEGIN>", begin).replace("<END>", end).replace("<Q>", quote)
+
+
+def calls_in_form(calls: list[tuple[str, Any]], tokens: tuple[str, str, str]) -> list[tuple[str, Any]]:
+    def value_in_form(value: Any) -> Any:
+        return in_form(value, tokens) if isinstance(value, str) else value
+
+    return [(name, {key: value_in_form(value) for key, value in arguments.items()}) for name, arguments in calls]
 
 
 # (form, text, content, calls)
@@ -189,11 +232,8 @@ TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     ("xlam", '{"name": "get_time", "arguments": {}}', "", [TIME]),
     *(("xlam", text, text, []) for text in ('```python\n[1]\n``` [1] <tool_call>[{"name": "rm"}]', "[1] [TOOL_CALLS")),
     *(
-        (form, in_form(text, begin, end, quote), in_form(content, begin, end, quote), calls)
-        for form, begin, end, quote in (
-            ("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>"),
-            ("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
-        )
+        (form, in_form(text, tokens), in_form(content, tokens), calls_in_form(calls, tokens))
+        for form, tokens in GEMMA_TOKENS.items()
         for text, content, calls in GEMMA_TEXTS
     ),
     ("pythonic", "[get_weather(city='Kö\"ln\\n', days=[1, {'b': ()}]), get_time()]", "", [WEATHER, TIME]),
@@ -413,3 +453,15 @@ def test_a_call_that_is_cut_before_its_arguments_is_none(form: str, text: str) -
         message = play(PLANS[form], pieces, FinishReason.LENGTH)
         assert message.tool_calls == []
         assert message.end_reason is EndReason.LENGTH
+
+
+@pytest.mark.parametrize("form", GEMMA_TOKENS)
+def test_a_call_that_is_cut_has_no_part_of_a_token(form: str) -> None:
+    text = in_form("<BEGIN>call:get_weather{city:<Q>Köln<Q>,days:3,<Q>n<Q>:1<END>", GEMMA_TOKENS[form])
+    begin = text.index("city:") + len("city:")
+    for length in range(begin, len(text)):
+        for pieces in ([text[:length]], list(text[:length])):
+            message = play(PLANS[form], pieces, FinishReason.LENGTH)
+            assert message.content == ""
+            ((_, arguments),) = said(message)[2]
+            assert "<" not in arguments

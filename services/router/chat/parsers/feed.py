@@ -71,13 +71,25 @@ class Feed:
         """What was taken last is read again."""
         self._text = text + self._text[self._at :]
         self._at = 0
+        num_chars = len(text)
+        while num_chars and self._record:
+            piece = self._record.pop()
+            if len(piece) > num_chars:
+                self._record.append(piece[:-num_chars])
+            num_chars -= min(num_chars, len(piece))
 
     def word(self, word: str) -> Reading[bool]:
         """Takes `word` if the text goes on with it. Waits only as long as it could."""
+        if (yield from self.ahead(word)):
+            self.take(len(word))
+            return True
+        return False
+
+    def ahead(self, word: str) -> Reading[bool]:
+        """Whether the text goes on with `word`, which stays. Waits as `word` does."""
         while True:
             start = self._text[self._at : self._at + len(word)]
             if start == word:
-                self.take(len(word))
                 return True
             if self.is_over or not word.startswith(start):
                 return False

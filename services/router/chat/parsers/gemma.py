@@ -4,7 +4,8 @@ stand between tokens of their own.
     <start_function_call>call:get_weather{city:<escape>Köln<escape>,days:[1,2]}<end_function_call>
     <|tool_call>call:get_weather{city:<|"|>Köln<|"|>,days:[1,2]}<tool_call|>
 
-FunctionGemma may write any value as a string: an argument has a type of the function's schema. Commas may be missing.
+FunctionGemma may write any value as a string: an argument has a type of the function's schema. Commas may be missing,
+and so may what closes strings, arrays and objects before the token that ends the call.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from services.router.structure import literal_regex
 
 _CALL = "call:"
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
-_KEY = re.compile(r"[^:,{}\[\]]+")
+_KEY = re.compile(r"[^:,{}\[\]<]+")
 _BARE_KEY = re.compile(r"\w+")
-_BARE = re.compile(r"[^,}\]]+")
+_BARE = re.compile(r"[^,}\]<]+")
 # All of these forms' tokens begin with it.
 _PLAIN = re.compile(r"[^<]+")
 _CLOSERS = {"{": "}", "[": "]"}
@@ -46,7 +47,11 @@ class GemmaCalls:
     quote: str
 
     def form(self) -> ToolForm:
-        return ToolForm(self.read, self.write, (self.begin, self.end, self.quote), shape=Marked(self.begin, self.rules))
+        return ToolForm(self.read, self.write, self._tokens, shape=Marked(self.begin, self.rules))
+
+    @property
+    def _tokens(self) -> tuple[str, ...]:
+        return (self.begin, self.end, self.quote)
 
     def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
         types = ArgumentTypes(functions)
@@ -67,6 +72,15 @@ class GemmaCalls:
             character = yield from feed.peek()
             if not character:
                 return has_begun
+            if character == "<" and (yield from self._call_is_over(feed)):
+                if not has_begun:
+                    builder.begin_call(name)
+                    builder.arguments("{")
+                builder.arguments("".join(reversed(closers)))
+                return True
+            if character == "<" and feed.is_cut(*self._tokens):
+                feed.take(feed.num_left)
+                return has_begun
             if character == ",":
                 feed.take()
                 continue
@@ -76,8 +90,9 @@ class GemmaCalls:
                 key = yield from self._read_key(feed)
                 if not (yield from feed.word(":")):
                     # A call that was cut before its arguments is none.
-                    if not has_begun and feed.is_cut(":"):
-                        return False
+                    if feed.is_cut(*self._tokens) and not (yield from self._call_is_over(feed)):
+                        feed.take(feed.num_left)
+                        return has_begun
                     if not key:
                         feed.take()
                         continue
@@ -107,7 +122,7 @@ class GemmaCalls:
             yield from self._read_string(feed, pieces.append)
             key = "".join(pieces)
         else:
-            key = (yield from feed.all(_KEY)).strip()
+            key = (yield from self._read_bare(feed, _KEY)).strip()
         yield from feed.all(SPACE)
         return key
 
@@ -124,15 +139,46 @@ class GemmaCalls:
             emit(feed.take())
             return character
         # Numbers and the like: what they are shows without a schema.
-        emit(as_json((yield from feed.all(_BARE)).strip(), frozenset()))
+        emit(as_json((yield from self._read_bare(feed, _BARE)).strip(), frozenset()))
         return ""
 
-    def _read_string(self, feed: Feed, emit: Emit) -> Reading[None]:
-        """To the token that ends it."""
+    def _read_bare(self, feed: Feed, characters: re.Pattern[str]) -> Reading[str]:
+        """Takes text of these characters, up to a token."""
+        pieces: list[str] = []
         while character := (yield from feed.peek()):
-            if character == "<" and (yield from feed.word(self.quote)):
-                return
+            if character == "<":
+                if (yield from feed.ahead(self.quote)) or (yield from self._call_is_over(feed)):
+                    break
+                if feed.is_cut(*self._tokens):
+                    break
+                pieces.append(feed.take())
+            elif piece := feed.here(characters):
+                pieces.append(piece)
+            else:
+                break
+        return "".join(pieces)
+
+    def _read_string(self, feed: Feed, emit: Emit) -> Reading[None]:
+        """To the token that ends it, or to that of the call where nothing but another call follows."""
+        while character := (yield from feed.peek()):
+            if character == "<":
+                if (yield from feed.word(self.quote)) or (yield from self._string_is_over(feed)):
+                    return
+                if feed.is_cut(*self._tokens):
+                    return
             emit(feed.here(_PLAIN) or feed.take())
+
+    def _call_is_over(self, feed: Feed) -> Reading[bool]:
+        return (yield from feed.ahead(self.end)) or (yield from feed.ahead(self.begin))
+
+    def _string_is_over(self, feed: Feed) -> Reading[bool]:
+        """Whether the token that ends the call is here, and not as part of the string, which may quote it."""
+        if not (yield from feed.word(self.end)):
+            return False
+        taken = self.end + (yield from feed.all(SPACE))
+        is_over = not (yield from feed.peek()) or (yield from feed.ahead(self.begin)) or feed.is_cut(self.begin)
+        feed.put_back(taken)
+        return is_over
 
     def write(self, calls: list[tuple[str, str]]) -> str:
         return "".join(

@@ -12,6 +12,7 @@ Strings are passed on as they come, every other argument once it is complete. Mo
 
 - A call may stand without the outer tags if it names one of the request's functions.
 - A line that begins with another parameter's tag, or with the end of the call, ends a parameter that has no end tag.
+  The call ends with its outer tag, or with the function's tag where the text ends or another call follows.
 """
 
 from __future__ import annotations
@@ -64,17 +65,19 @@ class FunctionTags:
 
         def read(marker: str) -> Reading[bool]:
             if marker == _FUNCTION:  # The outer tag is missing, so the name must be one of the request's.
-                return (yield from self._read_call(feed, builder, types, functions))
-            return (yield from feed.word(_FUNCTION)) and (yield from self._read_call(feed, builder, types, None))
+                return (yield from self._read_call(feed, builder, types, functions, is_marked=False))
+            return (yield from feed.word(_FUNCTION)) and (
+                yield from self._read_call(feed, builder, types, functions, is_marked=True)
+            )
 
         yield from read_marked(feed, builder, ends, read)
 
     def _read_call(
-        self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes, names: Functions | None
+        self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes, functions: Functions, *, is_marked: bool
     ) -> Reading[bool]:
-        """Takes what follows the function's tag. `names`: of the functions that may be called; None: any."""
+        """Takes what follows the function's tag. `is_marked`: the outer tag was there, so that any name is a call."""
         name = yield from feed.all(_NAME)
-        if not NAME.fullmatch(name) or (names is not None and name not in names) or not (yield from feed.word(">")):
+        if not NAME.fullmatch(name) or not (is_marked or name in functions) or not (yield from feed.word(">")):
             return False
         keys: set[str] = set()
         end = _End()
@@ -93,20 +96,22 @@ class FunctionTags:
             keys.add(key)
             writer = ArgumentWriter(builder.arguments, types.of(name, key))
             may_follow = _other_keys(types, name, keys)
-            end = yield from self._read_value(feed, may_follow, writer.write)
+            end = yield from self._read_value(feed, may_follow, functions, writer.write)
             writer.close()
         has_ended = end.is_function or (yield from feed.word(_FUNCTION_END))
         if not keys:
-            # A call that was cut before its arguments is none, nor is a function's tag alone in other text.
-            if not has_ended and (names is not None or feed.is_cut(_PARAMETER, _FUNCTION_END)):
+            # A call that was cut before its arguments does not count, nor does a function's tag alone within text.
+            if not has_ended and (not is_marked or feed.is_cut(_PARAMETER, _FUNCTION_END)):
                 return False
             builder.begin_call(name)
         builder.arguments("}" if keys else "{}")
         return True
 
-    def _read_value(self, feed: Feed, may_follow: Callable[[str], bool], emit: Emit) -> Reading[_End]:
+    def _read_value(
+        self, feed: Feed, may_follow: Callable[[str], bool], functions: Functions, emit: Emit
+    ) -> Reading[_End]:
         """Takes a value and what ends it, without the line breaks beside the tags. `may_follow`: whether a key can be
-        that of another parameter."""
+        that of another parameter. Where the text ends, a last line that may be a tag's beginning is not the value's."""
         yield from feed.word("\n")
         held, is_new_line = "", True
         while character := (yield from feed.peek()):
@@ -117,28 +122,47 @@ class FunctionTags:
                 has_ended = yield from feed.word(">")
                 if has_ended and may_follow(key):
                     return _End(next_key=key)
+                if not has_ended and feed.is_cut(">"):
+                    return _End()
                 emit(f"{held}{_PARAMETER}{key}{'>' if has_ended else ''}")
                 held, is_new_line = "", False
                 continue
             if character == "<" and is_new_line and (yield from feed.word(_FUNCTION_END)):
                 space = yield from feed.all(SPACE)
-                if (yield from feed.word(self.end)):
-                    feed.put_back(self.end)
-                    return _End(is_function=True)
-                if feed.is_cut(self.end):
+                if (yield from self._call_is_over(feed, functions)):
                     return _End(is_function=True)
                 is_new_line = space.endswith("\n")
                 emit(f"{held}{_FUNCTION_END}{space[:-1] if is_new_line else space}")
                 held = "\n" if is_new_line else ""
                 continue
-            emit(held)
+            if character == "<" and is_new_line and (yield from feed.ahead(self.end)):
+                return _End(is_function=True)
+            line_tags = (_PARAMETER, _FUNCTION_END, self.end) if is_new_line else ()
+            if character == "<" and feed.is_cut(_PARAMETER_END, *line_tags):
+                feed.take(feed.num_left)
+                return _End()
+            if held:
+                emit(held)
             held, is_new_line = "", character == "\n"
             if is_new_line:
                 held = feed.take()
             else:
                 emit(feed.here(_PLAIN) or feed.take())
-        emit(held)
         return _End()
+
+    def _call_is_over(self, feed: Feed, functions: Functions) -> Reading[bool]:
+        """Whether a function's end tag ends the call: what follows is the outer tag, another call, or nothing."""
+        if (yield from feed.ahead(self.end)) or (yield from feed.ahead(self.begin)):
+            return True
+        if feed.is_cut(self.end, self.begin, _FUNCTION):
+            return True
+        if not (yield from feed.word(_FUNCTION)):
+            return False
+        name = yield from feed.all(_NAME)
+        is_call = name in functions and (yield from feed.ahead(">"))
+        is_cut = feed.is_cut(">")
+        feed.put_back(_FUNCTION + name)
+        return is_call or is_cut
 
     def write(self, calls: list[tuple[str, str]]) -> str:
         return "\n".join(
@@ -156,7 +180,7 @@ class FunctionTags:
         return "".join(written)
 
     def rules(self, expression: Callable[[str], str], several: bool) -> str:
-        """Values are any text: their types are nobody's but the function's."""
+        """Values may be any text: only the function's schema gives their types."""
         begin, end = expression(f"{self.begin}\n{_FUNCTION}"), expression(f"{_FUNCTION_END}\n{self.end}")
         further = r'("\n" call)*' if several else ""
         line_break = r"\n" if self.line_break else ""

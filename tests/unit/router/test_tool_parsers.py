@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -15,7 +16,7 @@ from services.router.chat.parsers import forced
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
-from tests.unit.router.texts import calls_of, play, said
+from tests.unit.router.texts import FUNCTIONS, calls_of, play, said
 
 # (pytest has filters of its own, in place of the parser's.)
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
@@ -363,6 +364,13 @@ def test_what_a_form_writes_it_reads(name: str) -> None:
     for calls in ([WEATHER], [WEATHER, TIME]):
         text = form.write([(function, json.dumps(arguments)) for function, arguments in calls])
         assert calls_of(play(PLANS[name], [text])) == calls
+
+
+@pytest.mark.parametrize(("form", "text", "content", "calls"), TEXTS)
+def test_no_delta_of_a_call_is_empty(form: str, text: str, content: str, calls: list[tuple[str, Any]]) -> None:
+    parser = TextParser(dataclasses.replace(PLANS[form], functions=FUNCTIONS))
+    deltas = [parser.parse(ChoiceDelta(0, character, [1], [], None)) for character in text]
+    assert all(call.name or call.arguments for delta in deltas for call in delta.tool_calls)
 
 
 def test_the_name_comes_first_and_arguments_as_they_come() -> None:

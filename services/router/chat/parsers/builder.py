@@ -98,7 +98,7 @@ class MessageBuilder:
 
     def arguments(self, text: str) -> None:
         """More of the last call's arguments."""
-        if self._is_dropped:
+        if not text or self._is_dropped:
             return
         if not self._calls:
             self._calls.append(ToolCallDelta(self._num_calls - 1))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from services.router.chat.forms import TOOL_FORMS
+from services.router.chat.parsers.literals import literal_json
 from services.router.chat.parsers.schema_values import ArgumentTypes, as_json
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.generation import ChoiceDelta
@@ -143,6 +144,13 @@ def test_a_chain_of_references_has_no_limit_and_a_wrong_one_means_nothing() -> N
     types = ArgumentTypes({"f": schema})
     assert types.of("f", "x") == {"integer"}
     assert types.of("f", "y") == {"string"}
+
+
+def test_a_long_literal_is_read_where_it_is_one_string() -> None:
+    assert literal_json(f"'{'x' * 100_000}'") == f'"{"x" * 100_000}"'
+    assert literal_json(f"[{'1, ' * 1_364}1]") == json.dumps([1] * 1_365)
+    for source in (f"[{'1, ' * 1_365}1]", "'x' " * 1_025, "1" * 4_097):
+        assert literal_json(source) is None
 
 
 def test_a_long_value_is_no_python_literal() -> None:

@@ -252,6 +252,19 @@ TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
         "",
         [("get_weather", {"city": "x" * 20_000, "days": f"[{'1, ' * 8_000}]"})],
     ),
+    # A literal of this length would hold up the event loop; JSON does not.
+    (
+        "pythonic",
+        f"[get_weather(city='x', days=[{'1, ' * 1_500}], x=[{'1, ' * 8_000}1], y=[{'-1, ' * 900}])]",
+        "",
+        [("get_weather", {"city": "x", "days": f"[{'1, ' * 1_500}]", "x": [1] * 8_001, "y": [-1] * 900})],
+    ),
+    (
+        "pythonic",
+        "[get_weather(city=true, days=null, x=NaN)]",
+        "",
+        [("get_weather", {"city": True, "days": None, "x": "NaN"})],
+    ),
     ("pythonic", r"[get_weather(city='\d+')]", "", [("get_weather", {"city": "\\d+"})]),
     ("pythonic", "[1, 2](see) [get_time]", "[1, 2](see) [get_time]", []),
     ("pythonic", "[rm(path='/')]", "[rm(path='/')]", []),

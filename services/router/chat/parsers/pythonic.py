@@ -3,8 +3,9 @@
     [get_weather(city="Köln", days=[1, 2]), get_time()]
 
 Llama 4 puts the list between two tokens, <|python_start|> and <|python_end|>. Without them, only a list that begins
-with a call of one of the request's functions is one. Arguments are read as literals, each once it is there; anything
-else in the place of a value, and a list or dictionary of more than 16,384 characters, is passed on as text.
+with a call of one of the request's functions is one. Arguments are read as literals, each once it is there, and as JSON
+where they are none: a literal other than a single string has at most 4,096 characters. Anything else in the place of a
+value is passed on as text.
 """
 
 from __future__ import annotations
@@ -20,15 +21,13 @@ from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, ToolForm
 from services.router.chat.parsers.json_call import NAME
 from services.router.chat.parsers.literals import literal_json
+from services.router.chat.parsers.schema_values import any_json
 
 _START, _END = "<|python_start|>", "<|python_end|>"
 _WORD = re.compile(r"\w+")
 _NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _PLAIN = re.compile(r"[^\"'()\[\]{},]+")
 _IN_STRING = {'"': re.compile(r'[^"\\]+'), "'": re.compile(r"[^'\\]+")}
-_STRING = re.compile(r"\"(?:[^\"\\]|\\.)*+\"|'(?:[^'\\]|\\.)*+'", re.DOTALL)
-# A longer one would hold up the event loop for milliseconds.
-_MAX_CONTAINER_CHARS = 16_384
 
 
 def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
@@ -143,9 +142,8 @@ def _read_string(feed: Feed, pieces: list[str], quote: str) -> Reading[None]:
 
 
 def _as_json(source: str) -> str:
-    """The literal's value; the source itself, as a string, where it is none."""
-    is_bounded = len(source) <= _MAX_CONTAINER_CHARS or _STRING.fullmatch(source)
-    return (literal_json(source) if is_bounded else None) or json.dumps(source, ensure_ascii=False)
+    """The literal's value; the source itself, as a string, where it is neither one nor JSON."""
+    return literal_json(source) or any_json(source) or json.dumps(source, ensure_ascii=False)
 
 
 def _write(calls: list[tuple[str, str]]) -> str:

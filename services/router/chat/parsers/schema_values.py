@@ -19,8 +19,6 @@ STRING = frozenset({"string"})
 # Strings of these types are passed on before they are complete.
 _STREAMED = frozenset({"string", "null"})
 _NULLS = ("null", "none")
-# Of a Python literal, which takes up to 2 us a character on the event loop. JSON takes far less.
-_MAX_LITERAL_CHARS = 4_096
 _CONSTANTS = {"None": "null", "True": "true", "False": "false"}
 _BOOLEANS = {"true": "true", "1": "true", "false": "false", "0": "false"}
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -159,7 +157,7 @@ def as_json(text: str, types: Set[str]) -> str:
         return container
     if "string" in types:
         return json.dumps(text, ensure_ascii=False)
-    return _any_json(word) or json.dumps(text, ensure_ascii=False)
+    return any_json(word) or json.dumps(text, ensure_ascii=False)
 
 
 def _number(word: str, is_integer: bool) -> str | None:
@@ -189,11 +187,12 @@ def _container(word: str, types: Set[str]) -> str | None:
             return _container(value.strip(), types)
         found: str | None = word
     except (ValueError, RecursionError):
-        found = literal_json(word) if len(word) <= _MAX_LITERAL_CHARS else None
+        found = literal_json(word)
     return found if found is not None and found[0] in first else None
 
 
-def _any_json(word: str) -> str | None:
+def any_json(word: str) -> str | None:
+    """The text where it is JSON, or a constant that Python spells otherwise; None where it is neither."""
     try:
         value = json.loads(word, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -1,7 +1,8 @@
 """Arguments that a model writes as text, turned into JSON by the types that the function's schema gives them.
 
-The order of the types, and what counts as each, is that of vLLM's `coerce_to_schema_type`. A value that fits none of
-its types is JSON where it reads as such, and a string otherwise.
+The order of the types, and what counts as each, is that of vLLM's `coerce_to_schema_type`, but for a number that may be
+a string: it is one where it would lose characters, such as the zeros of 007. A value that fits none of its types is
+JSON where it reads as such, and a string otherwise.
 """
 
 from __future__ import annotations
@@ -149,8 +150,10 @@ def as_json(text: str, types: Set[str]) -> str:
     word = text.strip()
     if "null" in types and word.lower() in _NULLS:
         return "null"
-    if ("integer" in types or "number" in types) and (number := _number(word, is_integer="number" not in types)):
-        return number
+    if "integer" in types or "number" in types:
+        number = _number(word, is_integer="number" not in types)
+        if number is not None and ("string" not in types or (number == word and _is_printed_alike(number))):
+            return number
     if "boolean" in types and (boolean := _BOOLEANS.get(word.lower())):
         return boolean
     if ("object" in types or "array" in types) and (container := _container(word, types)):
@@ -161,7 +164,7 @@ def as_json(text: str, types: Set[str]) -> str:
 
 
 def _number(word: str, is_integer: bool) -> str | None:
-    """As it is written, where that is JSON: no digit is lost."""
+    """As it is written where that is JSON, and otherwise as Python prints the number that it reads."""
     match = _NUMBER.fullmatch(word)
     try:
         if match is not None and not (is_integer and (match[1] or match[2])):
@@ -174,6 +177,12 @@ def _number(word: str, is_integer: bool) -> str | None:
     if not math.isfinite(value):
         return None
     return str(int(value)) if value.is_integer() and abs(value) <= _MAX_EXACT else repr(value)
+
+
+def _is_printed_alike(number: str) -> bool:
+    """Whether a program that reads the JSON number, as a float perhaps, would write it the same."""
+    value = json.loads(number)
+    return json.dumps(value) == number and abs(value) <= _MAX_EXACT
 
 
 def _container(word: str, types: Set[str]) -> str | None:

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.router.chat.forms import REASONING_FORMS, THINK, TOOL_FORMS
+from services.router.chat.forms import REASONING_FORMS, THINK, THINK_AND_ANSWER, TOOL_FORMS
 from services.router.chat.message import EndReason
+from services.router.chat.parsers.form import Read
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
-from tests.unit.router.texts import play, said
+from tests.unit.router.texts import play, said, sizes_taken
 
 TAGGED = TextPlan(reasoning=THINK)
 OPENED = TextPlan(reasoning=THINK, is_inside=True)
@@ -90,6 +91,16 @@ def test_tags_around_an_answer_are_no_part_of_it(text: str, content: str) -> Non
         for whole in (f"<think>\nHm.\n</think>\n{text}", f"<think>Hm.</think>{text}"):
             assert said(play(plan, [whole])) == (content, "Hm.", [])
             assert said(play(plan, list(whole))) == (content, "Hm.", [])
+
+
+@pytest.mark.parametrize("calls", [None, TOOL_FORMS["hermes"].read])
+def test_space_within_an_answer_is_not_copied_with_each_piece(calls: Read | None) -> None:
+    plan = TextPlan(reasoning=THINK_AND_ANSWER, calls=calls)
+    pieces = ["<think>Hm.</think><answer>", "a", *["\n"] * 10_000, "</answer>", *["\n"] * 10_000]
+    # Lists that grow are copied now and then.
+    assert sum(size > 8_000 for size in sizes_taken(plan, pieces)) < 100
+    assert said(play(plan, pieces)) == ("a", "Hm.", [])
+    assert said(play(plan, [*pieces, "b"])) == (f"a{''.join(pieces[2:])}b", "Hm.", [])
 
 
 def test_calls_stand_between_the_answer_s_tags() -> None:

@@ -16,7 +16,7 @@ from services.router.chat.parsers import forced
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
-from tests.unit.router.texts import FUNCTIONS, calls_of, play, said
+from tests.unit.router.texts import FUNCTIONS, calls_of, play, said, sizes_taken
 
 # (pytest has filters of its own, in place of the parser's.)
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
@@ -443,6 +443,19 @@ def test_reading_takes_time_in_proportion_to_the_text(form: str) -> None:
         parser.parse(ChoiceDelta(0, text[start : start + 7], [1], [], None))
         longest = max(longest, len(parser._feed._text) - parser._feed._at)
     assert longest < 64
+
+
+@pytest.mark.parametrize("form", [*PLANS])
+def test_reading_copies_nothing_with_each_piece(form: str) -> None:
+    long = json.dumps({"city": "x" * 10_000 + "\\n" * 5_000, "days": list(range(1_000))})
+    written = TOOL_FORMS.get(form, TOOL_FORMS["plain"]).write([("get_weather", long)])
+    text = {"named": long, "required": f'[{{"name": "get_weather", "parameters": {long}}}]'}.get(form, written)
+    text = f"{' ' * 10_000}{text}{' ' * 10_000}x{' ' * 10_000}"
+    sizes = sizes_taken(
+        dataclasses.replace(PLANS[form], functions=FUNCTIONS), [text[at : at + 7] for at in range(0, len(text), 7)]
+    )
+    # Some values are translated once they are complete, and lists that grow are copied now and then.
+    assert sum(size > 8_000 for size in sizes) < len(sizes) / 50
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tracemalloc
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,6 +33,23 @@ def play(
         message.add(parser.parse(ChoiceDelta(0, piece, [1], [], None)))
     message.add(parser.parse(ChoiceDelta(0, "", [2], [], reason)))
     return message
+
+
+def sizes_taken(plan: TextPlan, pieces: Sequence[str]) -> list[int]:
+    """For each piece, how many bytes its reading took for a while or for good: more than a few thousand are a copy of
+    what came before."""
+    parser = TextParser(plan)
+    sizes = []
+    tracemalloc.start()
+    try:
+        for piece in pieces:
+            before, _ = tracemalloc.get_traced_memory()
+            tracemalloc.reset_peak()
+            parser.parse(ChoiceDelta(0, piece, [1], [], None))
+            sizes.append(tracemalloc.get_traced_memory()[1] - before)
+    finally:
+        tracemalloc.stop()
+    return sizes
 
 
 def said(message: Message) -> tuple[str, str, list[tuple[str, str]]]:

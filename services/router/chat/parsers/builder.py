@@ -17,11 +17,13 @@ class MessageBuilder:
         "_calls",
         "_closing",
         "_content",
-        "_held",
         "_max_calls",
         "_new_id",
         "_num_calls",
         "_reasoning",
+        "_space",
+        "_space_after",
+        "_tag",
         "has_reasoned",
         "hidden_tokens",
         "num_left_by_reasoning",
@@ -35,7 +37,7 @@ class MessageBuilder:
         self._new_id = new_id
         self._max_calls = max_calls
         self.hidden_tokens = hidden_tokens
-        # Not where a grammar leaves nothing but calls: what is none is the beginning of one that was cut.
+        # False where the grammar allows only calls: any other text is then a call that was cut short.
         self.takes_content = True
         # Whether there was any reasoning, and whether there will be no more.
         self.has_reasoned = False
@@ -43,9 +45,12 @@ class MessageBuilder:
         # Characters that were there already when its end was read.
         self.num_left_by_reasoning = 0
         self._num_calls = 0
-        # What ends content and is no part of it, and text that may be its beginning, with the space around it.
+        # `_closing`: the tag that ends the content. `_tag`: text that may be the start of that tag. `_space`,
+        # `_space_after`: the space around it, in the pieces in which it came.
         self._closing = ""
-        self._held = ""
+        self._tag = ""
+        self._space: list[str] = []
+        self._space_after: list[str] = []
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._calls: list[ToolCallDelta] = []
@@ -61,25 +66,43 @@ class MessageBuilder:
             self._content.append(self._without_closing(text) if self._closing else text)
 
     def content_ends_with(self, closing: str) -> None:
-        """From here on, content may end with a tag that is dropped, and the space around it. `finish` follows."""
+        """Drops this tag, and the space around it, from the end of the content. The caller calls `finish` after the
+        last text."""
         self._closing = closing
 
     def finish(self) -> None:
         """No more content comes."""
-        if self._held.strip() != self._closing:
-            self._content.append(self._held)
-        self._held = ""
+        if self._tag != self._closing:
+            self._content += (*self._space, self._tag)
+        self._tag = ""
+        self._space, self._space_after = [], []
 
     def _without_closing(self, text: str) -> str:
-        """Holds back what may be the tag at the content's end."""
-        text = self._held + text
+        """Holds back what may be the tag at the content's end. Takes time in proportion to `text`, however much is
+        held."""
+        shown: list[str] = []
+        if self._tag == self._closing:
+            if not text or text.isspace():
+                self._space_after.append(text)
+                return ""
+            shown += (*self._space, self._tag)
+            self._tag = ""
+            self._space, self._space_after = self._space_after, []
+        text = self._tag + text
         start = text.rfind(self._closing[0])
-        tail = text[start:].rstrip() if start >= 0 else ""
-        # Half of the tag with space behind it is other text.
-        is_tag = tail == self._closing or (bool(tail) and self._closing.startswith(text[start:]))
-        shown = (text[:start] if is_tag else text).rstrip()
-        self._held = text[len(shown) :]
-        return shown
+        tail = text[start:] if start >= 0 else ""
+        self._tag = tail.rstrip()
+        # A partial tag followed by space is content.
+        if self._tag != self._closing and not self._closing.startswith(tail):
+            self._tag = tail = ""
+        before = text[: len(text) - len(tail)]
+        visible = before.rstrip()
+        if visible:
+            shown += (*self._space, visible)
+            self._space = []
+        self._space.append(before[len(visible) :])
+        self._space_after = [tail[len(self._tag) :]]
+        return "".join(shown)
 
     def reasoning(self, text: str) -> None:
         self._reasoning.append(text)

@@ -27,8 +27,10 @@ _SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_toke
 
 
 class ChatTemplate:
-    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+    def __init__(self, source: str, special_tokens: Mapping[str, str], known_form: ContentForm | None = None) -> None:
+        """`known_form`: what `form_of_content` found out of the same template before."""
         self.source = source
+        self._known_form = known_form
         self._special_tokens = dict(special_tokens)
         self._knows_developer = "developer" in source
 
@@ -39,8 +41,9 @@ class ChatTemplate:
         return probe_traits(self.source, self._probe)
 
     @functools.cached_property
-    def _content_form(self) -> ContentForm:
-        return probe_content(self._probe_as_it_is) or content_form(self.source)
+    def form_of_content(self) -> ContentForm:
+        """The form of a message's content that the template expects, found by rendering or in its source."""
+        return self._known_form or probe_content(self._probe_as_it_is) or content_form(self.source)
 
     def render(
         self,
@@ -63,7 +66,7 @@ class ChatTemplate:
         prepared = [self._prepare(message) for message in messages]
         failure: Exception | None = None
         printed: str | None = None
-        for form in forms(prepared, self._content_form):
+        for form in forms(prepared, self.form_of_content):
             try:
                 text = self._render_form(
                     form,

@@ -12,8 +12,10 @@ import contextlib
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from queue import LifoQueue
 from subprocess import PIPE, Popen
 from typing import Any
@@ -25,15 +27,24 @@ from shared.python_child import child_environment, python_command
 
 MAX_TEMPLATE_CHARS = 64 * 1024
 NUM_PROCESSES = 2
-# From a request's arrival to its rendered text.
+# For all that one request asks of its template.
 MAX_SECONDS = 30.0
 MAX_WAITING = 64
-# Templates whose traits are kept, so that a conversation's next turn need not probe them again.
+# Templates of which it is kept what probes found, so that a conversation's next turn need not probe them again.
 _MAX_KNOWN = 256
 _RETRY_AFTER_SECONDS = 5.0
 _MAX_LINE_BYTES = 16 * 2**20
 # A child ends each rendering itself. This is for a child that does not get to compute.
 _MAX_SECONDS_WITHOUT_ANSWER = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What probes of a template found; a rendering finds no traits."""
+
+    # A name of ContentForm.
+    content_form: str | None = None
+    traits: TemplateTraits | None = None
 
 
 class ForeignTemplates:
@@ -42,41 +53,67 @@ class ForeignTemplates:
         # Renderings that wait or are under way.
         self._open: set[Future[dict[str, Any]]] = set()
         # By the template's digest, the one that was asked for last at the end.
-        self._known: dict[bytes, TemplateTraits] = {}
+        self._known: dict[bytes, _Known] = {}
         self._all = [_Child() for _ in range(NUM_PROCESSES)]
         # The child that was used last is used first, so that no more are started than are needed at a time.
         self._idle: LifoQueue[_Child] = LifoQueue()
         for child in self._all:
             self._idle.put(child)
 
-    async def render(self, source: str, special_tokens: Mapping[str, str], arguments: Mapping[str, Any]) -> str:
-        """`arguments`: of ChatTemplate.render. Raises ApiError: the template is no template, refuses the messages, or
-        takes too long; or too many templates wait, or the others take too long."""
-        answer = await self._answer(source, special_tokens, {"arguments": arguments})
+    async def render(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str],
+        arguments: Mapping[str, Any],
+        deadline: float | None = None,
+    ) -> str:
+        """`arguments`: of ChatTemplate.render. `deadline`: in time.monotonic's seconds; None: MAX_SECONDS from now.
+        Raises ApiError: the template is no template, refuses the messages, or takes too long; or too many templates
+        wait, or the others take too long."""
+        key = _key(source, special_tokens)
+        known = self._known.get(key) or _Known()
+        task = {"content_form": known.content_form, "arguments": arguments}
+        answer = await self._answer(source, special_tokens, task, deadline)
+        # Probes may have found the traits in the meantime.
+        traits = (self._known.get(key) or known).traits
+        self._remember(key, _Known(answer["content_form"], traits))
         text: str = answer["text"]
         return text
 
-    async def traits(self, source: str, special_tokens: Mapping[str, str]) -> TemplateTraits:
+    async def traits(
+        self, source: str, special_tokens: Mapping[str, str], deadline: float | None = None
+    ) -> TemplateTraits:
         """Raises ApiError as `render` does."""
-        key = hashlib.sha256(json.dumps([source, dict(special_tokens)]).encode()).digest()
-        traits = self._known.pop(key, None)
+        key = _key(source, special_tokens)
+        known = self._known.get(key) or _Known()
+        traits = known.traits
         if traits is None:
-            traits = TemplateTraits(**(await self._answer(source, special_tokens, {"probes": True}))["traits"])
-        self._known[key] = traits
-        if len(self._known) > _MAX_KNOWN:
-            del self._known[next(iter(self._known))]
+            task = {"content_form": known.content_form, "probes": True}
+            answer = await self._answer(source, special_tokens, task, deadline)
+            traits = TemplateTraits(**answer["traits"])
+            known = _Known(answer["content_form"], traits)
+        self._remember(key, known)
         return traits
 
-    async def _answer(self, source: str, special_tokens: Mapping[str, str], what: Mapping[str, Any]) -> dict[str, Any]:
+    def _remember(self, key: bytes, known: _Known) -> None:
+        self._known.pop(key, None)
+        self._known[key] = known
+        if len(self._known) > _MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    async def _answer(
+        self, source: str, special_tokens: Mapping[str, str], what: Mapping[str, Any], deadline: float | None
+    ) -> dict[str, Any]:
         if len(self._open) >= MAX_WAITING:
             raise overloaded("Too many requests with chat templates of their own are waiting.", _RETRY_AFTER_SECONDS)
+        left = MAX_SECONDS if deadline is None else deadline - time.monotonic()
         task = {"source": source, "special_tokens": special_tokens, **what}
         rendering = self._executor.submit(self._ask, task)
         self._open.add(rendering)
         # One that has begun goes on whatever becomes of its request, and counts until it ends.
         rendering.add_done_callback(self._open.discard)
         try:
-            async with asyncio.timeout(MAX_SECONDS):
+            async with asyncio.timeout(left):
                 # One that has not begun by then never does.
                 answer = await asyncio.wrap_future(rendering)
         except TimeoutError:
@@ -98,6 +135,10 @@ class ForeignTemplates:
             return child.ask(task)
         finally:
             self._idle.put(child)
+
+
+def _key(source: str, special_tokens: Mapping[str, str]) -> bytes:
+    return hashlib.sha256(json.dumps([source, dict(special_tokens)]).encode()).digest()
 
 
 def check_size(source: str) -> None:

@@ -7,10 +7,12 @@ request's own may be anybody's code and is rendered in processes with limits.
 from __future__ import annotations
 
 import functools
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from services.router import foreign_templates
 from services.router.chat_template import ChatTemplate
 from services.router.foreign_templates import ForeignTemplates, check_size
 from services.router.template_probe import TemplateTraits
@@ -51,12 +53,14 @@ class ForeignTemplate:
     source: str
     special_tokens: Mapping[str, str]
     processes: ForeignTemplates
+    # For the traits and the rendering together, in time.monotonic's seconds.
+    deadline: float
 
     async def traits(self) -> TemplateTraits:
-        return await self.processes.traits(self.source, self.special_tokens)
+        return await self.processes.traits(self.source, self.special_tokens, self.deadline)
 
     async def render(self, size: int, arguments: Mapping[str, Any]) -> str:
-        return await self.processes.render(self.source, self.special_tokens, arguments)
+        return await self.processes.render(self.source, self.special_tokens, arguments, self.deadline)
 
 
 def templates_for(tokenizer: Tokenizer, own: str | None, *, has_tools: bool) -> list[RequestTemplate]:
@@ -65,6 +69,7 @@ def templates_for(tokenizer: Tokenizer, own: str | None, *, has_tools: bool) -> 
     the request's own is too large to look at."""
     if own is not None:
         check_size(own)
-        return [ForeignTemplate(own, tokenizer.special_tokens, tokenizer.threads.foreign_templates)]
+        deadline = time.monotonic() + foreign_templates.MAX_SECONDS
+        return [ForeignTemplate(own, tokenizer.special_tokens, tokenizer.threads.foreign_templates, deadline)]
     named = [tokenizer.tool_template if has_tools else None, tokenizer.chat_template]
     return [ModelTemplate(template, tokenizer.threads) for template in named if template is not None]

@@ -1,7 +1,8 @@
 """Renders chat templates that requests bring. `python -m services.router.template_process`
 
-Reads {"source", "special_tokens"} with either {"arguments"} or {"probes": true} from standard input, in a line of JSON
-each. Answers each with a line: {"text"}, {"traits"}, {"error", "param"}, or LOST. Ends with its input.
+Reads {"source", "special_tokens", "content_form"} with either {"arguments"} or {"probes": true} from standard input, in
+a line of JSON each. Answers each with a line: {"text"} or {"traits"}, either with the "content_form" that was found, or
+{"error", "param"}, or LOST. Ends with its input.
 
 It forks for every rendering. The system ends a fork that takes too much, and this process, which has the libraries
 loaded already, goes on at once.
@@ -20,6 +21,7 @@ from typing import Any
 
 from services.router import text_size
 from services.router.errors import ApiError
+from services.router.template_content import ContentForm
 
 # Of one rendering.
 CPU_SECONDS = 2.0
@@ -34,9 +36,11 @@ def render(task: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a task."""
     from services.router.chat_template import UNPARSABLE, ChatTemplate
 
-    template = ChatTemplate(task["source"], task["special_tokens"])
+    known = task["content_form"]
+    template = ChatTemplate(task["source"], task["special_tokens"], None if known is None else ContentForm[known])
     if "probes" in task:
-        return {"traits": dataclasses.asdict(template.traits)}
+        traits = dataclasses.asdict(template.traits)
+        return {"traits": traits, "content_form": template.form_of_content.name}
     try:
         text = template.render(**task["arguments"])
     except ApiError as error:
@@ -46,7 +50,7 @@ def render(task: Mapping[str, Any]) -> dict[str, Any]:
     if (size := text_size.num_bytes(text)) > text_size.MAX_TEXT_BYTES:
         too_long = text_size.text_too_long(size, "messages")
         return {"error": too_long.message, "param": too_long.param}
-    return {"text": text}
+    return {"text": text, "content_form": template.form_of_content.name}
 
 
 def _render_in_limits(line: str) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +15,10 @@ import pytest
 from services.router import foreign_templates
 from services.router.errors import ApiError, ErrorKind
 from services.router.foreign_templates import NUM_PROCESSES, ForeignTemplates
+from services.router.request_template import ForeignTemplate
+from services.router.template_content import ContentForm
 from services.router.template_probe import SHOWS_NOTHING, TemplateTraits
+from tests.fakes.waiting import HANG_S
 
 MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 LOOP = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -85,6 +90,29 @@ async def test_each_waits_a_bounded_time(templates: ForeignTemplates, monkeypatc
         assert result.retry_after is not None
     monkeypatch.setattr(foreign_templates, "MAX_SECONDS", 60.0)
     assert await templates.render("next", {}, MESSAGES) == "next"
+
+
+async def test_traits_and_text_share_one_deadline(templates: ForeignTemplates) -> None:
+    template = ForeignTemplate("Hello", {}, templates, deadline=time.monotonic() + HANG_S)
+    assert await template.traits() == SHOWS_NOTHING
+    assert await template.render(0, MESSAGES) == "Hello"
+    # The probes took all of it.
+    late = dataclasses.replace(template, deadline=time.monotonic())
+    assert await late.traits() == SHOWS_NOTHING
+    with pytest.raises(ApiError) as caught:
+        await late.render(0, MESSAGES)
+    assert caught.value.kind is ErrorKind.OVERLOADED
+
+
+async def test_the_form_of_content_is_found_out_once(templates: ForeignTemplates) -> None:
+    source = "{{ messages[0].content is string }}"
+    assert await templates.render(source, {}, MESSAGES) == "True"
+    ((key, known),) = templates._known.items()
+    # Another form than a probe would find.
+    templates._known[key] = dataclasses.replace(known, content_form=ContentForm.PARTS.name)
+    assert await templates.render(source, {}, MESSAGES) == "False"
+    assert await templates.traits(source, {}) == SHOWS_NOTHING
+    assert await templates.render(source, {}, MESSAGES) == "False"
 
 
 async def test_only_so_many_wait(templates: ForeignTemplates, monkeypatch: pytest.MonkeyPatch) -> None:

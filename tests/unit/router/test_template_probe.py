@@ -34,7 +34,7 @@ def test_a_probe_tells_what_a_template_shows(name: str) -> None:
     source = ours()[name]
     assert isinstance(source, str)
     template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
-    assert (template._content_form, template.traits) == PROBED[name]
+    assert (template.form_of_content, template.traits) == PROBED[name]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_template_that_refuses_the_probe_is_read(
     source: str, form: ContentForm, takes_tools: bool, takes_calls: bool
 ) -> None:
     template = ChatTemplate("{{ raise_exception('no probes') }}" + source, {})
-    assert template._content_form is form
+    assert template.form_of_content is form
     assert template.traits == TemplateTraits(takes_tools, takes_calls, shows_system=False)
 
 

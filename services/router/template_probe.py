@@ -3,7 +3,7 @@
 A template's source tells little of what it shows. It may name tools in a text only, or assign a content to a variable
 that holds calls elsewhere. So each question is a conversation with words that no template has, and the answer is
 whether the words are in the prompt. A template may refuse such a conversation, say because its first message must be a
-system's: then its source is read instead.
+system's: then its source is read instead. A template that refuses the system message is taken to show none.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.template_content import ContentForm
-
-Messages = list[dict[str, Any]]
+from services.router.template_messages import Messages
 
 _USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
 
 _TEXT, _MORE, _KEY = "quire-probe-text", "quire-probe-more", "quire-probe-key"
-_NAME, _ARGUMENT = "quire_probe", "quire_probe_argument"
+# None is part of another.
+_NAME, _ARGUMENT = "quire_probe", "quire_argument"
 # Not the tool's name: that is in the prompt already.
 _CALLED, _RESULT = "quire_called", "quire-probe-result"
 _SYSTEM = "quire-probe-system"
@@ -67,8 +67,8 @@ SHOWS_NOTHING = TemplateTraits(shows_tools=False, shows_calls=False, shows_syste
 
 
 def probe_content(render: Render) -> ContentForm | None:
-    """The form of a user's content that reaches the prompt. None: neither does. `render`: it gives the template the
-    messages as they are."""
+    """The form of a user's content that reaches the prompt. None if neither a text nor parts reach the prompt. `render`
+    gives the template the messages unchanged."""
     # A part that is printed as a value shows its keys.
     parts = [{"type": "text", "text": text, _KEY: ""} for text in (_TEXT, _MORE)]
     for before in _openings():

@@ -54,6 +54,12 @@ def test_a_template_that_refuses_the_probe_is_read(
     assert template.traits == TemplateTraits(takes_tools, takes_calls, shows_system=False)
 
 
+def test_tools_are_shown_with_their_names_and_their_arguments() -> None:
+    for shown, is_enough in (("name", False), ("parameters", False), ("name ~ tool.function.parameters", True)):
+        template = ChatTemplate(f"{{% for tool in tools %}}{{{{ tool.function.{shown} }}}}{{% endfor %}}", {})
+        assert template.traits.shows_tools is is_enough
+
+
 def test_a_loop_over_calls_is_none_over_parts() -> None:
     loop = "{% set items = message.content %}{% for item in items %}{{ item.text }}{% endfor %}"
     assert content_form(loop) is ContentForm.PARTS

@@ -183,6 +183,7 @@ TEXTS: list[tuple[str, str, str, list[tuple[str, Any]]]] = [
     ),
     ("granite", 'Sure. <tool_call> [{"name": "get_time", "arguments": {}}]\n</tool_call>', "Sure.", [TIME]),
     ("granite", ' [{"name": "get_time", "arguments": {}}]', "", [TIME]),
+    ("granite", '{"name": "get_time"} is how', " is how", [TIME]),
     ("granite", '[{"name": "rm", "arguments": {}}]', '[{"name": "rm", "arguments": {}}]', []),
     ("granite", "<|tool_call|>[1]<|tool_call", "<|tool_call|>[1]<|tool_call", []),
     (

@@ -2,7 +2,7 @@
 
     <|tool_call|>[{"name": "get_weather", "arguments": {"city": "Köln"}}, {"name": "get_time", "arguments": {}}]
 
-Without either, only an array that begins with a call of one of the request's functions is one.
+Without either, a message that begins with JSON is a call only where that JSON names one of the request's functions.
 """
 
 from __future__ import annotations

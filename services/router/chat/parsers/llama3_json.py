@@ -48,7 +48,7 @@ class LlamaJson:
 
 
 def _read_first(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
-    """Calls without the token, of which JSON that is none is content."""
+    """Reads calls that no token precedes. JSON that is not a call is content."""
     feed.record()
     yield from feed.all(SPACE)
     if (yield from feed.peek()) == "{":

@@ -14,19 +14,15 @@ Either is understood wherever one is expected.
 
 from __future__ import annotations
 
-import re
-
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
-from services.router.chat.parsers.json_call import NAME, read_value
+from services.router.chat.parsers.json_call import FENCE, NAME, NAME_CHARACTERS, read_value, skip_label
 
 _ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
 _TOKENS = (_ALL_BEGIN, _ALL_END, _BEGIN, _SEPARATOR, _END)
-_FENCE = "```"
-_WORD = re.compile(r"[a-zA-Z0-9_-]+")
 
 
 def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
@@ -45,31 +41,30 @@ def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
 
 
 def _read_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
-    name = yield from feed.all(_WORD)
+    name = yield from feed.all(NAME_CHARACTERS)
     if not (yield from feed.word(_SEPARATOR)):
         return False
     yield from feed.all(SPACE)
     is_fenced = False
     if (yield from feed.peek()) != "{":
-        name = yield from feed.all(_WORD)
+        name = yield from feed.all(NAME_CHARACTERS)
         yield from feed.all(SPACE)
-        is_fenced = yield from feed.word(_FENCE)
+        is_fenced = yield from feed.word(FENCE)
         if is_fenced:
-            yield from feed.word("json")
-            yield from feed.all(SPACE)
+            yield from skip_label(feed)
     if not NAME.fullmatch(name) or (yield from feed.peek()) != "{":
         return False
     builder.begin_call(name)
     yield from read_value(feed, builder.arguments)
     if is_fenced:
         yield from feed.all(SPACE)
-        yield from feed.word(_FENCE)
+        yield from feed.word(FENCE)
     return True
 
 
 def _write_v3(calls: list[tuple[str, str]]) -> str:
     written = [
-        f"{_BEGIN}function{_SEPARATOR}{name}\n{_FENCE}json\n{arguments}\n{_FENCE}{_END}" for name, arguments in calls
+        f"{_BEGIN}function{_SEPARATOR}{name}\n{FENCE}json\n{arguments}\n{FENCE}{_END}" for name, arguments in calls
     ]
     return _ALL_BEGIN + "\n".join(written) + _ALL_END
 

@@ -28,16 +28,13 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
-from services.router.chat.parsers.json_call import NAME
+from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS, Emit
 from services.router.chat.parsers.schema_values import ArgumentTypes, ArgumentWriter
 
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"
-_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _KEY = re.compile(r"[^>\n]+")
 _PLAIN = re.compile(r"[^<\n]+")
-
-Emit = Callable[[str], None]
 
 
 class _End(NamedTuple):
@@ -76,7 +73,7 @@ class FunctionTags:
         self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes, functions: Functions, *, is_marked: bool
     ) -> Reading[bool]:
         """Takes what follows the function's tag. `is_marked`: the outer tag was there, so that any name is a call."""
-        name = yield from feed.all(_NAME)
+        name = yield from feed.all(NAME_CHARACTERS)
         if not NAME.fullmatch(name) or not (is_marked or name in functions) or not (yield from feed.word(">")):
             return False
         keys: set[str] = set()
@@ -158,7 +155,7 @@ class FunctionTags:
             return True
         if not (yield from feed.word(_FUNCTION)):
             return False
-        name = yield from feed.all(_NAME)
+        name = yield from feed.all(NAME_CHARACTERS)
         is_call = name in functions and (yield from feed.ahead(">"))
         is_cut = feed.is_cut(">")
         feed.put_back(_FUNCTION + name)

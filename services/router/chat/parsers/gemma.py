@@ -21,21 +21,18 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
-from services.router.chat.parsers.json_call import NAME
+from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS, Emit
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.schema_values import STRING, ArgumentTypes, ArgumentWriter, as_json
 from services.router.structure import literal_regex
 
 _CALL = "call:"
-_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _KEY = re.compile(r"[^:,{}\[\]<]+")
 _BARE_KEY = re.compile(r"\w+")
 _BARE = re.compile(r"[^,}\]<]+")
 # All of these forms' tokens begin with it.
 _PLAIN = re.compile(r"[^<]+")
 _CLOSERS = {"{": "}", "[": "]"}
-
-Emit = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +57,7 @@ class GemmaCalls:
     def _read_call(self, feed: Feed, builder: MessageBuilder, types: ArgumentTypes) -> Reading[bool]:
         if not (yield from feed.word(_CALL)):
             return False
-        name = yield from feed.all(_NAME)
+        name = yield from feed.all(NAME_CHARACTERS)
         if not NAME.fullmatch(name) or not (yield from feed.word("{")):
             return False
         # Of each object and array that is open: what closes it, and what stands before its next item.

@@ -12,7 +12,7 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
-from services.router.chat.parsers.json_call import read_call
+from services.router.chat.parsers.json_call import read_call, write_call
 
 _BEGIN, _END = "<tool_call>", "</tool_call>"
 
@@ -32,7 +32,7 @@ def _read_one(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
 
 
 def _write(calls: list[tuple[str, str]]) -> str:
-    return "\n".join(f'{_BEGIN}\n{{"name": "{name}", "arguments": {arguments}}}\n{_END}' for name, arguments in calls)
+    return "\n".join(f"{_BEGIN}\n{write_call(name, arguments)}\n{_END}" for name, arguments in calls)
 
 
 HERMES = ToolForm(_read, _write, (_BEGIN, _END), shape=Marked(_BEGIN))

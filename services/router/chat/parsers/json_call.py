@@ -11,10 +11,13 @@ from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+# Takes a name whole, however long it is; NAME then tells whether it is one.
+NAME_CHARACTERS = re.compile(r"[a-zA-Z0-9_-]+")
+# Begins and ends a code block.
+FENCE = "```"
 # What models call a call's arguments.
 ARGUMENTS = ("arguments", "parameters")
 
-_NAME_CHARACTERS = re.compile(r"[a-zA-Z0-9_-]+")
 _IN_STRING = re.compile(r'[^"\\]+')
 _OUT_OF_STRING = re.compile(r'[^"{}\[\]]+')
 _SCALAR = re.compile(r"[^\s,\]}]+")
@@ -107,6 +110,12 @@ def read_first_calls(feed: Feed, builder: MessageBuilder, functions: Functions) 
         builder.no_call(feed.recorded())
 
 
+def skip_label(feed: Feed) -> Reading[None]:
+    """Takes what may stand between the fence and the JSON in a code block."""
+    yield from feed.word("json")
+    yield from feed.all(SPACE)
+
+
 def write_call(name: str, arguments: str) -> str:
     return f'{{"name": "{name}", "arguments": {arguments}}}'
 
@@ -174,7 +183,7 @@ def _read_name(feed: Feed) -> Reading[str]:
     """A string that can be a function's name; empty for anything else."""
     if not (yield from feed.word('"')):
         return ""
-    name = yield from feed.all(_NAME_CHARACTERS)
+    name = yield from feed.all(NAME_CHARACTERS)
     return name if NAME.fullmatch(name) and (yield from feed.word('"')) else ""
 
 

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import string
 
@@ -15,10 +14,9 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
-from services.router.chat.parsers.json_call import NAME, read_calls, read_value
+from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS, read_calls, read_value
 
 _BEGIN, _CALL_ID, _ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
-_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _ID_CHARACTERS = string.ascii_letters + string.digits
 
 
@@ -41,12 +39,12 @@ def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
 
 
 def _read_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
-    name = yield from feed.all(_NAME)
+    name = yield from feed.all(NAME_CHARACTERS)
     if not NAME.fullmatch(name):
         return False
     if (yield from feed.word(_CALL_ID)):
         # The model's own id may be any it has seen; the call's is ours.
-        yield from feed.all(_NAME)
+        yield from feed.all(NAME_CHARACTERS)
     yield from feed.word(_ARGS)
     yield from feed.all(SPACE)
     if (yield from feed.peek()) != "{":

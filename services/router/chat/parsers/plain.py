@@ -12,25 +12,22 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import rest_is_content
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Objects, ToolForm
-from services.router.chat.parsers.json_call import read_call_or_calls, write_call, write_calls
-
-_FENCE = "```"
+from services.router.chat.parsers.json_call import FENCE, read_call_or_calls, skip_label, write_call, write_calls
 
 
 def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
     feed.record()
     yield from feed.all(SPACE)
-    is_fenced = yield from feed.word(_FENCE)
+    is_fenced = yield from feed.word(FENCE)
     if is_fenced:
-        yield from feed.word("json")
-        yield from feed.all(SPACE)
+        yield from skip_label(feed)
     is_call = yield from read_call_or_calls(feed, builder, functions)
     taken = feed.recorded()
     if not is_call:
         builder.content(taken)
     elif is_fenced:
         yield from feed.all(SPACE)
-        yield from feed.word(_FENCE)
+        yield from feed.word(FENCE)
     yield from rest_is_content(feed, builder)
 
 

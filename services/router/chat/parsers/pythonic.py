@@ -19,13 +19,12 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, ToolForm
-from services.router.chat.parsers.json_call import NAME
+from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS
 from services.router.chat.parsers.literals import literal_json
 from services.router.chat.parsers.schema_values import any_json
 
 _START, _END = "<|python_start|>", "<|python_end|>"
 _WORD = re.compile(r"\w+")
-_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 _PLAIN = re.compile(r"[^\"'()\[\]{},]+")
 _IN_STRING = {'"': re.compile(r'[^"\\]+'), "'": re.compile(r"[^'\\]+")}
 
@@ -68,7 +67,7 @@ def _read_list(feed: Feed, builder: MessageBuilder, names: Container[str] | None
 
 
 def _read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None) -> Reading[bool]:
-    name = yield from feed.all(_NAME)
+    name = yield from feed.all(NAME_CHARACTERS)
     if not NAME.fullmatch(name) or (names is not None and name not in names) or not (yield from feed.word("(")):
         return False
     separator = "{"

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 from services.router.chat.parsers.form import Functions
+from services.router.chat.parsers.json_call import Emit
 from services.router.chat.parsers.literals import literal_json
 
 STRING = frozenset({"string"})
@@ -123,7 +124,7 @@ class ArgumentWriter:
 
     __slots__ = ("_emit", "_is_open", "_pieces", "_types")
 
-    def __init__(self, emit: Callable[[str], None], types: frozenset[str]) -> None:
+    def __init__(self, emit: Emit, types: frozenset[str]) -> None:
         self._emit = emit
         self._types = types
         self._pieces: list[str] = []

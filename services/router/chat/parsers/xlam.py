@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
-from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.form import Functions, Objects, ToolForm
-from services.router.chat.parsers.json_call import read_call_or_calls, read_first_calls, write_calls
+from services.router.chat.parsers.json_call import FENCE, read_call_or_calls, read_first_calls, skip_label, write_calls
 
-_FENCE = "```"
 # What may stand before calls, and what closes it.
-_MARKERS = {_FENCE: _FENCE, "<tool_call>": "</tool_call>", "[TOOL_CALLS]": "[/TOOL_CALLS]"}
+_MARKERS = {FENCE: FENCE, "<tool_call>": "</tool_call>", "[TOOL_CALLS]": "[/TOOL_CALLS]"}
 
 
 def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
@@ -24,8 +23,8 @@ def _read(feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[
 
 
 def _read_marked_calls(feed: Feed, builder: MessageBuilder, functions: Functions, marker: str) -> Reading[bool]:
-    if marker == _FENCE and (yield from feed.word("json")):
-        yield from feed.all(SPACE)
+    if marker == FENCE:
+        yield from skip_label(feed)
     return (yield from read_call_or_calls(feed, builder, functions))
 
 

@@ -63,6 +63,12 @@ async def test_a_process_outlives_the_rendering_that_is_ended(templates: Foreign
     assert pids(templates) == before
 
 
+async def test_an_error_of_a_template_is_not_mistaken_for_its_size(templates: ForeignTemplates) -> None:
+    for source in ("{{ [messages] | indent }}", "{{ cycler() }}"):
+        with pytest.raises(ApiError, match="The request's chat template fails on these messages"):
+            await templates.render(source, {}, MESSAGES)
+
+
 async def test_what_a_template_shows_is_found_out_once_while_it_is_in_use(
     templates: ForeignTemplates, monkeypatch: pytest.MonkeyPatch
 ) -> None:

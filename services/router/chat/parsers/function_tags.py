@@ -97,7 +97,8 @@ class FunctionTags:
             writer.close()
         has_ended = end.is_function or (yield from feed.word(_FUNCTION_END))
         if not keys:
-            # A call that was cut before its arguments does not count, nor does a function's tag alone within text.
+            # A call that was cut before its arguments does not count, nor does a function's tag alone within other
+            # text.
             if not has_ended and (not is_marked or feed.is_cut(_PARAMETER, _FUNCTION_END)):
                 return False
             builder.begin_call(name)

@@ -6,6 +6,7 @@ A tag is text or a token of its own, which no text in a grammar matches; where t
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,17 @@ class Tags:
         token_id = self.token_ids.get(tag)
         text = quoted(tag)
         return text if token_id is None else f"({text} | <[{token_id}]>)"
+
+    def expression(self, text: str, named: Mapping[str, str] | None = None) -> str:
+        """An expression for a text with tags in it. `named`: expressions that parts of the text stand for."""
+        known = named or {}
+        terms, at = [], 0
+        for match in re.finditer("|".join(map(re.escape, (*known, *self.token_ids))) or "(?!)", text):
+            terms.append(quoted(text[at : match.start()]))
+            terms.append(known.get(match[0]) or self.rule(match[0]))
+            at = match.end()
+        terms.append(quoted(text[at:]))
+        return " ".join(term for term in terms if term != '""')
 
 
 def quoted(text: str) -> str:

@@ -6,7 +6,6 @@ not held to schemas, and none is too large or beyond the library.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from services.router.chat.answer_grammar import Calls, Tags, quoted, schema_grammar
@@ -23,16 +22,9 @@ def calls_grammar(tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several:
         return _objects(form.shape, [tool.name for tool in tools], several)
     assert isinstance(form.shape, Marked)
     names = f"name: {' | '.join(quoted(tool.name) for tool in tools)}\n"
-    parts = re.compile("|".join(map(re.escape, (*form.tokens, _NAME, _ARGUMENTS))))
 
     def expression(text: str) -> str:
-        terms, at = [], 0
-        for match in parts.finditer(text):
-            terms.append(quoted(text[at : match.start()]))
-            terms.append({_NAME: "name", _ARGUMENTS: "@arguments"}.get(match[0]) or tags.rule(match[0]))
-            at = match.end()
-        terms.append(quoted(text[at:]))
-        return " ".join(term for term in terms if term != '""')
+        return tags.expression(text, {_NAME: "name", _ARGUMENTS: "@arguments"})
 
     if form.shape.rules is not None:
         return Calls(names + form.shape.rules(expression, several))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from services.router.chat.message_form import MessageForm
 from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from services.router.chat.parsers.form import ToolForm
 from services.router.chat.parsers.gemma import FUNCTIONGEMMA, GEMMA4, GEMMA4_THOUGHT
@@ -20,6 +21,7 @@ from services.router.chat.parsers.qwen3_coder import QWEN3_CODER
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.seed_oss import SEED_OSS, SEED_THINK
 from services.router.chat.parsers.xlam import XLAM
+from services.router.chat.tagged_messages import TaggedMessages
 from services.router.template_probe import SHOWS_NOTHING, TemplateTraits
 
 # The names are vLLM's, but for the plain form.
@@ -67,12 +69,15 @@ _MARKERS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelForms:
-    # None: calls stay text.
-    tools: ToolForm | None
+    messages: MessageForm
     # Whether the template writes the request's tools, and the calls of earlier turns.
     template_takes_tools: bool
     template_takes_calls: bool
-    reasoning: ReasoningForm | None
+
+    @property
+    def tools(self) -> ToolForm | None:
+        """None: calls stay text."""
+        return self.messages.tools
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +101,9 @@ def _forms(tool_call_parser: str, reasoning_parser: str, template: str, traits: 
     # What a template writes in a form of its own is no example of the plain one.
     is_plain = name == "plain"
     return ModelForms(
-        TOOL_FORMS.get(name),
+        TaggedMessages(reasoning, TOOL_FORMS.get(name)),
         template_takes_tools=not is_plain and traits.shows_tools,
         template_takes_calls=not is_plain and traits.shows_calls,
-        reasoning=reasoning,
     )
 
 

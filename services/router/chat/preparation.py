@@ -55,13 +55,13 @@ async def prepare(
     turn = await plan_turn(request, model, forms)
     prompt = await encode_turn(turn, model)
     text_plan = await turn.text_plan(model, prompt, request.options.skip_special_tokens)
-    answer_form = turn.answer_form(text_plan, model)
+    plan, vocabulary = text_plan.messages, model.tokenizer.vocabulary
     budget = request.thinking_budget
     options = dataclasses.replace(
         request.options,
         structure=turn.structure,
-        around_structure=answer_form,
-        thinking=None if budget is None else budget.limit(turn.forms.reasoning, text_plan, model.tokenizer.vocabulary),
+        around_structure=turn.around_structure(plan, model),
+        thinking=None if budget is None else budget.limit(turn.forms.messages, plan, vocabulary),
     )
     params = (request.messages_param, request.max_tokens_param)
     max_tokens = output_budget(
@@ -75,9 +75,9 @@ async def prepare(
         )
     except ApiError as error:
         raise await names_tool(error, request) from None
-    if text_plan.is_plain:
+    if plan.is_plain:
         return generation_request, [PlainParser() for _ in range(options.n)]
-    visible = model.tokenizer.vocabulary.special_ids(text_plan.hidden_tokens)
+    visible = vocabulary.special_ids(text_plan.hidden_tokens)
     return (
         dataclasses.replace(generation_request, visible_token_ids=visible),
         [TextParser(text_plan) for _ in range(options.n)],

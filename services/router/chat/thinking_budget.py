@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.router.chat.parsers.reasoning import ReasoningForm
-from services.router.chat.text_parser import TextPlan
+from services.router.chat.message_form import MessageForm, MessagePlan
 from services.router.constraints import ThinkingLimit
 from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError, ErrorKind
@@ -19,18 +18,19 @@ class ThinkingBudget:
     # Whether it means nothing to a model that does not reason, and is no error there.
     is_optional: bool = False
 
-    def limit(self, form: ReasoningForm | None, plan: TextPlan, vocabulary: Vocabulary) -> ThinkingLimit | None:
-        """What a worker holds the output to. `form`: in which the model reasons. `plan`: how this request's text is
-        read; where it has no reasoning, there is none to limit. Raises ApiError for a model that cannot be held to
-        it."""
-        end = None if form is None else vocabulary.token_id(form.end)
-        begin = None if form is None else vocabulary.token_id(form.begin)
+    def limit(self, form: MessageForm, plan: MessagePlan, vocabulary: Vocabulary) -> ThinkingLimit | None:
+        """What a worker holds the output to. `form`: in which the model writes. `plan`: how this request's answers are
+        written; where they have no reasoning, there is none to limit. Raises ApiError for a model that cannot be held
+        to it."""
+        tags = form.thinking_tags
+        begin = None if tags is None else vocabulary.token_id(tags[0])
+        end = None if tags is None else vocabulary.token_id(tags[1])
         if end is None or begin is None:
             if self.is_optional:
                 return None
-            why = "does not reason" if form is None else "marks its reasoning with text that is no single token"
+            why = "does not reason" if tags is None else "marks its reasoning with text that is no single token"
             message = f"'{self.param}' is not supported: this model {why}. Remove it from your request."
             raise ApiError(ErrorKind.UNSUPPORTED, message, self.param)
-        if plan.reasoning is None:
+        if not plan.reasons:
             return None
         return ThinkingLimit(self.num_tokens, end, None if plan.is_inside else begin)

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.router.chat.answer_grammar import AnswerForm, Tags
-from services.router.chat.call_grammar import calls_grammar
+from services.router.chat.answer_grammar import Tags
 from services.router.chat.forms import FormChoice, ModelForms
-from services.router.chat.parsers import forced
-from services.router.chat.parsers.alternatives import calls_or_content
-from services.router.chat.parsers.form import ToolForm, openai_id
+from services.router.chat.message_form import Asked, MessagePlan
+from services.router.chat.parsers.form import openai_id
 from services.router.chat.parsers.plain import PLAIN
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextPlan
@@ -19,6 +17,7 @@ from services.router.chat.thinking import may_think
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
 from services.router.chat.tools import ToolMode, check_tools
+from services.router.constraints import AroundStructure
 from services.router.errors import ApiError, ErrorKind
 from services.router.model import ServedModel
 from services.router.request_template import RequestTemplate, templates_for
@@ -45,71 +44,41 @@ class Turn:
 
     async def text_plan(self, model: ServedModel, prompt: list[int], skip_special_tokens: bool) -> TextPlan:
         """`prompt`: the rendered one."""
-        choice, tools = self.request.tool_choice, self.request.tools
-        reasoning = self.forms.reasoning
-        form = self.free_form
-        calls = None if form is None else form.read if self.structure is None else calls_or_content(form)
-        if choice.mode is ToolMode.REQUIRED:
-            calls = forced.required
-        elif choice.mode is ToolMode.NAMED:
-            calls = forced.named(choice.name)
-        is_inside, end_token_id = False, None
-        tokens = () if form is None else form.tokens
-        vocabulary = model.tokenizer.vocabulary
-        if reasoning is not None:
-            is_open = reasoning.is_open(await self._tail(model, prompt))
-            is_free_to = is_open is None and may_think(self.template_kwargs) and not self.is_continued
-            if self.structure is not None and not (is_open or is_free_to):
-                # A structure is held to from the first token on.
-                reasoning = None
-        if reasoning is not None:
-            is_inside = reasoning.starts_inside if is_open is None else is_open
-            end_token_id = vocabulary.token_id(reasoning.end)
-            tokens = (*tokens, *reasoning.tokens)
-        special = vocabulary.special_ids(tokens) if skip_special_tokens else ()
+        form, vocabulary = self.forms.messages, model.tokenizer.vocabulary
+        prompt_end = await self._prompt_end(model, prompt) if form.heeds_prompt else ""
+        plan = form.plan(self._asked, prompt_end, vocabulary)
+        special = vocabulary.special_ids(plan.tags) if skip_special_tokens else ()
         return TextPlan(
-            reasoning=reasoning,
-            calls=calls,
-            is_inside=is_inside,
-            end_token_id=end_token_id,
-            token_text=vocabulary.shown_text,
-            functions={tool.name: tool.parameters for tool in tools},
-            max_calls=None if choice.parallel else 1,
-            tags=tokens,
-            hidden_tokens=tuple(token for token in tokens if vocabulary.token_id(token) in special),
-            new_id=openai_id if self.forms.tools is None else self.forms.tools.new_id,
+            plan,
+            functions={tool.name: tool.parameters for tool in self.request.tools},
+            max_calls=None if self.request.tool_choice.parallel else 1,
+            hidden_tokens=tuple(tag for tag in plan.tags if vocabulary.token_id(tag) in special),
+            new_id=openai_id if form.tools is None else form.tools.new_id,
         )
 
-    def answer_form(self, plan: TextPlan, model: ServedModel) -> AnswerForm:
+    def around_structure(self, plan: MessagePlan, model: ServedModel) -> AroundStructure | None:
         """What the texts that `plan` reads may be beside the structure."""
+        if self.structure is None:
+            return None
         ids = {tag: model.tokenizer.vocabulary.token_id(tag) for tag in plan.tags}
-        tags = Tags({tag: token_id for tag, token_id in ids.items() if token_id is not None})
-        calls = None
-        if self.structure is not None and self.free_form is not None:
-            several = self.request.tool_choice.parallel
-            calls = calls_grammar(self.request.tools, self.free_form, tags, several=several)
-        return AnswerForm(tags, plan.reasoning, plan.is_inside, calls)
+        return plan.grammar(Tags({tag: token_id for tag, token_id in ids.items() if token_id is not None}))
 
     @property
-    def free_form(self) -> ToolForm | None:
-        """The form in which the model may call as it likes; None where it may not."""
-        may_call = self.request.tools and self.request.tool_choice.mode is ToolMode.AUTO
-        return self.forms.tools if may_call else None
+    def _asked(self) -> Asked:
+        request = self.request
+        return Asked(
+            request.tools,
+            request.tool_choice,
+            has_structure=self.structure is not None,
+            may_think=may_think(self.template_kwargs),
+            is_continued=request.continue_final_message,
+        )
 
-    @property
-    def is_continued(self) -> bool:
-        """Whether the answer goes on with the last message."""
-        return self.request.continue_final_message
-
-    async def _tail(self, model: ServedModel, prompt: list[int]) -> str:
-        if not self.is_continued:
-            (text,) = await model.tokenizer.decode([prompt[-_NUM_TAIL_TOKENS:]])
-            return text
-        assert self.forms.reasoning is not None
-        content = str(self.messages[-1]["content"])
-        last = max(self.forms.reasoning.tokens, key=content.rfind)
-        # A message that is continued is as its last tag leaves it.
-        return last if last in content else ""
+    async def _prompt_end(self, model: ServedModel, prompt: list[int]) -> str:
+        if self.request.continue_final_message:
+            return str(self.messages[-1]["content"])
+        (text,) = await model.tokenizer.decode([prompt[-_NUM_TAIL_TOKENS:]])
+        return text
 
 
 async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice) -> Turn:
@@ -160,7 +129,7 @@ def _checked(request: ChatRequest) -> Structure | None:
 
 def _check_shape(forms: ModelForms, structure: Structure) -> None:
     """Raises ApiError where calls cannot be made in the structure's place."""
-    if forms.tools is not None and forms.tools.shape is None:
+    if not forms.messages.calls_fit_structures:
         message = (
             f"Invalid '{structure.param}': this model writes calls in a form that cannot stand beside a structure. "
             "Use 'tool_choice' 'none' or 'required', or ask for the structure without 'tools'."

@@ -29,6 +29,7 @@ from services.worker.sampling.grammars import Grammars
 from tests.integration.engine.test_structured_output import PERSON, Engine, make
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID
 from tests.unit.router.test_answer_grammar import tags_of, tokenizer
+from tests.unit.router.texts import tagged
 from tests.unit.worker.tiny_models import save_model
 
 VOCAB_SIZE = tokenizer().get_vocab_size()
@@ -78,7 +79,7 @@ def test_what_follows_reasoning_is_what_was_asked_for(
         engine.submit(key, prompt, TokenConstraints(grammar), 200, seed=key, **tends_to(*tags.token_ids.values()))
     engine.run()
     assert engine.core.counters.preemptions > 0, "blocks were to run out"
-    plan = TextPlan(form, is_inside=form.starts_inside, end_token_id=tags.token_ids[form.end])
+    plan = tagged(form, is_inside=form.starts_inside, end_token_id=tags.token_ids[form.end])
     ended = [key for key in range(12) if engine.ends[key] is FinishReason.STOP]
     assert len(ended) > 3
     messages = [message_of(plan, engine.outputs[key]) for key in ended]
@@ -101,7 +102,7 @@ def test_an_answer_is_calls_of_the_tools_or_what_was_asked_for(directory: Path, 
         prompt = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 40))]
         engine.submit(key, prompt, TokenConstraints(grammar), 250, seed=key, **closing)
     engine.run()
-    plan = TextPlan(calls=calls_or_content(form), functions={tool.name: None for tool in tools})
+    plan = tagged(calls=calls_or_content(form), functions={tool.name: None for tool in tools})
     ended = [key for key in range(24) if engine.ends[key] is FinishReason.STOP]
     messages = [message_of(plan, engine.outputs[key]) for key in ended]
     for message in messages:

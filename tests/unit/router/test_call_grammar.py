@@ -12,11 +12,10 @@ from services.router.chat.call_grammar import calls_grammar
 from services.router.chat.forms import THINK, TOOL_FORMS
 from services.router.chat.parsers.alternatives import calls_or_content
 from services.router.chat.parsers.form import Marked
-from services.router.chat.text_parser import TextPlan
 from services.router.chat.tools import Tool
 from services.router.structure import Structure, StructureKind
 from tests.unit.router.test_answer_grammar import X, accepts, ids_of, tags_of
-from tests.unit.router.texts import calls_of, play
+from tests.unit.router.texts import calls_of, play, tagged
 
 SHAPED = [name for name, form in TOOL_FORMS.items() if form.shape is not None]
 TOOLS = (Tool("get_weather"), Tool("get_time"), Tool("get"))
@@ -78,7 +77,7 @@ def test_gemma_s_strings_may_hold_what_their_tokens_begin_with() -> None:
 
 @pytest.mark.parametrize("name", SHAPED)
 def test_what_begins_as_calls_is_read_as_such_and_all_else_is_content(name: str) -> None:
-    plan = TextPlan(calls=calls_or_content(TOOL_FORMS[name]))
+    plan = tagged(calls=calls_or_content(TOOL_FORMS[name]))
     for calls in ([WEATHER], [WEATHER, TIME]):
         message = play(plan, list(written(name, *calls)))
         assert (message.content, calls_of(message)) == ("", calls)
@@ -91,7 +90,7 @@ def test_what_begins_as_calls_is_read_as_such_and_all_else_is_content(name: str)
 @pytest.mark.parametrize("name", [name for name in SHAPED if isinstance(TOOL_FORMS[name].shape, Marked)])
 def test_of_calls_that_were_cut_nothing_is_content(name: str) -> None:
     text = written(name, WEATHER, TIME)
-    plan = TextPlan(calls=calls_or_content(TOOL_FORMS[name]))
+    plan = tagged(calls=calls_or_content(TOOL_FORMS[name]))
     first = len(text) - len(text.removeprefix(TOOL_FORMS[name].shape.marker))  # type: ignore[union-attr]
     assert first > 0
     assert {play(plan, [text[:length]]).content for length in range(first, len(text))} == {""}

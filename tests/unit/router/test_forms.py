@@ -15,6 +15,7 @@ from services.router.chat.forms import (
     detect_reasoning_form,
     detect_tool_form,
 )
+from services.router.chat.tagged_messages import TaggedMessages
 from services.router.chat_template import ChatTemplate
 from services.router.config import REASONING_PARSERS, TOOL_CALL_PARSERS
 from services.router.template_probe import TemplateTraits
@@ -39,9 +40,8 @@ def test_published_templates_show_their_form(name: str) -> None:
     template = json.loads(GOLDENS.read_text())["TEST_CUSTOM_TEMPLATES"][name]["chat_template"]
     form, takes_tools, reasons = PUBLISHED[name]
     found = FormChoice().of(template, ChatTemplate(template, {}).traits)
-    assert found.tools is TOOL_FORMS[form]
+    assert found.messages == TaggedMessages(THINK if reasons else None, TOOL_FORMS[form])
     assert found.template_takes_tools is takes_tools
-    assert found.reasoning is (THINK if reasons else None)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +95,9 @@ def test_a_template_takes_what_it_shows_in_a_form_that_is_known() -> None:
 
 def test_the_operator_s_word_goes_before_the_template_s() -> None:
     forms = FormChoice("mistral", "deepseek_r1").of("<tool_call></think>{{ tools }}")
-    assert (forms.tools, forms.reasoning) == (TOOL_FORMS["mistral"], REASONING_FORMS["deepseek_r1"])
+    assert forms.messages == TaggedMessages(REASONING_FORMS["deepseek_r1"], TOOL_FORMS["mistral"])
     forms = FormChoice("none", "none").of("<tool_call></think>{{ tools }}", SHOWS_ALL)
-    assert (forms.tools, forms.reasoning) == (None, None)
+    assert forms.messages == TaggedMessages(None, None)
     assert forms.template_takes_tools
 
 

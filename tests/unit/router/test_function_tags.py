@@ -10,12 +10,12 @@ import pytest
 from services.router.chat.forms import TOOL_FORMS
 from services.router.chat.parsers.literals import literal_json
 from services.router.chat.parsers.schema_values import ArgumentTypes, as_json
-from services.router.chat.text_parser import TextParser, TextPlan
+from services.router.chat.text_parser import TextParser
 from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
-from tests.unit.router.texts import calls_of, play, said
+from tests.unit.router.texts import calls_of, play, said, tagged
 
-QWEN = TextPlan(calls=TOOL_FORMS["qwen3_coder"].read)
+QWEN = tagged(calls=TOOL_FORMS["qwen3_coder"].read)
 
 COLOR = {"enum": ["red", "green"]}
 PARAMETERS = {
@@ -177,7 +177,7 @@ def test_a_long_value_is_no_python_literal() -> None:
 
 def test_strings_come_as_they_are_written_even_if_they_may_be_null() -> None:
     for key in ("text", "note"):
-        parser = TextParser(TextPlan(calls=QWEN.calls, functions=FUNCTIONS))
+        parser = TextParser(tagged(calls=TOOL_FORMS["qwen3_coder"].read, functions=FUNCTIONS))
         text = f"<tool_call>\n<function=f>\n<parameter={key}>\nnullable, no"
         delta = parser.parse(ChoiceDelta(0, text, [1], [], None))
         assert "".join(call.arguments for call in delta.tool_calls) == f'{{"{key}": "nullable, no'

@@ -13,10 +13,10 @@ from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
-from tests.unit.router.texts import play, said, sizes_taken
+from tests.unit.router.texts import play, said, sizes_taken, tagged
 
-TAGGED = TextPlan(reasoning=THINK)
-OPENED = TextPlan(reasoning=THINK, is_inside=True)
+TAGGED = tagged(reasoning=THINK)
+OPENED = tagged(reasoning=THINK, is_inside=True)
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_reasoning_and_answer(plan: TextPlan, text: str, content: str, reasoning
     is_inside=st.booleans(),
 )
 def test_no_text_depends_on_its_pieces(text: str, form: ReasoningForm, is_inside: bool) -> None:
-    plan = TextPlan(reasoning=form, calls=TOOL_FORMS["hermes"].read, is_inside=is_inside)
+    plan = tagged(reasoning=form, calls=TOOL_FORMS["hermes"].read, is_inside=is_inside)
     assert said(play(plan, list(text))) == said(play(plan, [text]))
 
 
 def test_calls_come_after_reasoning_and_none_within() -> None:
     call = TOOL_FORMS["hermes"].write([("get_time", "{}")])
-    plan = TextPlan(reasoning=THINK, calls=TOOL_FORMS["hermes"].read)
+    plan = tagged(reasoning=THINK, calls=TOOL_FORMS["hermes"].read)
     assert said(play(plan, list(f"\n\n{call}"))) == ("", "", [("get_time", "{}")])
     message = play(plan, list(f"<think>{call}</think>\n{call}"))
     assert said(message) == ("", call, [("get_time", "{}")])
@@ -87,7 +87,7 @@ HUNYUAN_CALL = TOOL_FORMS["hunyuan_a13b"].write([("get_time", "{}")])
 )
 def test_tags_around_an_answer_are_no_part_of_it(text: str, content: str) -> None:
     form = REASONING_FORMS["hunyuan_a13b"]
-    for plan in (TextPlan(reasoning=form), TextPlan(reasoning=form, calls=TOOL_FORMS["hunyuan_a13b"].read)):
+    for plan in (tagged(reasoning=form), tagged(reasoning=form, calls=TOOL_FORMS["hunyuan_a13b"].read)):
         for whole in (f"<think>\nHm.\n</think>\n{text}", f"<think>Hm.</think>{text}"):
             assert said(play(plan, [whole])) == (content, "Hm.", [])
             assert said(play(plan, list(whole))) == (content, "Hm.", [])
@@ -95,7 +95,7 @@ def test_tags_around_an_answer_are_no_part_of_it(text: str, content: str) -> Non
 
 @pytest.mark.parametrize("calls", [None, TOOL_FORMS["hermes"].read])
 def test_space_within_an_answer_is_not_copied_with_each_piece(calls: Read | None) -> None:
-    plan = TextPlan(reasoning=THINK_AND_ANSWER, calls=calls)
+    plan = tagged(reasoning=THINK_AND_ANSWER, calls=calls)
     pieces = ["<think>Hm.</think><answer>", "a", *["\n"] * 10_000, "</answer>", *["\n"] * 10_000]
     # Lists that grow are copied now and then.
     assert sum(size > 8_000 for size in sizes_taken(plan, pieces)) < 100
@@ -104,7 +104,7 @@ def test_space_within_an_answer_is_not_copied_with_each_piece(calls: Read | None
 
 
 def test_calls_stand_between_the_answer_s_tags() -> None:
-    plan = TextPlan(reasoning=REASONING_FORMS["hunyuan_a13b"], calls=TOOL_FORMS["hunyuan_a13b"].read)
+    plan = tagged(reasoning=REASONING_FORMS["hunyuan_a13b"], calls=TOOL_FORMS["hunyuan_a13b"].read)
     for before in ("", "I look.\n"):
         text = f"<think>\nHm.\n</think>\n<answer>\n{before}{HUNYUAN_CALL}\n</answer>"
         for pieces in ([text], list(text)):
@@ -114,7 +114,7 @@ def test_calls_stand_between_the_answer_s_tags() -> None:
 def test_the_name_of_gemma_s_channel_is_no_part_of_its_reasoning() -> None:
     form = REASONING_FORMS["gemma4"]
     assert form.is_open("<|turn>model\n<|channel>thought\n<channel|>") is False
-    plan = TextPlan(reasoning=form, calls=TOOL_FORMS["gemma4"].read)
+    plan = tagged(reasoning=form, calls=TOOL_FORMS["gemma4"].read)
     for text, expected in (
         ("<|channel>thought\nHm.<channel|>Yes.", ("Yes.", "Hm.", [])),
         ("<|channel>thoughtful<channel|>", ("", "thoughtful", [])),
@@ -128,7 +128,7 @@ def test_a_remark_on_the_budget_leaves_seed_oss_reasoning_open() -> None:
     form = REASONING_FORMS["seed_oss"]
     assert form.is_open("<seed:bos>assistant\n<seed:think><seed:cot_budget_reflect>\n") is True
     assert form.is_open("<seed:bos>assistant\n") is None
-    plan = TextPlan(reasoning=form, calls=TOOL_FORMS["seed_oss"].read)
+    plan = tagged(reasoning=form, calls=TOOL_FORMS["seed_oss"].read)
     call = "\n<seed:tool_call>\n<function=get_time>\n</function>\n</seed:tool_call>"
     for text in ("<seed:think>\nHm.\n</seed:think>", "<seed:think>Hm.</seed:think>"):
         assert said(play(plan, list(f"{text}{call}"))) == ("", "Hm.", [("get_time", "{}")])
@@ -143,7 +143,7 @@ def counted(plan: TextPlan, *deltas: tuple[str, list[int]]) -> int:
 
 
 def test_reasoning_tokens_are_counted_up_to_the_end_tag() -> None:
-    plan = TextPlan(reasoning=THINK, end_token_id=9)
+    plan = tagged(reasoning=THINK, end_token_id=9)
     # The text lags behind: the end tag's token came with a delta that shows nothing of it.
     assert counted(plan, ("<think>", [8]), ("a", [1, 2, 9, 3]), ("b</think>c", [4]), ("d", [5, 6])) == 4
     assert counted(plan, ("Yes", [1, 9]), (".", [2])) == 0
@@ -162,5 +162,5 @@ def test_where_the_end_tag_is_several_tokens_the_count_does_not_depend_on_the_de
     text = reasoning + after
     ends = sorted({cut for cut in cuts if cut < len(text)} | {len(text)})
     pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-    plan = TextPlan(reasoning=THINK, token_text=chr)
+    plan = tagged(reasoning=THINK, token_text=chr)
     assert counted(plan, *((piece, list(map(ord, piece))) for piece in pieces)) == len(reasoning)

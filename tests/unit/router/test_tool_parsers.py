@@ -13,17 +13,17 @@ from hypothesis import strategies as st
 from services.router.chat.forms import TOOL_FORMS
 from services.router.chat.message import EndReason
 from services.router.chat.parsers import forced
-from services.router.chat.text_parser import TextParser, TextPlan
+from services.router.chat.text_parser import TextParser
 from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
-from tests.unit.router.texts import FUNCTIONS, calls_of, play, said, sizes_taken
+from tests.unit.router.texts import FUNCTIONS, calls_of, play, said, sizes_taken, tagged
 
 # (pytest has filters of its own, in place of the parser's.)
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape sequence")
 
-PLANS = {name: TextPlan(calls=form.read) for name, form in TOOL_FORMS.items()}
-PLANS["required"] = TextPlan(calls=forced.required)
-PLANS["named"] = TextPlan(calls=forced.named("get_weather"))
+PLANS = {name: tagged(calls=form.read) for name, form in TOOL_FORMS.items()}
+PLANS["required"] = tagged(calls=forced.required)
+PLANS["named"] = tagged(calls=forced.named("get_weather"))
 
 # By these forms, which have no JSON to pass on.
 VALUES_ARE_TRANSLATED = {"qwen3_coder", "seed_oss", "pythonic", "llama4_pythonic", "functiongemma", "gemma4"}
@@ -409,19 +409,19 @@ def test_a_message_that_is_cut_ends_by_length_whatever_it_calls() -> None:
 
 def test_without_parallel_calls_there_is_one() -> None:
     text = TOOL_FORMS["hermes"].write([("get_time", "{}"), ("get_weather", '{"city": "x"}')])
-    message = play(TextPlan(calls=TOOL_FORMS["hermes"].read, max_calls=1), list(text))
+    message = play(tagged(calls=TOOL_FORMS["hermes"].read, max_calls=1), list(text))
     assert said(message)[2] == [("get_time", "{}")]
 
 
 def test_special_tokens_are_shown_to_the_parser_alone() -> None:
-    plan = TextPlan(calls=TOOL_FORMS["llama3_json"].read, hidden_tokens=("<|python_tag|>",))
+    plan = tagged(calls=TOOL_FORMS["llama3_json"].read, hidden_tokens=("<|python_tag|>",))
     assert said(play(plan, list("<|python_tag|>print(1)")))[0] == "print(1)"
-    plan = TextPlan(calls=TOOL_FORMS["mistral"].read, hidden_tokens=TOOL_FORMS["mistral"].tokens)
+    plan = tagged(calls=TOOL_FORMS["mistral"].read, hidden_tokens=TOOL_FORMS["mistral"].tokens)
     assert said(play(plan, list("a [ARGS]b[TOOL_CALLS]!")))[0] == "a b!"
 
 
 def test_tokens_around_content_are_no_part_of_it() -> None:
-    plan = TextPlan(calls=TOOL_FORMS["llama4_json"].read, hidden_tokens=TOOL_FORMS["llama4_json"].tokens)
+    plan = tagged(calls=TOOL_FORMS["llama4_json"].read, hidden_tokens=TOOL_FORMS["llama4_json"].tokens)
     text = '<|python_start|>Let me see.<|python_end|>{"name": "get_time", "parameters": {}}'
     assert said(play(plan, list(text))) == ("Let me see.", "", [("get_time", "{}")])
 

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.router.chat.message import Message
-from services.router.chat.parsers.form import Functions
+from services.router.chat.parsers.form import Functions, Read
+from services.router.chat.parsers.reasoning import ReasoningForm
+from services.router.chat.tagged_messages import TaggedPlan
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
@@ -18,6 +20,20 @@ FUNCTIONS: dict[str, dict[str, Any] | None] = {
     "get_weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}},
     "get_time": None,
 }
+
+
+def tagged(
+    reasoning: ReasoningForm | None = None,
+    calls: Read | None = None,
+    *,
+    max_calls: int | None = None,
+    hidden_tokens: tuple[str, ...] = (),
+    functions: Functions | None = None,
+    **plan: Any,
+) -> TextPlan:
+    """`plan`: further fields of a TaggedPlan."""
+    messages = TaggedPlan(reasoning, calls, **plan)
+    return TextPlan(messages, functions, max_calls, hidden_tokens)
 
 
 def play(

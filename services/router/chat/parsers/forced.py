@@ -10,17 +10,28 @@ What is no call is the beginning of one that was cut, and is dropped: nobody ask
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
-from services.router.chat.parsers.form import Functions
+from services.router.chat.parsers.form import Functions, Read
 from services.router.chat.parsers.json_call import read_call, read_value
+from services.router.chat.tools import ToolChoice, ToolMode
 
 _ANY = re.compile(r".+", re.DOTALL)
 
 
-def named(name: str) -> Callable[[Feed, MessageBuilder, Functions], Reading[None]]:
+def reader(choice: ToolChoice) -> Read | None:
+    """None where no call is asked for."""
+    match choice.mode:
+        case ToolMode.REQUIRED:
+            return required
+        case ToolMode.NAMED:
+            return named(choice.name)
+        case _:
+            return None
+
+
+def named(name: str) -> Read:
     def read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
         yield from feed.all(SPACE)
         if (yield from feed.peek()):

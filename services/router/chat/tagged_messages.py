@@ -1,0 +1,150 @@
+"""The form of most models: reasoning between tags, then content and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.router.chat.answer_grammar import AnswerForm, Calls, Tags
+from services.router.chat.call_grammar import calls_grammar
+from services.router.chat.message_form import Asked
+from services.router.chat.parsers import forced
+from services.router.chat.parsers.alternatives import calls_or_content
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.content import pass_through
+from services.router.chat.parsers.feed import Feed, Reading
+from services.router.chat.parsers.form import Functions, Read, ToolForm
+from services.router.chat.parsers.reasoning import ReasoningForm, read_reasoning
+from services.router.detokenizer import Vocabulary
+from services.router.generation import ChoiceDelta
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedMessages:
+    """A MessageForm."""
+
+    # None: no reasoning is told from the text, and no calls.
+    reasoning: ReasoningForm | None = None
+    tools: ToolForm | None = None
+
+    @property
+    def heeds_prompt(self) -> bool:
+        return self.reasoning is not None
+
+    @property
+    def calls_fit_structures(self) -> bool:
+        return self.tools is None or self.tools.shape is not None
+
+    @property
+    def thinking_tags(self) -> tuple[str, str] | None:
+        return None if self.reasoning is None else (self.reasoning.begin, self.reasoning.end)
+
+    def plan(self, asked: Asked, prompt_end: str, vocabulary: Vocabulary) -> TaggedPlan:
+        free = self.tools if asked.may_call else None
+        calls = None if free is None else calls_or_content(free) if asked.has_structure else free.read
+        calls = forced.reader(asked.choice) or calls
+        beside = None
+        if asked.has_structure and free is not None:
+            beside = _calls_of(free, asked)
+        tags = () if free is None else free.tokens
+        reasoning = self.reasoning
+        if reasoning is None:
+            return TaggedPlan(calls=calls, tags=tags, beside_structure=beside)
+        is_open = _is_open(reasoning, asked, prompt_end)
+        is_free_to = is_open is None and asked.may_think and not asked.is_continued
+        if asked.has_structure and not (is_open or is_free_to):
+            # A structure is held to from the first token on.
+            return TaggedPlan(calls=calls, tags=tags, beside_structure=beside)
+        return TaggedPlan(
+            reasoning,
+            calls,
+            is_inside=reasoning.starts_inside if is_open is None else is_open,
+            end_token_id=vocabulary.token_id(reasoning.end),
+            token_text=vocabulary.shown_text,
+            tags=(*tags, *reasoning.tokens),
+            beside_structure=beside,
+        )
+
+
+def _is_open(reasoning: ReasoningForm, asked: Asked, prompt_end: str) -> bool | None:
+    """As ReasoningForm.is_open."""
+    if not asked.is_continued:
+        return reasoning.is_open(prompt_end)
+    # A message that is continued is as its last tag leaves it.
+    last = max(reasoning.tokens, key=prompt_end.rfind)
+    return reasoning.is_open(last if last in prompt_end else "")
+
+
+def _calls_of(form: ToolForm, asked: Asked) -> Callable[[Tags], Calls]:
+    return lambda tags: calls_grammar(asked.tools, form, tags, several=asked.choice.parallel)
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedPlan:
+    """A MessagePlan."""
+
+    # None: no reasoning, and no calls.
+    reasoning: ReasoningForm | None = None
+    calls: Read | None = None
+    is_inside: bool = False
+    # The token that ends reasoning, where it is one; and how any token reads, to find the last one where it is not.
+    end_token_id: int | None = None
+    token_text: Callable[[int], str] = str
+    tags: tuple[str, ...] = ()
+    # Makes the calls that may be made in the place of a structure; None: there are none.
+    beside_structure: Callable[[Tags], Calls] | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        return self.reasoning is None and self.calls is None
+
+    @property
+    def reasons(self) -> bool:
+        return self.reasoning is not None
+
+    def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+        if self.reasoning is not None:
+            yield from read_reasoning(feed, builder, self.reasoning, self.is_inside)
+        if self.calls is not None:
+            yield from self.calls(feed, builder, functions)
+        yield from pass_through(feed, builder)
+
+    def count(self, builder: MessageBuilder) -> _TaggedCount | None:
+        return None if self.reasoning is None else _TaggedCount(self, builder)
+
+    def grammar(self, tags: Tags) -> AnswerForm:
+        beside = self.beside_structure
+        return AnswerForm(tags, self.reasoning, self.is_inside, None if beside is None else beside(tags))
+
+
+class _TaggedCount:
+    """A ReasoningCount: all tokens up to and including the one that ends the reasoning."""
+
+    __slots__ = ("_builder", "_is_over", "_num_tokens", "_plan")
+
+    def __init__(self, plan: TaggedPlan, builder: MessageBuilder) -> None:
+        self._plan = plan
+        self._builder = builder
+        self._num_tokens = 0
+        self._is_over = False
+
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens if self._builder.has_reasoned else 0
+
+    def add(self, delta: ChoiceDelta) -> None:
+        """Text may lag behind its tokens, so the token that ends reasoning is looked for, where it is one."""
+        if self._is_over:
+            return
+        end, token_ids, builder = self._plan.end_token_id, delta.token_ids, self._builder
+        if end is not None and end in token_ids:
+            self._num_tokens += token_ids.index(end) + 1
+            self._is_over = True
+            return
+        self._is_over = builder.reasoning_is_over
+        num_chars = len(delta.text) - builder.num_left_by_reasoning
+        for token_id in token_ids:
+            if self._is_over and num_chars <= 0:
+                return
+            self._num_tokens += 1
+            num_chars -= len(self._plan.token_text(token_id))

@@ -12,7 +12,14 @@ from typing import Any
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.template_content import ContentForm, content_form
 from services.router.template_messages import forms, join_parts, prints_parts
-from services.router.template_probe import TemplateTraits, probe_content, probe_traits
+from services.router.template_probe import (
+    THOUGHT_FIELDS,
+    TemplateTraits,
+    probe_content,
+    probe_descriptions,
+    probe_thoughts,
+    probe_traits,
+)
 
 # What a request's chat_template_kwargs must not replace.
 _RESERVED = frozenset(
@@ -45,6 +52,14 @@ class ChatTemplate:
         """The form of a message's content that the template expects, found by rendering or in its source."""
         return self._known_form or probe_content(self._probe_as_it_is) or content_form(self.source)
 
+    @functools.cached_property
+    def _thinks_or_speaks(self) -> bool:
+        return probe_thoughts(self._probe)
+
+    @functools.cached_property
+    def _wants_descriptions(self) -> bool:
+        return probe_descriptions(self._probe)
+
     def render(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -57,16 +72,34 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text. `messages`, `tools`: as in OpenAI's JSON. `documents`: most templates want `title`
         and `text`. Raises ApiError where the template refuses the messages, or cannot be parsed."""
+        return self._render_prepared(
+            [self._prepare(message) for message in messages],
+            tools=self._described(tools or ()),
+            documents=documents,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            template_kwargs=template_kwargs,
+        )
+
+    def _render_prepared(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
         from jinja2.exceptions import TemplateError, TemplateSyntaxError, UndefinedError
 
         kwargs = self._special_tokens | dict(template_kwargs or {})
         if reserved := _RESERVED & kwargs.keys():
             param = f"chat_template_kwargs.{min(reserved)}"
             raise invalid(f"Invalid '{param}': a template's argument of this name cannot be set.", param)
-        prepared = [self._prepare(message) for message in messages]
         failure: Exception | None = None
         printed: str | None = None
-        for form in forms(prepared, self.form_of_content):
+        for form in forms(messages, self.form_of_content):
             try:
                 text = self._render_form(
                     form,
@@ -104,11 +137,11 @@ class ChatTemplate:
         except ApiError as error:
             if error.code == UNPARSABLE:
                 return error.message
-        _ = self.traits
+        _ = self.traits, self._thinks_or_speaks, self._wants_descriptions
         return None
 
     def _probe(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str | None:
-        return _attempt(lambda: self.render(messages, tools=tools))
+        return _attempt(lambda: self._render_prepared(messages, tools=tools))
 
     def _probe_as_it_is(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str | None:
         """The prompt of the messages in the form in which they are given; None where the template fails on it."""
@@ -128,7 +161,28 @@ class ChatTemplate:
         # OpenAI's newer name for the system role, which few templates know.
         if prepared["role"] == "developer" and not self._knows_developer:
             prepared["role"] = "system"
+        if (thought := prepared.get("reasoning")) is not None:
+            text = text_of(prepared) if prepared.get("tool_calls") else ""
+            if text and self._thinks_or_speaks:
+                # What was said goes with what was thought: the template has one place for both.
+                thought, prepared["content"] = f"{thought}\n{text}", ""
+            prepared |= dict.fromkeys(THOUGHT_FIELDS, thought)
         return prepared
+
+    def _described(self, tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """With empty descriptions in place of missing ones, where the template reads them without asking."""
+        if all(map(_is_described, tools)) or not self._wants_descriptions:
+            return [dict(tool) for tool in tools]
+        return [
+            dict(tool) if _is_described(tool) else {**tool, "function": {"description": "", **tool["function"]}}
+            for tool in tools
+        ]
+
+
+def _is_described(tool: Mapping[str, Any]) -> bool:
+    """`tool`: any JSON, where a client brings its own template."""
+    function = tool.get("function")
+    return not isinstance(function, dict) or "description" in function
 
 
 def _attempt(render: Callable[[], str]) -> str | None:

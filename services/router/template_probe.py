@@ -25,10 +25,11 @@ _NAME, _ARGUMENT = "quire_probe", "quire_argument"
 # Not the tool's name: that is in the prompt already.
 _CALLED, _RESULT = "quire_called", "quire-probe-result"
 _SYSTEM = "quire-probe-system"
+_THOUGHT = "quire-probe-thought"
 # Mistral's templates take ids of nine letters and digits only.
 _CALL_ID = "quireprob"
 _USER: dict[str, Any] = {"role": "user", "content": "Hello"}
-_TOOL = {
+_TOOL: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": _NAME,
@@ -50,6 +51,14 @@ _CALL_TURNS = [
     {"role": "assistant", "content": "", "tool_calls": [_CALL]},
     {"role": "tool", "content": _RESULT, "tool_call_id": _CALL_ID, "name": _CALLED},
 ]
+
+_UNDESCRIBED = {
+    "type": "function",
+    "function": {name: value for name, value in _TOOL["function"].items() if name != "description"},
+}
+
+# Where templates look for what an assistant had thought.
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 # The prompt of messages and tools; None where the template fails on them.
 Render = Callable[[Messages, Sequence[Mapping[str, Any]] | None], str | None]
@@ -90,6 +99,24 @@ def probe_traits(source: str, render: Render) -> TemplateTraits:
         shows_calls=_shows_calls(source, render),
         shows_system=_has(render([{"role": "system", "content": _SYSTEM}, _USER], None) or "", _SYSTEM),
     )
+
+
+def probe_thoughts(render: Render) -> bool:
+    """Whether a template shows what an assistant had thought before its calls, and refuses a content beside it."""
+    _, called, result = _CALL_TURNS
+    thoughtful = called | dict.fromkeys(THOUGHT_FIELDS, _THOUGHT)
+    for before in _openings():
+        if _has(render([*before, _USER, thoughtful, result], [_TOOL]) or "", _THOUGHT):
+            return render([*before, _USER, thoughtful | {"content": _TEXT}, result], [_TOOL]) is None
+    return False
+
+
+def probe_descriptions(render: Render) -> bool:
+    """Whether a template fails on functions for want of a description."""
+    for before in _openings():
+        if render([*before, _USER], [_TOOL]) is not None:
+            return render([*before, _USER], [_UNDESCRIBED]) is None
+    return False
 
 
 def _shows_tools(source: str, render: Render) -> bool:

@@ -12,7 +12,10 @@ import pytest
 from services.router.chat_template import ChatTemplate, from_tokenizer_config
 from services.router.errors import ApiError
 from services.router.template_messages import MAX_FORMS, num_forms
+from tests.chat_templates.published import ours, published
 
+# The names of templates of its shape.
+GPT_OSS = ("channels", "openai/gpt-oss-20b", "openai/gpt-oss-120b")
 USER = {"role": "user", "content": "Hi"}
 
 
@@ -336,3 +339,64 @@ def test_published_templates_write_one_part_as_they_write_a_text(name: str) -> N
         for given in (messages, [with_parts(message) for message in messages])
     )
     assert of_parts == of_text
+
+
+def _called(content: str | list[dict[str, str]] | None, reasoning: str | None) -> list[dict[str, Any]]:
+    call = {"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Köln"}'}}
+    message: dict[str, Any] = {"role": "assistant", "content": content, "tool_calls": [call]}
+    if reasoning is not None:
+        message |= {"reasoning_content": reasoning, "reasoning": reasoning}
+    return [USER, message, {"role": "tool", "tool_call_id": "a", "content": "Dry."}]
+
+
+CHANNELS = pytest.mark.parametrize(
+    "source", [pytest.param(source, id=name) for name, source in (ours() | published()).items() if name in GPT_OSS]
+)
+
+
+@CHANNELS
+@pytest.mark.parametrize(
+    ("content", "reasoning", "analysis"),
+    [
+        ("", "Hm.", "Hm."),
+        (None, "Hm.", "Hm."),
+        ("I look.", None, "I look."),
+        ("I look.", "Hm.", "Hm.\nI look."),
+        ([{"type": "text", "text": "I look."}], "Hm.", "Hm.\nI look."),
+        ("", None, None),
+    ],
+)
+def test_what_was_thought_and_said_before_a_call_is_shown_where_a_template_takes_one_of_them(
+    source: str, content: str | None, reasoning: str | None, analysis: str | None
+) -> None:
+    thought = "" if analysis is None else f"<|start|>assistant<|channel|>analysis<|message|>{analysis}<|end|>"
+    text = ChatTemplate(source, {}).render(_called(content, reasoning))
+    assert text.endswith(
+        f"<|start|>user<|message|>Hi<|end|>{thought}<|start|>assistant to=functions.get_weather<|channel|>commentary "
+        'json<|message|>{"city": "Köln"}<|call|><|start|>functions.get_weather to=assistant<|channel|>commentary'
+        '<|message|>"Dry."<|end|><|start|>assistant'
+    )
+
+
+@CHANNELS
+def test_a_message_that_is_continued_keeps_what_was_thought_before_it(source: str) -> None:
+    messages = [USER, {"role": "assistant", "content": "So", "reasoning_content": "Hm.", "reasoning": "Hm."}]
+    text = ChatTemplate(source, {}).render(messages, add_generation_prompt=False, continue_final_message=True)
+    assert text.endswith("<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>So")
+
+
+@CHANNELS
+def test_a_function_needs_no_description(source: str) -> None:
+    tool = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {}}}}
+    template = ChatTemplate(source, {})
+    assert "// \ntype get_time = (" in template.render([USER], tools=[tool])
+    assert tool["function"] == {"name": "get_time", "parameters": {"type": "object", "properties": {}}}
+    assert '"description"' not in ChatTemplate("{{ tools | tojson }}", {}).render([USER], tools=[tool])
+
+
+def test_thoughts_have_every_name_that_templates_ask_for() -> None:
+    for name in ("reasoning_content", "reasoning", "thinking"):
+        text = ChatTemplate(f"{{{{ messages[1].{name} }}}} {{{{ messages[1].content }}}}", {}).render(
+            _called("I look.", "Hm.")
+        )
+        assert text == "Hm. I look."

@@ -26,6 +26,7 @@ PROBED = {
     "strict_turns": (ContentForm.STRING, TemplateTraits(False, False, False)),
     "wants_system": (ContentForm.PARTS, ALL),
     "either_content": (ContentForm.EITHER, ALL),
+    "channels": (ContentForm.STRING, ALL),
 }
 
 
@@ -35,6 +36,12 @@ def test_a_probe_tells_what_a_template_shows(name: str) -> None:
     assert isinstance(source, str)
     template = ChatTemplate(source, {"bos_token": "<s>", "eos_token": "</s>"})
     assert (template.form_of_content, template.traits) == PROBED[name]
+
+
+def test_a_probe_tells_what_a_template_does_not_do_with() -> None:
+    for name in PROBED:
+        template = ChatTemplate(str(ours()[name]), {})
+        assert (template._thinks_or_speaks, template._wants_descriptions) == ((name == "channels"),) * 2, name
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,14 @@ from shared.root_path import check_root_path
 TOOL_CALL_PARSERS = (
     *("auto", "none", "hermes", "qwen3_coder", "seed_oss", "llama3_json", "llama4_json", "pythonic", "llama4_pythonic"),
     *("mistral", "deepseek_v3", "deepseek_v31", "granite", "internlm", "hunyuan_a13b", "xlam"),
-    *("functiongemma", "gemma4", "plain"),
+    *("functiongemma", "gemma4", "openai", "plain"),
 )
-REASONING_PARSERS = ("auto", "none", "think", "qwen3", "deepseek_r1", "mistral", "seed_oss", "gemma4", "hunyuan_a13b")
+REASONING_PARSERS = (
+    *("auto", "none", "think", "qwen3", "deepseek_r1", "mistral", "seed_oss", "gemma4", "hunyuan_a13b"),
+    "openai_gptoss",
+)
+# Of one form for whole messages, which no other reads a part of.
+_CHANNELS = {"openai", "openai_gptoss"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +76,12 @@ class RouterConfig:
 
     def __post_init__(self) -> None:
         check_root_path(self.root_path)
+        parsers = {self.tool_call_parser, self.reasoning_parser}
+        if parsers & _CHANNELS and parsers - _CHANNELS - {"auto", "none"}:
+            raise ConfigError(
+                "--tool-call-parser openai and --reasoning-parser openai_gptoss are one form: with one of them, give "
+                "the other one, auto or none"
+            )
         # What a header carries, and a list in the environment.
         if not all(re.fullmatch("[!-~]+", key) and "," not in key for key in self.api_key):
             raise ConfigError("--api-key takes visible ASCII characters other than commas")

@@ -16,11 +16,6 @@ from services.router.structure import JSON_OPTIONS, literal_regex
 
 # A structure's own grammar, as rules name it.
 _STRUCTURE = "structure"
-_REASONING = """\
-thoughts: {of_token}spelled
-spelled[lazy]: /(?s:.*){end}/
-breaks: /\\n{{0,2}}/
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +29,9 @@ class Tags:
         text = quoted(tag)
         return text if token_id is None else f"({text} | <[{token_id}]>)"
 
-    def expression(self, text: str, named: Mapping[str, str] | None = None) -> str:
-        """An expression for a text with tags in it. `named`: expressions that parts of the text stand for."""
-        known = named or {}
+    def expression(self, text: str, parts: Mapping[str, str] | None = None) -> str:
+        """An expression for a text with tags in it. `parts`: expressions that parts of the text stand for."""
+        known = parts or {}
         terms, at = [], 0
         for match in re.finditer("|".join(map(re.escape, (*known, *self.token_ids))) or "(?!)", text):
             terms.append(quoted(text[at : match.start()]))
@@ -44,6 +39,15 @@ class Tags:
             at = match.end()
         terms.append(quoted(text[at:]))
         return " ".join(term for term in terms if term != '""')
+
+    def up_to(self, *tags: str) -> str:
+        """The rule `thoughts`: any text to the first of `tags`, and the tag. What reads the answer does not care how it
+        is written."""
+        ids = [f"<[{self.token_ids[tag]}]>" for tag in tags if tag in self.token_ids]
+        # Where a tag is spelled, the lazy rule has ended.
+        of_token = f"/(?s:.*)/ ({' | '.join(ids)}) | " if ids else ""
+        spelled = "|".join(map(literal_regex, tags))
+        return f"thoughts: {of_token}spelled\nspelled[lazy]: /(?s:.*)({spelled})/\n"
 
 
 def quoted(text: str) -> str:
@@ -80,7 +84,7 @@ class AnswerForm:
         if self.calls is not None:
             rules += self.calls.rules
         further = () if self.calls is None else self.calls.grammars
-        return json.dumps({"grammars": [{"lark_grammar": rules}, *_named(structure, _STRUCTURE), *further]})
+        return json.dumps({"grammars": [{"lark_grammar": rules}, *named(structure, _STRUCTURE), *further]})
 
     def _before(self) -> str:
         if self.reasoning is None:
@@ -91,11 +95,8 @@ class AnswerForm:
         return "begin_token? thoughts breaks " if self.reasoning.begin in self.tags.token_ids else "thoughts breaks "
 
     def _reasoning(self, form: ReasoningForm) -> str:
-        end, end_id = literal_regex(form.end), self.tags.token_ids.get(form.end)
         begin_id = self.tags.token_ids.get(form.begin)
-        # What reads the answer does not care how the tag was written. Where it is spelled, the lazy rule has ended.
-        of_token = "" if end_id is None else f"/(?s:.*)/ <[{end_id}]> | "
-        rules = _REASONING.format(end=end, of_token=of_token)
+        rules = self.tags.up_to(form.end) + "breaks: /\\n{0,2}/\n"
         if not self.is_inside:
             rules += f"begin: /\\n{{0,2}}/ {self.tags.rule(form.begin)}\n"
         elif begin_id is not None:
@@ -108,7 +109,7 @@ def schema_grammar(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "json_schema": {**schema, "x-guidance": JSON_OPTIONS}}
 
 
-def _named(grammar: str, name: str) -> list[dict[str, Any]]:
+def named(grammar: str, name: str) -> list[dict[str, Any]]:
     """The library's form is either a list of grammars, as JSON, or one in Lark."""
     if not grammar.lstrip().startswith("{"):
         return [{"name": name, "lark_grammar": grammar}]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from services.router.chat.harmony_messages import HarmonyMessages
 from services.router.chat.message_form import MessageForm
 from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from services.router.chat.parsers.form import ToolForm
 from services.router.chat.parsers.gemma import FUNCTIONGEMMA, GEMMA4, GEMMA4_THOUGHT
 from services.router.chat.parsers.granite import GRANITE
+from services.router.chat.parsers.harmony import CHANNEL, HARMONY_CALLS, MESSAGE
 from services.router.chat.parsers.hermes import HERMES
 from services.router.chat.parsers.hunyuan_a13b import HUNYUAN_A13B
 from services.router.chat.parsers.internlm import INTERNLM
@@ -42,6 +44,7 @@ TOOL_FORMS = {
     "xlam": XLAM,
     "functiongemma": FUNCTIONGEMMA,
     "gemma4": GEMMA4,
+    "openai": HARMONY_CALLS,
     "plain": PLAIN,
 }
 THINK = ReasoningForm("<think>", "</think>")
@@ -55,6 +58,8 @@ REASONING_FORMS = {
     "gemma4": GEMMA4_THOUGHT,
     "hunyuan_a13b": THINK_AND_ANSWER,
 }
+# Channels, which have calls and reasoning in one.
+HARMONY_REASONING = "openai_gptoss"
 # What only the templates of one form have.
 _MARKERS = {
     "<|tool_call|>": "granite",
@@ -95,20 +100,32 @@ class FormChoice:
 
 @functools.lru_cache(maxsize=32)
 def _forms(tool_call_parser: str, reasoning_parser: str, template: str, traits: TemplateTraits) -> ModelForms:
-    name = detect_tool_form(template) if tool_call_parser == "auto" else tool_call_parser
-    is_detected = reasoning_parser == "auto"
-    reasoning = detect_reasoning_form(template) if is_detected else REASONING_FORMS.get(reasoning_parser)
+    name = tool_call_parser
+    if name == "auto":
+        name = "openai" if reasoning_parser == HARMONY_REASONING else detect_tool_form(template)
     # What a template writes in a form of its own is no example of the plain one.
     is_plain = name == "plain"
     return ModelForms(
-        TaggedMessages(reasoning, TOOL_FORMS.get(name)),
+        _messages(name, reasoning_parser, template),
         template_takes_tools=not is_plain and traits.shows_tools,
         template_takes_calls=not is_plain and traits.shows_calls,
     )
 
 
+def _messages(name: str, reasoning_parser: str, template: str) -> MessageForm:
+    """`name`: of the form of calls. One name is enough to have channels read, as no text is without their headers."""
+    is_detected = reasoning_parser == "auto"
+    has_channels = detect_tool_form(template) == "openai" if is_detected else reasoning_parser == HARMONY_REASONING
+    if has_channels if name == "none" else name == "openai" and reasoning_parser not in REASONING_FORMS:
+        return HarmonyMessages(tells_calls=name != "none", tells_reasoning=reasoning_parser != "none")
+    reasoning = detect_reasoning_form(template) if is_detected else REASONING_FORMS.get(reasoning_parser)
+    return TaggedMessages(reasoning, TOOL_FORMS.get(name))
+
+
 def detect_tool_form(template: str) -> str:
     """The form that a template's own words are in; `plain` where it knows none that we do."""
+    if CHANNEL in template and MESSAGE in template and "analysis" in template:
+        return "openai"
     if "<seed:tool_call>" in template:
         return "seed_oss"
     if "<function=" in template and "<parameter=" in template:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.router.chat.forms import (
+    HARMONY_REASONING,
     REASONING_FORMS,
     THINK,
     TOOL_FORMS,
@@ -15,10 +16,12 @@ from services.router.chat.forms import (
     detect_reasoning_form,
     detect_tool_form,
 )
+from services.router.chat.harmony_messages import HarmonyMessages
 from services.router.chat.tagged_messages import TaggedMessages
 from services.router.chat_template import ChatTemplate
-from services.router.config import REASONING_PARSERS, TOOL_CALL_PARSERS
+from services.router.config import REASONING_PARSERS, TOOL_CALL_PARSERS, RouterConfig
 from services.router.template_probe import TemplateTraits
+from shared.config import ConfigError
 
 GOLDENS = Path(__file__).parents[3].parent / "shared/templates/chat_template_goldens.json"
 SHOWS_ALL = TemplateTraits(shows_tools=True, shows_calls=True, shows_system=True)
@@ -66,6 +69,7 @@ def test_published_templates_show_their_form(name: str) -> None:
         ('<|start_header_id|> [{"name": "tool_call_name", "arguments": {}}]', "xlam"),
         ("<start_function_call>call:", "functiongemma"),
         ("<|tool_call>call:", "gemma4"),
+        ("<|start|>assistant<|channel|>analysis<|message|> <tool_call>", "openai"),
         ("{{ messages }}", "plain"),
         ("", "plain"),
     ],
@@ -101,6 +105,36 @@ def test_the_operator_s_word_goes_before_the_template_s() -> None:
     assert forms.template_takes_tools
 
 
+CHANNELS = "<|start|>assistant<|channel|>analysis<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("template", "tools", "reasoning", "messages"),
+    [
+        (CHANNELS, "auto", "auto", HarmonyMessages()),
+        (CHANNELS, "none", "auto", HarmonyMessages(tells_calls=False)),
+        (CHANNELS, "auto", "none", HarmonyMessages(tells_reasoning=False)),
+        (CHANNELS, "none", "none", TaggedMessages()),
+        (CHANNELS, "hermes", "auto", TaggedMessages(None, TOOL_FORMS["hermes"])),
+        ("", "openai", "openai_gptoss", HarmonyMessages()),
+        ("</think>", "openai", "auto", HarmonyMessages()),
+        ("<tool_call>", "auto", "openai_gptoss", HarmonyMessages()),
+        ("", "openai", "none", HarmonyMessages(tells_reasoning=False)),
+        ("", "none", "openai_gptoss", HarmonyMessages(tells_calls=False)),
+    ],
+)
+def test_one_name_is_enough_for_channels(template: str, tools: str, reasoning: str, messages: HarmonyMessages) -> None:
+    forms = FormChoice(tools, reasoning).of(template, SHOWS_ALL)
+    assert forms.messages == messages
+    assert forms.template_takes_tools
+
+
+@pytest.mark.parametrize(("tools", "reasoning"), [("openai", "think"), ("hermes", "openai_gptoss")])
+def test_channels_go_with_no_other_form(tools: str, reasoning: str) -> None:
+    with pytest.raises(ConfigError, match="give the other one, auto or none"):
+        RouterConfig(tool_call_parser=tools, reasoning_parser=reasoning)
+
+
 def test_the_flags_name_every_form() -> None:
     assert list(TOOL_CALL_PARSERS) == ["auto", "none", *TOOL_FORMS]
-    assert list(REASONING_PARSERS) == ["auto", "none", *REASONING_FORMS]
+    assert list(REASONING_PARSERS) == ["auto", "none", *REASONING_FORMS, HARMONY_REASONING]

@@ -15,7 +15,7 @@ from tests.chat_templates.table import Outcome, compare
 OUTCOMES = {
     "calls_from_content": "same added same same same same same lacks",
     "calls_left_out": "same text lacks same same lacks same added",
-    "channels": "same added same same plain plain plain plain",
+    "channels": "same added same same same same same same",
     "either_content": "same same same same same same same same",
     "named": "same text same same same same same same",
     "other_variables": "same added same same added added added added",

@@ -477,6 +477,8 @@ def test_reading_copies_nothing_with_each_piece(form: str) -> None:
         ("xlam", '[{"name": "get_weather", "arguments": '),
         ("functiongemma", "<start_function_call>call:get_weather{"),
         ("gemma4", "<|tool_call>call:get_weather{ci"),
+        ("openai", "<|channel|>commentary to=functions.get_weather json<|message|>"),
+        ("openai", " to=functions.get_weather<|channel|>comm"),
         ("pythonic", "[get_weather("),
         ("required", '[{"name": "get_weather", "parameters": '),
         ("named", ""),

@@ -1,0 +1,124 @@
+"""Counts the tokens of reasoning among messages in gpt-oss' form, token by token.
+
+Text lags behind its tokens, so that it does not say to which message a token belongs. The tokens' own texts do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container
+
+from services.router.chat.parsers.harmony import (
+    CHANNEL,
+    ENDS,
+    HEADER_BEGINS,
+    MAX_HEADER_CHARS,
+    MESSAGE,
+    START,
+    HarmonyReader,
+    Header,
+    Kind,
+)
+from services.router.generation import ChoiceDelta
+
+# What ends a message.
+_ENDS = (*ENDS, START)
+_END = re.compile("|".join(map(re.escape, _ENDS)))
+# What ends a header.
+_MARK = re.compile("|".join(map(re.escape, (MESSAGE, *_ENDS))))
+
+
+class HarmonyCount:
+    """A ReasoningCount: all tokens of messages that are reasoning, with their headers and ends."""
+
+    __slots__ = ("_in_header", "_kind", "_names", "_num_held", "_num_tokens", "_reader", "_text", "_token_text")
+
+    def __init__(self, reader: HarmonyReader, names: Container[str], token_text: Callable[[int], str]) -> None:
+        """`names`: of the request's functions."""
+        self._reader = reader
+        self._names = names
+        self._token_text = token_text
+        self._num_tokens = 0
+        # The message's kind; of one whose header is not complete, that of a text without any.
+        self._kind = Kind.CONTENT if reader.begins is None else self._kind_of(reader.begins)
+        self._in_header = reader.begins is None
+        # What was not judged yet: a header, or what may be the beginning of a mark; and its tokens.
+        self._text = ""
+        self._num_held = 0
+
+    @property
+    def num_tokens(self) -> int:
+        return self._num_tokens
+
+    def add(self, delta: ChoiceDelta) -> None:
+        for token_id in delta.token_ids:
+            text = self._token_text(token_id)
+            if self._in_header or self._text or "<" in text:
+                self._text += text
+                self._num_held += 1
+                self._judge()
+            elif self._kind is Kind.REASONING:
+                self._num_tokens += 1
+        if delta.finish_reason is not None and not self._in_header:
+            self._settle()
+
+    def _judge(self) -> None:
+        while (self._end_header if self._in_header else self._end_body)():
+            pass
+
+    def _end_header(self) -> bool:
+        """Whether there is more to judge."""
+        self._text = self._text.lstrip()
+        found = _MARK.search(self._text, len(START) if self._text.startswith(START) else 0)
+        if found is not None:
+            header = self._text[: found.start()]
+            if found[0] == MESSAGE or START in header or CHANNEL in header:
+                self._kind = self._kind_of(Header.of(header))
+            self._text = self._text[found.end() if found[0] == MESSAGE else found.start() :]
+        elif self._may_be_header():
+            return False
+        else:
+            # It begins no further message.
+            self._text = self._text.removeprefix(START)
+        self._in_header = False
+        # All held tokens are this message's, but for one that goes on with its text.
+        if not self._text:
+            self._settle()
+        return bool(self._text)
+
+    def _may_be_header(self) -> bool:
+        text = self._text
+        is_begun = text.startswith(HEADER_BEGINS) or any(begin.startswith(text) for begin in HEADER_BEGINS)
+        return is_begun and len(text) < MAX_HEADER_CHARS
+
+    def _end_body(self) -> bool:
+        """Whether there is more to judge."""
+        found = _END.search(self._text)
+        if found is not None:
+            if found[0] == START:
+                # The tokens that are held begin with it, if it has any of its own.
+                self._text = self._text[found.start() :]
+            else:
+                self._text = self._text[found.end() :]
+                self._settle()
+            self._kind, self._in_header = Kind.CONTENT, True
+            return bool(self._text)
+        start = self._text.rfind("<")
+        tail = self._text[start:] if start >= 0 else ""
+        if not tail or not any(mark.startswith(tail) for mark in _ENDS):
+            self._text = ""
+            self._settle()
+        elif start:
+            # The mark's beginning is the last token's.
+            self._text = tail
+            self._settle(keeps=1)
+        return False
+
+    def _settle(self, keeps: int = 0) -> None:
+        """The held tokens belong to the message, but for the last `keeps` of them."""
+        if self._kind is Kind.REASONING:
+            self._num_tokens += self._num_held - keeps
+        self._num_held = keeps
+
+    def _kind_of(self, header: Header) -> Kind:
+        return header.kind(self._names, may_call=self._reader.may_call)

@@ -1,0 +1,165 @@
+"""gpt-oss' form of messages: each has a channel. parsers/harmony.py has the text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from services.router.chat.answer_grammar import Tags, named, quoted, schema_grammar
+from services.router.chat.harmony_count import HarmonyCount
+from services.router.chat.message_form import Asked
+from services.router.chat.parsers import forced
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.content import pass_through
+from services.router.chat.parsers.feed import Feed, Reading
+from services.router.chat.parsers.form import Functions, Read, ToolForm
+from services.router.chat.parsers.harmony import (
+    CHANNEL,
+    CONSTRAIN,
+    END,
+    FINAL,
+    FUNCTIONS,
+    HARMONY_CALLS,
+    MESSAGE,
+    START,
+    TOKENS,
+    HarmonyReader,
+    Header,
+    Kind,
+)
+from services.router.detokenizer import Vocabulary
+
+_THOUGHTS = f"{CHANNEL}analysis{MESSAGE}"
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyMessages:
+    """A MessageForm. Headers are read in any case."""
+
+    # Otherwise what is for a function is reasoning, and what is reasoning is content.
+    tells_calls: bool = True
+    tells_reasoning: bool = True
+
+    @property
+    def tools(self) -> ToolForm | None:
+        return HARMONY_CALLS if self.tells_calls else None
+
+    @property
+    def heeds_prompt(self) -> bool:
+        return True
+
+    @property
+    def calls_fit_structures(self) -> bool:
+        return True
+
+    @property
+    def thinking_tags(self) -> tuple[str, str] | None:
+        return (_THOUGHTS, END) if self.tells_reasoning else None
+
+    def plan(self, asked: Asked, prompt_end: str, vocabulary: Vocabulary) -> HarmonyPlan:
+        may_call = self.tells_calls and asked.may_call
+        structure: Read | None = None
+        if asked.has_structure:
+            structure = forced.reader(asked.choice) or _read_rest
+        begins = FINAL if asked.is_continued else _open_header(prompt_end)
+        return HarmonyPlan(
+            HarmonyReader(may_call, self.tells_reasoning, begins, structure),
+            asked.may_think,
+            tuple(tool.name for tool in asked.tools),
+            vocabulary.shown_text,
+        )
+
+
+def _open_header(prompt_end: str) -> Header | None:
+    """Of a message that the prompt begins and does not end."""
+    _, start, message = prompt_end.rpartition(START)
+    header, mark, text = message.partition(MESSAGE)
+    return Header.of(header) if start and mark and END not in text else None
+
+
+def _read_rest(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
+    yield from pass_through(feed, builder)
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyPlan:
+    """A MessagePlan."""
+
+    reader: HarmonyReader
+    # Whether there may be reasoning before a structure.
+    may_think: bool = True
+    names: tuple[str, ...] = ()
+    token_text: Callable[[int], str] = str
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return TOKENS
+
+    @property
+    def is_plain(self) -> bool:
+        return False
+
+    @property
+    def reasons(self) -> bool:
+        return self.reader.tells_reasoning
+
+    @property
+    def is_inside(self) -> bool:
+        return self._begins is Kind.REASONING
+
+    def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+        return self.reader.read(feed, builder, functions)
+
+    def count(self, builder: MessageBuilder) -> HarmonyCount | None:
+        return HarmonyCount(self.reader, self.names, self.token_text) if self.reasons else None
+
+    def grammar(self, tags: Tags) -> HarmonyGrammar:
+        functions = self.names if self.reader.may_call else ()
+        return HarmonyGrammar(tags, self._begins, self.may_think, functions)
+
+    @property
+    def _begins(self) -> Kind | None:
+        begins = self.reader.begins
+        return None if begins is None else begins.kind(self.names, may_call=self.reader.may_call)
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyGrammar:
+    """The grammar of a whole answer with a structure: reasoning, and the structure in the final message, or a call. An
+    end token follows a call, so that there is one."""
+
+    tags: Tags
+    # What the answer is in the middle of; None: it begins with a header.
+    begins: Kind | None = None
+    may_think: bool = True
+    # That may be called in the structure's place.
+    functions: tuple[str, ...] = ()
+
+    def around(self, structure: str) -> str:
+        """As AroundStructure has it."""
+        if self.begins is not None and self.begins is not Kind.REASONING:
+            return structure
+        # Tags and words are terms of their own: the lexer does not go back from a longer text to a shorter one.
+        rule, rules = self.tags.rule, []
+        channel, message = rule(CHANNEL), rule(MESSAGE)
+        before = ""
+        if self.begins is Kind.REASONING:
+            before = "thoughts role "
+        elif self.may_think:
+            before = f'({channel} "analysis" {message} thoughts role)? '
+        if before:
+            rules += [self.tags.up_to(END).rstrip(), f'role: {rule(START)} "assistant"']
+        rules.append(f'final: {channel} "final" json? {message}')
+        rules.append(f'json: (" " | " "? {rule(CONSTRAIN)}) "json"')
+        grammars = named(structure, "structure")
+        answer = "final @structure"
+        if self.functions:
+            answer = f"({answer} | call)"
+            to = f'" to={FUNCTIONS}" name'
+            rules.append(f"call: ({channel} channel {to} | {to} {channel} channel) json? {message} @arguments")
+            rules.append('channel: "commentary" | "analysis"')
+            rules.append(f"name: {' | '.join(map(quoted, self.functions))}")
+            grammars = [*grammars, schema_grammar("arguments", {"type": "object"})]
+        lines = [f"start: {before}{answer}", *rules, ""]
+        return json.dumps({"grammars": [{"lark_grammar": "\n".join(lines)}, *grammars]})

@@ -1,0 +1,223 @@
+"""gpt-oss: a row of messages, each with a header that says its channel, and whom it is for.
+
+    <|channel|>analysis<|message|>The user wants the weather.<|end|><|start|>assistant<|channel|>commentary
+    to=functions.get_weather <|constrain|>json<|message|>{"city": "Köln"}<|call|>
+
+(without the line break). `analysis` is reasoning, `final` is content, and so is `commentary` for nobody in particular.
+What is for a function is a call, on whatever channel. What is for anything else is reasoning: the model's own tools,
+and functions where no call may be made. The recipient may stand before the channel. The prompt ends with
+<|start|>assistant, so that the first header begins after it; and text without a header is content.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from services.router.chat.parsers.builder import MessageBuilder
+from services.router.chat.parsers.feed import SPACE, Feed, Reading
+from services.router.chat.parsers.form import Functions, Read, ToolForm
+from services.router.chat.parsers.json_call import NAME, read_value
+
+START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
+END = "<|end|>"
+# All that end a message. The last two end the answer, too, where they are end tokens.
+ENDS = (END, "<|call|>", "<|return|>")
+TOKENS = (START, CHANNEL, CONSTRAIN, MESSAGE, *ENDS)
+FUNCTIONS = "functions."
+# What a header may begin with.
+HEADER_BEGINS = (START, CHANNEL, MESSAGE, "to=")
+# A longer header is none.
+MAX_HEADER_CHARS = 256
+
+_RECIPIENT = re.compile(r"(?:^|[\s>])to=((?:(?!<\|)\S)+)")
+_CHANNEL = re.compile(r"<\|channel\|>\s*(analysis|commentary|final)\b")
+# All of the tokens begin with it.
+_PLAIN = re.compile(r"[^<]+")
+
+Emit = Callable[[str], None]
+
+
+class Kind(Enum):
+    CONTENT = auto()
+    REASONING = auto()
+    CALL = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    # Empty where there is none that is known.
+    channel: str = ""
+    recipient: str = ""
+
+    @staticmethod
+    def of(text: str) -> Header:
+        """`text`: without <|message|>."""
+        channel, recipient = _CHANNEL.search(text), _RECIPIENT.search(text)
+        return Header("" if channel is None else channel[1], "" if recipient is None else recipient[1])
+
+    def function(self, names: Container[str]) -> str:
+        """The function that the message is for, of which `names` may stand without their namespace; empty: none."""
+        name = self.recipient.removeprefix(FUNCTIONS)
+        is_function = name in names or (name != self.recipient and NAME.fullmatch(name) is not None)
+        return name if is_function else ""
+
+    def kind(self, names: Container[str], *, may_call: bool) -> Kind:
+        """`names`: as in `function`."""
+        if may_call and self.function(names):
+            return Kind.CALL
+        is_content = self.channel == "final" or (self.channel != "analysis" and not self.recipient)
+        return Kind.CONTENT if is_content else Kind.REASONING
+
+
+FINAL = Header("final")
+
+
+@dataclass(frozen=True, slots=True)
+class HarmonyReader:
+    may_call: bool = True
+    # Whether reasoning is told from content.
+    tells_reasoning: bool = True
+    # The header of the message that the text begins in the middle of; None: it begins with a header.
+    begins: Header | None = None
+    # Reads the final message, and what follows, where that is a structure; None: it is text.
+    structure: Read | None = None
+
+    def read(self, feed: Feed, builder: MessageBuilder, functions: Functions) -> Reading[None]:
+        content = _Texts(builder.content)
+        reasoning = _Texts(builder.reasoning) if self.tells_reasoning else content
+        header: Header | str = self.begins or (yield from _read_header(feed))
+        while True:
+            kind = Kind.CONTENT if isinstance(header, str) else header.kind(functions, may_call=self.may_call)
+            if kind is Kind.CALL and isinstance(header, Header):
+                yield from _read_call(feed, builder, header.function(functions))
+            elif kind is Kind.CONTENT and self.structure is not None:
+                yield from self.structure(feed, builder, functions)
+            else:
+                texts = reasoning if kind is Kind.REASONING else content
+                texts.begin()
+                if isinstance(header, str):
+                    texts.add(without(header, builder.hidden_tokens))
+                yield from _read_text(feed, texts.add, builder.hidden_tokens)
+            yield from feed.all(SPACE)
+            if not (yield from feed.peek()):
+                return
+            header = yield from _read_header(feed)
+
+
+class _Texts:
+    """Joins the texts of several messages with line breaks."""
+
+    __slots__ = ("_emit", "_is_empty", "_is_next")
+
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self._is_empty = True
+        # Whether the next text is another message's.
+        self._is_next = False
+
+    def begin(self) -> None:
+        self._is_next = not self._is_empty
+
+    def add(self, text: str) -> None:
+        if text:
+            self._emit(f"\n{text}" if self._is_next else text)
+            self._is_empty = self._is_next = False
+
+
+def without(text: str, tokens: tuple[str, ...]) -> str:
+    for token in tokens:
+        text = text.replace(token, "")
+    return text
+
+
+def _read_header(feed: Feed) -> Reading[Header | str]:
+    """Takes a header and its <|message|>. Text, where it is none: what was taken of a content. A header also ends where
+    the message does, or the text."""
+    pieces = [(yield from feed.all(SPACE))]
+    is_marked = False
+    for begin in HEADER_BEGINS:
+        if (yield from feed.word(begin)):
+            if begin == MESSAGE:
+                return Header()
+            is_marked = begin in (START, CHANNEL)
+            pieces.append(begin)
+            break
+    else:
+        return pieces[0]
+    size = 0
+    while size < MAX_HEADER_CHARS:
+        character = yield from feed.peek()
+        if character == "<" and (yield from feed.word(MESSAGE)):
+            return Header.of("".join(pieces))
+        if not character or (character == "<" and (yield from _is_at_end(feed))):
+            break
+        if character == "<" and (yield from feed.word(CHANNEL)):
+            is_marked = True
+            pieces.append(CHANNEL)
+        else:
+            pieces.append(feed.here(_PLAIN) or feed.take())
+        size += len(pieces[-1])
+    text = "".join(pieces)
+    # Without any token, it may be content as well.
+    return Header.of(text) if is_marked and size < MAX_HEADER_CHARS else text
+
+
+def _is_at_end(feed: Feed) -> Reading[bool]:
+    """Whether the text goes on with what ends a message."""
+    for mark in (*ENDS, START):
+        if (yield from feed.word(mark)):
+            feed.put_back(mark)
+            return True
+    return False
+
+
+def _read_text(feed: Feed, emit: Emit, hidden_tokens: tuple[str, ...] = ()) -> Reading[None]:
+    """Takes a message to its end, and its end token."""
+    while character := (yield from feed.peek()):
+        if character == "<":
+            if (yield from _is_at_end(feed)):
+                for end in ENDS:
+                    if (yield from feed.word(end)):
+                        return
+                return
+            is_hidden = False
+            for token in hidden_tokens:
+                is_hidden = is_hidden or (yield from feed.word(token))
+            if is_hidden:
+                continue
+        emit(feed.here(_PLAIN) or feed.take())
+
+
+def _read_call(feed: Feed, builder: MessageBuilder, name: str) -> Reading[None]:
+    yield from feed.all(SPACE)
+    character = yield from feed.peek()
+    if not character:
+        # A call that was cut before its arguments is none.
+        return
+    builder.begin_call(name)
+    if character in "{[":
+        yield from read_value(feed, builder.arguments)
+        # One brace too many is no argument.
+        yield from _read_text(feed, _ignore)
+    elif character == "<" and (yield from _is_at_end(feed)):
+        builder.arguments("{}")
+        yield from _read_text(feed, _ignore)
+    else:
+        yield from _read_text(feed, builder.arguments)
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+def _write(calls: list[tuple[str, str]]) -> str:
+    return f"{END}{START}assistant".join(
+        f"{CHANNEL}commentary to={FUNCTIONS}{name} {CONSTRAIN}json{MESSAGE}{arguments}" for name, arguments in calls
+    )
+
+
+# Calls alone, of a form that has them among messages of other kinds.
+HARMONY_CALLS = ToolForm(HarmonyReader().read, _write, TOKENS)

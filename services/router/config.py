@@ -17,7 +17,7 @@ TOOL_CALL_PARSERS = (
 )
 REASONING_PARSERS = (
     *("auto", "none", "think", "qwen3", "deepseek_r1", "mistral", "seed_oss", "gemma4", "hunyuan_a13b"),
-    "openai_gptoss",
+    *("granite", "granite_3_3", "openai_gptoss"),
 )
 # Of one form for whole messages, which no other reads a part of.
 _CHANNELS = {"openai", "openai_gptoss"}

@@ -96,9 +96,9 @@ class AnswerForm:
 
     def _reasoning(self, form: ReasoningForm) -> str:
         begin_id = self.tags.token_ids.get(form.begin)
-        rules = self.tags.up_to(form.end) + "breaks: /\\n{0,2}/\n"
+        rules = self.tags.up_to(*form.ends) + "breaks: /\\n{0,2}/\n"
         if not self.is_inside:
-            rules += f"begin: /\\n{{0,2}}/ {self.tags.rule(form.begin)}\n"
+            rules += f"begin: /\\n{{0,2}}/ ({' | '.join(map(self.tags.rule, form.begins))})\n"
         elif begin_id is not None:
             rules += f"begin_token: <[{begin_id}]>\n"
         return rules

@@ -10,7 +10,7 @@ from services.router.chat.message_form import MessageForm
 from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from services.router.chat.parsers.form import ToolForm
 from services.router.chat.parsers.gemma import FUNCTIONGEMMA, GEMMA4, GEMMA4_THOUGHT
-from services.router.chat.parsers.granite import GRANITE
+from services.router.chat.parsers.granite import GRANITE, GRANITE_THOUGHT
 from services.router.chat.parsers.harmony import CHANNEL, HARMONY_CALLS, MESSAGE
 from services.router.chat.parsers.hermes import HERMES
 from services.router.chat.parsers.hunyuan_a13b import HUNYUAN_A13B
@@ -26,7 +26,7 @@ from services.router.chat.parsers.xlam import XLAM
 from services.router.chat.tagged_messages import TaggedMessages
 from services.router.template_probe import SHOWS_NOTHING, TemplateTraits
 
-# The names are vLLM's, but for the plain form.
+# The names are vLLM's, but for `plain`, `think` and `granite_3_3`.
 TOOL_FORMS = {
     "hermes": HERMES,
     "qwen3_coder": QWEN3_CODER,
@@ -49,6 +49,8 @@ TOOL_FORMS = {
 }
 THINK = ReasoningForm("<think>", "</think>")
 THINK_AND_ANSWER = ReasoningForm("<think>", "</think>", answer=("<answer>", "</answer>"))
+# Granite 3.3's.
+THINK_AND_RESPONSE = ReasoningForm("<think>", "</think>", answer=("<response>", "</response>"))
 REASONING_FORMS = {
     "think": THINK,
     "qwen3": THINK,
@@ -57,6 +59,8 @@ REASONING_FORMS = {
     "seed_oss": SEED_THINK,
     "gemma4": GEMMA4_THOUGHT,
     "hunyuan_a13b": THINK_AND_ANSWER,
+    "granite": GRANITE_THOUGHT,
+    "granite_3_3": THINK_AND_RESPONSE,
 }
 # Channels, which have calls and reasoning in one.
 HARMONY_REASONING = "openai_gptoss"
@@ -152,7 +156,9 @@ def detect_tool_form(template: str) -> str:
 def detect_reasoning_form(template: str) -> ReasoningForm | None:
     if THINK.end in template and ("<answer>" in template or detect_tool_form(template) == "hunyuan_a13b"):
         return THINK_AND_ANSWER
-    for form in (THINK, REASONING_FORMS["mistral"], SEED_THINK, GEMMA4_THOUGHT):
+    if THINK.end in template and "<response>" in template:
+        return THINK_AND_RESPONSE
+    for form in (THINK, REASONING_FORMS["mistral"], SEED_THINK, GEMMA4_THOUGHT, GRANITE_THOUGHT):
         if form.end in template:
             return form
     return None

@@ -68,6 +68,16 @@ def test_reasoning_may_stand_before_any_structure(name: str, structure: Structur
         assert not accepts(form, structure, ids_of(text)), text
 
 
+def test_reasoning_may_be_marked_with_several_spellings() -> None:
+    reasoning = REASONING_FORMS["granite"]
+    form = AnswerForm(tags_of(reasoning, True), reasoning)
+    for begin in reasoning.begins:
+        for end in reasoning.ends:
+            assert accepts(form, X, ids_of(f'{begin} Hm. Here is my {end}\n\n{{"x": 1}}'))
+            assert not accepts(form, X, ids_of(f'{begin} Hm. {end} So: {end} {{"x": 1}}'))
+    assert accepts(form, X, ids_of('{"x": 1}'))
+
+
 @pytest.mark.parametrize("name", ["deepseek_r1", "mistral"])
 def test_where_the_prompt_has_begun_reasoning_the_answer_begins_with_it(name: str) -> None:
     reasoning = REASONING_FORMS[name]

@@ -79,11 +79,12 @@ def test_a_template_s_own_words_tell_the_form(template: str, form: str) -> None:
 
 
 def test_a_template_s_closing_tag_tells_its_reasoning() -> None:
-    for name in ("think", "mistral", "seed_oss", "gemma4"):
+    for name in ("think", "mistral", "seed_oss", "gemma4", "granite"):
         form = REASONING_FORMS[name]
         assert detect_reasoning_form(f"{{{{ x.split('{form.end}') }}}}") is form
     for rest in ("<answer>", '<tool_calls>[{"name"'):
         assert detect_reasoning_form(f"</think>{rest}") is REASONING_FORMS["hunyuan_a13b"]
+    assert detect_reasoning_form("<think></think> <response></response>") is REASONING_FORMS["granite_3_3"]
     assert detect_reasoning_form("{{ messages }}") is None
 
 

@@ -15,6 +15,7 @@ from services.router.generation import ChoiceDelta
 from services.router.submission import FinishReason
 from tests.unit.router.texts import play, said, sizes_taken, tagged
 
+GRANITE = REASONING_FORMS["granite"]
 TAGGED = tagged(reasoning=THINK)
 OPENED = tagged(reasoning=THINK, is_inside=True)
 
@@ -41,10 +42,11 @@ def test_reasoning_and_answer(plan: TextPlan, text: str, content: str, reasoning
 @given(
     text=st.lists(
         st.one_of(
-            st.sampled_from(("<think>", "</think>", "<answer>", "</answer>", "\n", "<", " ")), st.text(max_size=3)
+            st.sampled_from(("<think>", "</think>", "<answer>", "</answer>", "\n", "<", " ", "Here", *GRANITE.tokens)),
+            st.text(max_size=3),
         )
     ).map("".join),
-    form=st.sampled_from((THINK, REASONING_FORMS["hunyuan_a13b"])),
+    form=st.sampled_from((THINK, REASONING_FORMS["hunyuan_a13b"], GRANITE)),
     is_inside=st.booleans(),
 )
 def test_no_text_depends_on_its_pieces(text: str, form: ReasoningForm, is_inside: bool) -> None:
@@ -132,6 +134,35 @@ def test_a_remark_on_the_budget_leaves_seed_oss_reasoning_open() -> None:
     call = "\n<seed:tool_call>\n<function=get_time>\n</function>\n</seed:tool_call>"
     for text in ("<seed:think>\nHm.\n</seed:think>", "<seed:think>Hm.</seed:think>"):
         assert said(play(plan, list(f"{text}{call}"))) == ("", "Hm.", [("get_time", "{}")])
+
+
+@pytest.mark.parametrize("begin", ["Here is my thought process:", "Here's my thought process:"])
+@pytest.mark.parametrize("end", ["Here is my response:", "Here's my response:"])
+def test_granite_marks_reasoning_with_sentences(begin: str, end: str) -> None:
+    plan = tagged(GRANITE, TOOL_FORMS["granite"].read)
+    for text, expected in (
+        (f"{begin}\n\nHe is. Here's my\n\n{end}\n\nYes. {begin}", (f"Yes. {begin}", "He is. Here's my", [])),
+        (f"\n{begin} Hm. {end} Yes.", (" Yes.", " Hm. ", [])),
+        (f"{begin} Hm. {end[:-1]}", ("", f" Hm. {end[:-1]}", [])),
+        (f"Well. {begin} Hm. {end}", (f"Well. {begin} Hm. {end}", "", [])),
+        (begin[:-1], (begin[:-1], "", [])),
+        (f'{begin}Hm.{end}<|tool_call|>[{{"name": "get_time", "arguments": {{}}}}]', ("", "Hm.", [("get_time", "{}")])),
+    ):
+        assert said(play(plan, [text])) == expected
+        assert said(play(plan, list(text))) == expected
+        for cut in range(len(text)):
+            assert said(play(plan, [text[:cut], text[cut:]])) == expected
+    assert GRANITE.is_open(f"x{begin}\n") is True
+    assert GRANITE.is_open(f"x{end}") is False
+    text = f"{begin} Hm. {end}"
+    counting = tagged(GRANITE, token_text=chr)
+    assert counted(counting, *((char, [ord(char)]) for char in f"{text} Yes.")) == len(text)
+
+
+def test_the_tags_around_granite_s_response_are_no_part_of_it() -> None:
+    form = REASONING_FORMS["granite_3_3"]
+    for text in ("<think>Hm.</think>\n<response>\nYes.</response>", "<think>\nHm.\n</think>\n\nYes."):
+        assert said(play(tagged(form), list(text))) == ("Yes.", "Hm.", [])
 
 
 def counted(plan: TextPlan, *deltas: tuple[str, list[int]]) -> int:

@@ -7,7 +7,7 @@ does not depend on the pieces that the text came in.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -94,6 +94,13 @@ class Feed:
             if self.is_over or not word.startswith(start):
                 return False
             yield
+
+    def one_of(self, words: Iterable[str]) -> Reading[str]:
+        """Takes the first of `words` that the text goes on with, and returns it; empty where there is none."""
+        for word in words:
+            if (yield from self.word(word)):
+                return word
+        return ""
 
     def is_cut(self, *words: str) -> bool:
         """Whether no more comes than the beginning of one of the words, or nothing. Asked after `word` found none."""

@@ -3,6 +3,10 @@
     <|tool_call|>[{"name": "get_weather", "arguments": {"city": "Köln"}}, {"name": "get_time", "arguments": {}}]
 
 Without either, a message that begins with JSON is a call only where that JSON names one of the request's functions.
+
+Granite 3.2 marks its reasoning with sentences, which it may shorten:
+
+    Here is my thought process: Köln is in Germany. Here is my response: The weather there is fine.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import read_call_or_calls, read_first_calls, write_calls
+from services.router.chat.parsers.reasoning import ReasoningForm
 
 _TOKEN, _TAG = "<|tool_call|>", "<tool_call>"
 _TAG_END = "</tool_call>"
@@ -28,3 +33,9 @@ def _write(calls: list[tuple[str, str]]) -> str:
 
 
 GRANITE = ToolForm(_read, _write, (_TOKEN, _TAG, _TAG_END), shape=Marked(_TOKEN))
+GRANITE_THOUGHT = ReasoningForm(
+    "Here is my thought process:",
+    "Here is my response:",
+    other_begins=("Here's my thought process:",),
+    other_ends=("Here's my response:",),
+)

@@ -137,16 +137,13 @@ def _read_header(feed: Feed) -> Reading[Header | str]:
     """Takes a header and its <|message|>. Text, where it is none: what was taken of a content. A header also ends where
     the message does, or the text."""
     pieces = [(yield from feed.all(SPACE))]
-    is_marked = False
-    for begin in HEADER_BEGINS:
-        if (yield from feed.word(begin)):
-            if begin == MESSAGE:
-                return Header()
-            is_marked = begin in (START, CHANNEL)
-            pieces.append(begin)
-            break
-    else:
+    begin = yield from feed.one_of(HEADER_BEGINS)
+    if not begin:
         return pieces[0]
+    if begin == MESSAGE:
+        return Header()
+    is_marked = begin in (START, CHANNEL)
+    pieces.append(begin)
     size = 0
     while size < MAX_HEADER_CHARS:
         character = yield from feed.peek()
@@ -167,11 +164,9 @@ def _read_header(feed: Feed) -> Reading[Header | str]:
 
 def _is_at_end(feed: Feed) -> Reading[bool]:
     """Whether the text goes on with what ends a message."""
-    for mark in (*ENDS, START):
-        if (yield from feed.word(mark)):
-            feed.put_back(mark)
-            return True
-    return False
+    mark = yield from feed.one_of((*ENDS, START))
+    feed.put_back(mark)
+    return bool(mark)
 
 
 def _read_text(feed: Feed, emit: Emit, hidden_tokens: tuple[str, ...] = ()) -> Reading[None]:
@@ -179,14 +174,9 @@ def _read_text(feed: Feed, emit: Emit, hidden_tokens: tuple[str, ...] = ()) -> R
     while character := (yield from feed.peek()):
         if character == "<":
             if (yield from _is_at_end(feed)):
-                for end in ENDS:
-                    if (yield from feed.word(end)):
-                        return
+                yield from feed.one_of(ENDS)
                 return
-            is_hidden = False
-            for token in hidden_tokens:
-                is_hidden = is_hidden or (yield from feed.word(token))
-            if is_hidden:
+            if (yield from feed.one_of(hidden_tokens)):
                 continue
         emit(feed.here(_PLAIN) or feed.take())
 

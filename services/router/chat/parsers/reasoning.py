@@ -25,6 +25,9 @@ _LINE_BREAKS = re.compile(r"\n+")
 class ReasoningForm:
     begin: str
     end: str
+    # Other spellings of both.
+    other_begins: tuple[str, ...] = ()
+    other_ends: tuple[str, ...] = ()
     # Whether text is reasoning from the start though neither the prompt nor the text opens it.
     starts_inside: bool = False
     # What a prompt that leaves reasoning open may end with, besides `begin`.
@@ -35,21 +38,29 @@ class ReasoningForm:
     answer: tuple[str, str] | None = None
 
     @property
+    def begins(self) -> tuple[str, ...]:
+        return (self.begin, *self.other_begins)
+
+    @property
+    def ends(self) -> tuple[str, ...]:
+        return (self.end, *self.other_ends)
+
+    @property
     def tokens(self) -> tuple[str, ...]:
-        return (self.begin, self.end)
+        return (*self.begins, *self.ends)
 
     def is_open(self, prompt: str) -> bool | None:
         """Whether a prompt leaves reasoning open; None: it says nothing of it. Only what the template writes at its end
         counts, not what a message says."""
         text = prompt.rstrip()
-        return True if text.endswith((self.begin, *self.opens)) else False if text.endswith(self.end) else None
+        return True if text.endswith((*self.begins, *self.opens)) else False if text.endswith(self.ends) else None
 
 
 def read_reasoning(feed: Feed, builder: MessageBuilder, form: ReasoningForm, is_inside: bool) -> Reading[None]:
     """Takes reasoning, and the space around it, to its end. `is_inside`: as the text begins."""
     feed.record()
     yield from feed.all(SPACE)
-    has_tag = yield from feed.word(form.begin)
+    has_tag = bool((yield from feed.one_of(form.begins)))
     space = feed.recorded()
     if not (has_tag or is_inside):
         builder.reasoning_is_over = True
@@ -62,14 +73,14 @@ def read_reasoning(feed: Feed, builder: MessageBuilder, form: ReasoningForm, is_
         yield from feed.all(_LINE_BREAKS)
     else:
         builder.reasoning(space)
-    first = form.end[0]
-    plain = re.compile(rf"[^\n{re.escape(first)}]+")
+    firsts = "".join({end[0] for end in form.ends})
+    plain = re.compile(rf"[^\n{re.escape(firsts)}]+")
     held = ""
     while character := (yield from feed.peek()):
         if character == "\n":
             held += feed.here(_LINE_BREAKS)
             continue
-        if character == first and (yield from feed.word(form.end)):
+        if character in firsts and (yield from feed.one_of(form.ends)):
             builder.reasoning_is_over, builder.num_left_by_reasoning = True, feed.num_left
             yield from feed.all(_LINE_BREAKS)
             if form.answer is not None and (yield from feed.word(form.answer[0])):

@@ -11,12 +11,12 @@ from typing import Any
 
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.template_content import ContentForm, content_form
-from services.router.template_messages import forms, join_parts, prints_parts
+from services.router.template_messages import THOUGHT_FIELDS, forms, join_parts, one_call_each, prints_parts
 from services.router.template_probe import (
-    THOUGHT_FIELDS,
     TemplateTraits,
     probe_content,
     probe_descriptions,
+    probe_several_calls,
     probe_thoughts,
     probe_traits,
 )
@@ -57,6 +57,10 @@ class ChatTemplate:
         return probe_thoughts(self._probe)
 
     @functools.cached_property
+    def _shows_one_call(self) -> bool:
+        return probe_several_calls(self._probe)
+
+    @functools.cached_property
     def _wants_descriptions(self) -> bool:
         return probe_descriptions(self._probe)
 
@@ -72,8 +76,11 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text. `messages`, `tools`: as in OpenAI's JSON. `documents`: most templates want `title`
         and `text`. Raises ApiError where the template refuses the messages, or cannot be parsed."""
+        prepared = [self._prepare(message) for message in messages]
+        if any(len(message.get("tool_calls") or ()) > 1 for message in prepared) and self._shows_one_call:
+            prepared = one_call_each(prepared)
         return self._render_prepared(
-            [self._prepare(message) for message in messages],
+            prepared,
             tools=self._described(tools or ()),
             documents=documents,
             add_generation_prompt=add_generation_prompt,
@@ -137,7 +144,7 @@ class ChatTemplate:
         except ApiError as error:
             if error.code == UNPARSABLE:
                 return error.message
-        _ = self.traits, self._thinks_or_speaks, self._wants_descriptions
+        _ = self.traits, self._thinks_or_speaks, self._shows_one_call, self._wants_descriptions
         return None
 
     def _probe(self, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str | None:

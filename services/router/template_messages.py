@@ -19,6 +19,8 @@ from services.router.template_content import ContentForm
 
 Messages = list[dict[str, Any]]
 
+# Where templates look for what an assistant had thought.
+THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
 # Renderings of one conversation, at most.
 MAX_FORMS = 10
@@ -40,6 +42,29 @@ def forms(messages: Messages, content_form: ContentForm) -> Iterator[Messages]:
 def num_forms(messages: Sequence[Mapping[str, Any]]) -> int:
     """How many renderings to reckon with. A conversation of texts alone suits a template in its first form."""
     return MAX_FORMS if any(_is_ambiguous(message) for message in messages) else 1
+
+
+def one_call_each(messages: Messages) -> Messages:
+    """The messages with every call in one of its own, before its results."""
+    written: Messages = []
+    rest = list(reversed(messages))
+    while rest:
+        message = rest.pop()
+        first, *others = message.get("tool_calls") or [None]
+        if not others:
+            written.append(message)
+            continue
+        results: dict[str, Messages] = {}
+        while rest and rest[-1]["role"] == "tool":
+            result = rest.pop()
+            results.setdefault(result.get("tool_call_id", ""), []).append(result)
+        said = {key: value for key, value in message.items() if key not in THOUGHT_FIELDS} | {"content": ""}
+        for call in (first, *others):
+            written.append({**(message if call is first else said), "tool_calls": [call]})
+            written += results.pop(call.get("id", ""), [])
+        for of_another in results.values():
+            written += of_another
+    return written
 
 
 def prints_parts(text: str, messages: Messages) -> bool:

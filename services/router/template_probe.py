@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.template_content import ContentForm
-from services.router.template_messages import Messages
+from services.router.template_messages import THOUGHT_FIELDS, Messages
 
 _USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
 
@@ -57,8 +57,18 @@ _UNDESCRIBED = {
     "function": {name: value for name, value in _TOOL["function"].items() if name != "description"},
 }
 
-# Where templates look for what an assistant had thought.
-THOUGHT_FIELDS = ("reasoning_content", "reasoning", "thinking")
+_OTHER_CALLED, _OTHER_ID = "quire_other_call", "quireprb2"
+_TWO_CALLS_TURNS = [
+    _USER,
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [_CALL, {**_CALL, "id": _OTHER_ID, "function": {"name": _OTHER_CALLED, "arguments": "{}"}}],
+    },
+    _CALL_TURNS[-1],
+    {"role": "tool", "content": _RESULT, "tool_call_id": _OTHER_ID, "name": _OTHER_CALLED},
+]
+
 
 # The prompt of messages and tools; None where the template fails on them.
 Render = Callable[[Messages, Sequence[Mapping[str, Any]] | None], str | None]
@@ -108,6 +118,14 @@ def probe_thoughts(render: Render) -> bool:
     for before in _openings():
         if _has(render([*before, _USER, thoughtful, result], [_TOOL]) or "", _THOUGHT):
             return render([*before, _USER, thoughtful | {"content": _TEXT}, result], [_TOOL]) is None
+    return False
+
+
+def probe_several_calls(render: Render) -> bool:
+    """Whether a template shows the first one alone of several calls in one message."""
+    for before in _openings():
+        if (text := render([*before, *_TWO_CALLS_TURNS], [_TOOL])) is not None:
+            return _has(text, _CALLED) and not _has(text, _OTHER_CALLED)
     return False
 
 

@@ -379,6 +379,23 @@ def test_what_was_thought_and_said_before_a_call_is_shown_where_a_template_takes
 
 
 @CHANNELS
+def test_several_calls_are_each_in_a_message_where_a_template_shows_one(source: str) -> None:
+    user, called, result = _called("I look.", "Hm.")
+    time = {"id": "b", "type": "function", "function": {"name": "get_time", "arguments": "{}"}}
+    called["tool_calls"].append(time)
+    results = [{"role": "tool", "tool_call_id": "b", "content": "Noon."}, result]
+    text = ChatTemplate(source, {}).render([user, called, *results, USER])
+    assert text.endswith(
+        "<|channel|>analysis<|message|>Hm.\nI look.<|end|>"
+        '<|start|>assistant to=functions.get_weather<|channel|>commentary json<|message|>{"city": "Köln"}<|call|>'
+        '<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>"Dry."<|end|>'
+        "<|start|>assistant to=functions.get_time<|channel|>commentary json<|message|>{}<|call|>"
+        '<|start|>functions.get_time to=assistant<|channel|>commentary<|message|>"Noon."<|end|>'
+        "<|start|>user<|message|>Hi<|end|><|start|>assistant"
+    )
+
+
+@CHANNELS
 def test_a_message_that_is_continued_keeps_what_was_thought_before_it(source: str) -> None:
     messages = [USER, {"role": "assistant", "content": "So", "reasoning_content": "Hm.", "reasoning": "Hm."}]
     text = ChatTemplate(source, {}).render(messages, add_generation_prompt=False, continue_final_message=True)

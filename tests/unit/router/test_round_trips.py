@@ -32,6 +32,7 @@ from services.router.responses.response import ResponseObject
 from services.router.responses.writer import ResponseWriter
 from services.router.sampling import SamplingParams
 from services.router.tokenizer import TextThreads, Tokenizer
+from tests.chat_templates.published import ours
 from tests.integration.router.small_tokenizers import CHAT_TEMPLATE, byte_level, tokenizer_config
 
 USAGE = Usage(10, 4, 0)
@@ -49,6 +50,7 @@ TEMPLATES = {
         "{% for call in m.tool_calls or [] %}{{ call.function.name + call.function.arguments }}{% endfor %}"
         "\n{% endfor %}<tool_call></think>"
     ),
+    "channels": str(ours()["channels"]),
 }
 # What models write: objects, other JSON, what was cut, and nonsense.
 ARGUMENTS = st.one_of(

@@ -41,7 +41,8 @@ def test_a_probe_tells_what_a_template_shows(name: str) -> None:
 def test_a_probe_tells_what_a_template_does_not_do_with() -> None:
     for name in PROBED:
         template = ChatTemplate(str(ours()[name]), {})
-        assert (template._thinks_or_speaks, template._wants_descriptions) == ((name == "channels"),) * 2, name
+        found = template._thinks_or_speaks, template._shows_one_call, template._wants_descriptions
+        assert found == ((name == "channels"),) * 3, name
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,11 @@ from quire.inference.v1 import sampling_pb2
 from services.router.chat.answer_grammar import AnswerForm, Tags
 from services.router.chat.call_grammar import calls_grammar
 from services.router.chat.forms import REASONING_FORMS, TOOL_FORMS
+from services.router.chat.harmony_messages import HarmonyPlan
 from services.router.chat.message import Message
 from services.router.chat.parsers.alternatives import calls_or_content
+from services.router.chat.parsers.content import pass_through
+from services.router.chat.parsers.harmony import HarmonyReader
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.chat.tools import Tool
 from services.router.constraints import TokenConstraints
@@ -87,6 +90,31 @@ def test_what_follows_reasoning_is_what_was_asked_for(
         assert jsonschema.Draft202012Validator(PERSON).is_valid(json.loads(message.content)), message.content
     assert any(message.reasoning for message in messages)
     assert {engine.ends[key] for key in range(12)} <= {FinishReason.STOP, FinishReason.LENGTH}
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_in_channels_too_an_answer_is_a_call_or_what_was_asked_for(directory: Path, grammars: Grammars) -> None:
+    plan = HarmonyPlan(
+        HarmonyReader(structure=lambda feed, builder, _: pass_through(feed, builder)), False, ("get_weather", "get")
+    )
+    grammar = plan.grammar(Tags({})).around(STRUCTURE.to_grammar())
+    engine, chance = Engine(make(directory, grammars, num_blocks=48, max_num_batched_tokens=24), 2), random.Random(2)
+    closing = tends_to(*(token_id for text in ('"', "}", "]") for token_id in tokenizer().encode(text).ids), bias=3.0)
+    for key in range(24):
+        prompt = [chance.randrange(3, VOCAB_SIZE) for _ in range(chance.randint(1, 40))]
+        engine.submit(key, prompt, TokenConstraints(grammar), 300, seed=key, **closing)
+    engine.run()
+    ended = [key for key in range(24) if engine.ends[key] is FinishReason.STOP]
+    messages = [message_of(TextPlan(plan), engine.outputs[key]) for key in ended]
+    for message in messages:
+        if message.tool_calls:
+            (call,) = message.tool_calls
+            assert call.name in ("get_weather", "get")
+            assert isinstance(json.loads(call.arguments), dict)
+            assert not message.content
+        else:
+            assert jsonschema.Draft202012Validator(PERSON).is_valid(json.loads(message.content)), message.content
+    assert {bool(message.tool_calls) for message in messages} == {True, False}
 
 
 @pytest.mark.usefixtures("one_thread")

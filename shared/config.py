@@ -144,14 +144,16 @@ def find(
 def not_built_yet(sources: Sequence[str]) -> str:
     """The sentence about options that parse and are not built."""
     if len(sources) == 1:
-        return f"{sources[0]} is not built yet; leave it out"
-    return f"{', '.join(sources[:-1])} and {sources[-1]} are not built yet; leave them out"
+        return f"{sources[0]} is not implemented yet; leave it out"
+    return f"{', '.join(sources[:-1])} and {sources[-1]} are not implemented yet; leave them out"
 
 
 def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, description: str) -> T:
     """Parses `argv` into a config object; prints what is wrong and exits with status 2 where it cannot."""
     parser = OptionParser(prog=prog, description=description)
-    parser.add_argument("--config", metavar="FILE", help="TOML file with options, by their flags' names", default=None)
+    parser.add_argument(
+        "--config", metavar="FILE", help="TOML file with options; keys are the names of the flags", default=None
+    )
     add_options(parser, config_class)
     arguments = vars(parser.parse_args(argv))
     try:
@@ -239,7 +241,7 @@ def _help(field: dataclasses.Field[Any]) -> str:
     if field.metadata["choices"]:
         text += f" One of {', '.join(field.metadata['choices'])}."
     if field.metadata["not_built"]:
-        text += " Only the default is built."
+        text += " Not implemented: only the default is accepted."
     if field.default not in (None, "", ()) and not field.metadata["secret"]:
         text += f" Default: {field.default}."
     return text.replace("%", "%%")

@@ -30,77 +30,89 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    host: str = option("127.0.0.1", "Address to serve HTTP and gRPC on; 0.0.0.0 for every interface.")
-    port: int = option(8000, "TCP port to serve on; 0 takes a free one.", minimum=0, maximum=65535)
+    host: str = option("127.0.0.1", "Address to serve HTTP and gRPC on; 0.0.0.0 is every interface.")
+    port: int = option(8000, "TCP port to serve on; 0 picks a free one.", minimum=0, maximum=65535)
     listen: str = option("", "Unix socket to serve on in place of host and port, unix:/path.")
     router: tuple[str, ...] = option(
         ("127.0.0.1:50051",),
-        "Address of a router, `host:port` or `unix:/path`; repeat it for several. A name stands for all its addresses.",
+        "Address of a router, `host:port` or `unix:/path`. Repeatable. If a host name has several addresses, "
+        "all of them are used.",
     )
     admin_port: int | None = option(
         None,
-        "Loopback TCP port of Envoy's admin interface; without it, a Unix socket in a private directory.",
+        "Loopback TCP port of Envoy's admin interface. If left out, a Unix socket in a private directory.",
         minimum=1,
         maximum=65535,
     )
     metrics_host: str = option("127.0.0.1", "Address to serve Envoy's Prometheus metrics on.")
     metrics_port: int | None = option(
-        None, "TCP port of Envoy's Prometheus metrics, at /metrics; off without it.", minimum=1, maximum=65535
+        None, "TCP port of Envoy's Prometheus metrics, at /metrics. If left out, off.", minimum=1, maximum=65535
     )
-    access_log: str = option("off", "File of the access log, a JSON object per request; - is standard output.")
+    access_log: str = option("off", "File for the access log, one JSON object per request; - is standard output.")
     concurrency: int = option(1, "Threads that serve connections.", minimum=1, maximum=256)
-    max_connections: int = option(10_000, "Client connections at a time; more are closed at once.", minimum=1)
-    max_streams: int = option(10_000, "Requests under way at a time, over all connections; more get a 503.", minimum=1)
+    max_connections: int = option(
+        10_000, "Maximum number of client connections at a time; further ones are closed at once.", minimum=1
+    )
+    max_streams: int = option(
+        10_000,
+        "Maximum number of requests in progress at a time, over all connections; further ones get a 503.",
+        minimum=1,
+    )
     max_body_bytes: int = option(
         DEFAULT_MAX_BODY_BYTES,
-        "Bytes of a request body; larger ones get a 413, or RESOURCE_EXHAUSTED over gRPC.",
+        "Largest request body in bytes; larger ones get a 413, or RESOURCE_EXHAUSTED over gRPC.",
         minimum=1024,
         maximum=31 * 1024 * 1024,
     )
     body_timeout: float | None = option(
         None,
-        "Seconds that a request may take to arrive whole; slower ones get a 408, or DEADLINE_EXCEEDED over gRPC. "
-        "Default: 30, and one for each 256 KiB of --max-body-bytes.",
+        "Seconds in which a request must arrive completely; slower ones get a 408, or DEADLINE_EXCEEDED over "
+        "gRPC. Default: 30, plus 1 for each 256 KiB of --max-body-bytes.",
         minimum=0.1,
         maximum=3600,
     )
-    max_header_kib: int = option(32, "KiB of a request's headers; larger ones get a 431.", minimum=4, maximum=96)
+    max_header_kib: int = option(
+        32, "Largest total size of a request's headers in KiB; larger ones get a 431.", minimum=4, maximum=96
+    )
     allowed_hosts: tuple[str, ...] | None = option(
         None,
-        "Host that requests may name in their Host header, such as chat.example or *.example; repeat it for several; "
-        "*: every host. This machine's names and all IP addresses may always be named. Default: no others where the "
-        "gateway listens on loopback without an API key, else *.",
+        "Host accepted in the Host header of requests, such as chat.example or *.example; * accepts every "
+        "host. Repeatable. This machine's names and all IP addresses are always accepted. Default: only those "
+        "if the gateway listens on loopback without an API key, else *.",
     )
     allowed_origins: tuple[str, ...] | None = option(
         None,
-        "Origin whose pages may use the server from a browser, such as https://chat.example; repeat it for several. "
-        "localhost: this machine's pages and desktop applications; *: everybody's. Default: localhost, and * where "
-        "quire serve was given an API key.",
+        "Origin of web pages that may use the server from a browser, such as https://chat.example; localhost: "
+        "pages and desktop applications of this machine; *: all pages. Repeatable. Default: localhost, or * "
+        "if quire serve has an API key.",
     )
-    allowed_methods: tuple[str, ...] = option((ANY,), "Method that pages may use; repeat it for several.")
-    allowed_headers: tuple[str, ...] = option((ANY,), "Request header that pages may send; repeat it for several.")
-    allow_credentials: bool = option(False, "Whether pages may send cookies, for a proxy in front that asks for them.")
+    allowed_methods: tuple[str, ...] = option((ANY,), "HTTP method that web pages may use. Repeatable.")
+    allowed_headers: tuple[str, ...] = option((ANY,), "Request header that web pages may send. Repeatable.")
+    allow_credentials: bool = option(False, "Let web pages send cookies, for a proxy in front that needs them.")
     root_path: str = option(
-        "", "Prefix of every path behind a proxy that passes it on, such as /llm. Paths are served without it, too."
+        "", "Path prefix that a proxy in front does not remove, such as /llm. Every path is served with and without it."
     )
     router_wait: float = option(
         5.0,
-        "Seconds that a request waits, on average, where no router takes connections, such as while one restarts.",
+        "Seconds, on average, that a request waits until a router accepts connections, such as during a restart.",
         minimum=0,
         maximum=60,
     )
     drain_delay: float = option(
         0.0,
-        "Seconds after SIGTERM in which health says no and everything is still served, so that load balancers see it.",
+        "Seconds after SIGTERM during which the health checks answer 503 and all requests are still served, "
+        "so that load balancers stop sending.",
         minimum=0,
         maximum=3600,
     )
     drain_timeout: float = option(
-        10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0, maximum=3600
+        10.0, "Seconds that requests in progress get to finish after SIGTERM.", minimum=0, maximum=3600
     )
-    status_fd: int | None = option(None, "File descriptor for status lines, as quire serve passes it.", minimum=0)
-    log_level: str = option("info", "Least severe log line shown.", choices=("debug", "info", "warning", "error"))
-    log_format: str = option("text", "Form of log lines.", choices=("text", "json"))
+    status_fd: int | None = option(
+        None, "File descriptor for start-up status lines in JSON; set by quire serve.", minimum=0
+    )
+    log_level: str = option("info", "Lowest severity to log.", choices=("debug", "info", "warning", "error"))
+    log_format: str = option("text", "Format of log lines.", choices=("text", "json"))
 
     def __post_init__(self) -> None:
         self._check_root_path()

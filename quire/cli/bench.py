@@ -47,53 +47,60 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 @dataclass(frozen=True, slots=True)
 class BenchConfig:
-    base_url: str = option("", "The server, with or without /v1; http://HOST:PORT if left out.")
+    base_url: str = option("", "URL of the server, with or without /v1. If left out, http://HOST:PORT.")
     host: str = option("127.0.0.1", "Host of the server.")
     port: int = option(8000, "Port of the server.", minimum=1, maximum=65535)
-    endpoint: str = option(COMPLETIONS, "What is asked.", choices=(COMPLETIONS, CHAT))
-    model: str = option("", "The model to ask; the server's first one if left out.")
-    api_key: tuple[str, ...] = option((), "Key of the server, if it asks for one.", secret=True)
-    dataset_name: str = option("random", "What the prompts are.", choices=("random", "sharegpt"))
+    endpoint: str = option(COMPLETIONS, "Path to send requests to.", choices=(COMPLETIONS, CHAT))
+    model: str = option("", "Model to measure. If left out, the server's first one.")
+    api_key: tuple[str, ...] = option((), "API key of the server, if it needs one.", secret=True)
+    dataset_name: str = option("random", "Source of the prompts.", choices=("random", "sharegpt"))
     dataset_path: str = option("", "ShareGPT's JSON file.")
-    random_input_len: int = option(1024, "Tokens of a random prompt.", minimum=1)
+    random_input_len: int = option(1024, "Length of a random prompt in tokens.", minimum=1)
     random_output_len: int = option(128, "Tokens to generate for a random prompt.", minimum=1)
     random_range_ratio: float = option(
-        0.0, "How far both lengths vary around what is given, as a fraction of it, below 1.", minimum=0
+        0.0, "Fraction, below 1, by which both lengths vary around the given ones.", minimum=0
     )
     random_vocab_size: int | None = option(
         None,
-        "Random prompts are drawn from the ids below this one; if left out, from the tokens that the server's "
-        "/tokenize finds in a text, none of which is special. A chat's prompts become text by /detokenize.",
+        "Random prompts consist of token ids below this one. If left out, of the tokens that the server's "
+        "/tokenize returns for a text without special tokens. For chats, /detokenize turns prompts into text.",
         minimum=1,
     )
     sharegpt_output_len: int | None = option(
-        None, "Tokens to generate for a ShareGPT prompt; those of the answer in the file if left out.", minimum=1
+        None, "Tokens to generate for a ShareGPT prompt. If left out, as many as the answer in the file has.", minimum=1
     )
     num_prompts: int = option(1000, "Requests to send.", minimum=1)
     num_warmups: int = option(
-        0, "Requests to send before, with prompts of their own, that are not measured.", minimum=0
+        0, "Warm-up requests before the measurement. They have other prompts and are not measured.", minimum=0
     )
     request_rate: float = option(math.inf, "Requests per second on average; inf sends all of them at once.")
     burstiness: float = option(
         1.0,
-        "Shape of the gaps' gamma distribution: 1 makes a Poisson process, less comes in bursts, more comes evenly.",
+        "Shape of the gamma distribution of gaps between arrivals: 1 is a Poisson process, less is burstier, "
+        "more is more even.",
     )
-    max_concurrency: int | None = option(None, "Requests in progress at most; any number if left out.", minimum=1)
-    seed: int = option(0, "Seed of prompts and arrivals.")
+    max_concurrency: int | None = option(
+        None, "Maximum number of requests in progress at a time. If left out, no limit.", minimum=1
+    )
+    seed: int = option(0, "Random seed for prompts and arrival times.")
     ignore_eos: bool | None = option(
-        None, "Generate to the full length, past tokens that end it; if left out, for random prompts only."
+        None, "Ignore the model's end tokens and generate the full length. If left out, for random prompts only."
     )
-    temperature: float | None = option(None, "0 for the likeliest words; the server's default if left out.", minimum=0)
-    percentile_metrics: str = option(",".join(LATENCIES), "Latencies to tell, out of these.")
-    metric_percentiles: str = option("99", "Percentiles of the latencies to tell, with commas between them.")
+    temperature: float | None = option(
+        None, "Sampling temperature; 0 is greedy. If left out, the server's default.", minimum=0
+    )
+    percentile_metrics: str = option(",".join(LATENCIES), "Latencies to report, separated by commas.")
+    metric_percentiles: str = option("99", "Percentiles of the latencies to report, separated by commas.")
     goodput: tuple[str, ...] = option(
         (),
-        f"An objective, as NAME:MILLISECONDS with {', '.join(OBJECTIVES)} for a name. May be given several times: "
-        "goodput counts requests that met them all.",
+        f"Latency objective, NAME:MILLISECONDS; NAME is one of {', '.join(OBJECTIVES)}. Repeatable. Goodput counts "
+        "the requests that meet all objectives.",
     )
-    save_result: bool = option(False, "Save the figures as JSON.")
-    result_dir: str = option("", "Directory to save them in; the current one if left out.")
-    result_filename: str = option("", "Name of the file; told by backend, rate, model and time if left out.")
+    save_result: bool = option(False, "Save the results as JSON.")
+    result_dir: str = option("", "Directory for the results. If left out, the current one.")
+    result_filename: str = option(
+        "", "File name of the results. If left out, it is made of backend, rate, model and time."
+    )
 
     @property
     def url(self) -> str:
@@ -111,11 +118,9 @@ class Figures:
 
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="quire bench", description="Measures a server.")
-    parser.add_argument("benchmark", choices=("serve",), help="a server's answers under load: quire bench serve --help")
+    parser.add_argument("benchmark", choices=("serve",), help="measure a server under load: quire bench serve --help")
     parser.parse_args(argv[:1])
-    config = resolve(
-        BenchConfig, argv[1:], prog=PROG, description="Measures any server that speaks OpenAI's API, under load."
-    )
+    config = resolve(BenchConfig, argv[1:], prog=PROG, description="Measures any server with OpenAI's API under load.")
     key = config.api_key[0] if config.api_key else os.environ.get("OPENAI_API_KEY", "")
     try:
         if not re.fullmatch("[!-~]*", key):

@@ -33,7 +33,7 @@ PROG = "quire calibrate"
 class CalibrateConfig(WorkerConfig):
     """The worker's own options, as what it can do depends on them."""
 
-    output: str = option("device.json", "File to write.")
+    output: str = option("device.json", "File to write the measurements to.")
 
 
 class WorkerFailedError(Exception):
@@ -41,7 +41,12 @@ class WorkerFailedError(Exception):
 
 
 def main(argv: Sequence[str]) -> int:
-    config = resolve(CalibrateConfig, argv, prog=PROG, description="Measures steps, for `quire simulate`.")
+    config = resolve(
+        CalibrateConfig,
+        argv,
+        prog=PROG,
+        description="Measures how long steps take on this device, for `quire simulate`.",
+    )
     try:
         device, fitted = asyncio.run(_calibrate(config))
         device.save(Path(config.output))

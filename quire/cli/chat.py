@@ -22,25 +22,30 @@ if TYPE_CHECKING:
 # Seconds after which it says what it waits for.
 PATIENCE_S = 2.0
 HELP = """\
-/system TEXT   tell the model how to behave, from now on; without TEXT, show what it was told
-/reset         forget what was said
-/help          this
+/system TEXT   set the system message; without TEXT, show it
+/reset         forget the conversation
+/help          show this
 /exit          leave, as does Ctrl-D
-Ctrl-C stops an answer; Alt-Enter starts a new line; the arrow keys bring back what was typed."""
+Ctrl-C stops an answer; Alt-Enter starts a new line; the arrow keys go through earlier input."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatConfig:
-    url: str = option("http://127.0.0.1:8000", "The server, with or without /v1.")
-    model: str = option("", "The model to talk to; the server's first one if left out.")
-    system: str = option("", "What the model is told first.")
-    temperature: float | None = option(None, "0 for the likeliest words, more for variety.", minimum=0, maximum=2)
-    max_tokens: int | None = option(None, "Tokens of an answer, at most.", minimum=1)
-    api_key: tuple[str, ...] = option((), "Key of the server, if it asks for one.", secret=True)
+    url: str = option("http://127.0.0.1:8000", "URL of the server, with or without /v1.")
+    model: str = option("", "Model to talk to. If left out, the server's first one.")
+    system: str = option("", "System message.")
+    temperature: float | None = option(
+        None,
+        "Sampling temperature: 0 is greedy, more is more varied. If left out, the server's default.",
+        minimum=0,
+        maximum=2,
+    )
+    max_tokens: int | None = option(None, "Maximum number of tokens of an answer.", minimum=1)
+    api_key: tuple[str, ...] = option((), "API key of the server, if it needs one.", secret=True)
 
 
 def main(argv: Sequence[str]) -> int:
-    config = resolve(ChatConfig, argv, prog="quire chat", description="Talk to any server that speaks OpenAI's API.")
+    config = resolve(ChatConfig, argv, prog="quire chat", description="Talk to any server with OpenAI's API.")
     base_url = config.url.rstrip("/").removesuffix("/v1") + "/v1"
     key = config.api_key[0] if config.api_key else os.environ.get("OPENAI_API_KEY", "none")
     with OpenAI(base_url=base_url, api_key=key, max_retries=0) as client:
@@ -105,7 +110,7 @@ def _talk(conversation: Conversation, url: str, model: str) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f"[bold]{model}[/bold] at {url}   [dim]/help tells what else there is, Ctrl-D leaves[/dim]")
+    console.print(f"[bold]{model}[/bold] at {url}   [dim]/help lists the commands, Ctrl-D leaves[/dim]")
     session = _prompt_session()
     while True:
         try:
@@ -123,14 +128,14 @@ def _talk(conversation: Conversation, url: str, model: str) -> None:
                 console.print(HELP, style="dim", markup=False)
             case ["/reset"]:
                 conversation.reset()
-                console.print("forgotten", style="dim")
+                console.print("conversation forgotten", style="dim")
             case ["/system"]:
-                console.print(conversation.system or "nothing was told", style="dim", markup=False)
+                console.print(conversation.system or "no system message", style="dim", markup=False)
             case ["/system", system]:
                 conversation.system = system
-                console.print("told", style="dim")
+                console.print("system message set", style="dim")
             case [word, *_] if word.startswith("/") and word.count("/") == 1:
-                console.print(f"there is no {word}; /help tells what there is", style="dim", markup=False)
+                console.print(f"there is no {word}; /help lists the commands", style="dim", markup=False)
             case _:
                 try:
                     with closing(_answer(conversation, text)) as pieces:

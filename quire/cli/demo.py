@@ -28,8 +28,8 @@ def main(argv: Sequence[str]) -> int:
     model_help = "as for quire serve; the bundled model if left out"
     parser.add_argument("model", nargs="?", metavar="MODEL", action=StoreOnce, default="", help=model_help)
     parser.add_argument("--model", metavar="MODEL", action=StoreOnce, default=argparse.SUPPRESS, help="the same")
-    parser.add_argument("--prompt", default=PROMPT, help="what to ask")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show what the parts log")
+    parser.add_argument("--prompt", default=PROMPT, help="question to ask")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the log lines of all parts")
     arguments = parser.parse_args(argv)
 
     async def chat(url: str, stop: Callable[[], None]) -> None:

@@ -33,27 +33,27 @@ _ELEMENT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 @dataclass(frozen=True, slots=True)
 class EstimateConfig:
     model: str = option(
-        "", "Model directory, or its name on the Hugging Face hub; the bundled one if left out.", positional=True
+        "", "Model directory, or name on the Hugging Face hub. If left out, the bundled model.", positional=True
     )
-    revision: str = option("", "Branch, tag or commit of a model on the hub; its main branch if left out.")
+    revision: str = option("", "Branch, tag or commit of a model on the hub. If left out, main.")
     dtype: str = option(
         "auto",
-        "Type of KV cache, and of weights that are not quantized; the checkpoint's own if auto.",
+        "Data type of the KV cache and of weights that are not quantized. auto: the checkpoint's own.",
         choices=("auto", *_ELEMENT_BYTES),
         aliases={"half": "float16", "float": "float32"},
     )
     quantization: str | None = option(
-        None, "Quantize weights as they are loaded, or the method that the checkpoint must have been quantized with; "
-        "they stay as they are stored if left out.", choices=CHOICES, aliases=ALIASES, short="-q",
+        None, "Quantize weights at load, or the method that the checkpoint must be quantized with. If left out, "
+        "weights stay as the checkpoint stores them.", choices=CHOICES, aliases=ALIASES, short="-q",
     )  # fmt: skip
     block_size: int = option(16, "KV slots (token positions) per block.", minimum=1, maximum=1024)
     gpu_memory_utilization: float = option(
         0.9,
-        "Fraction of a GPU's memory for weights and KV cache; the rest is left to activations.",
+        "Fraction of a GPU's memory for weights and KV cache; the rest is for activations.",
         minimum=0.01,
         maximum=1.0,
     )
-    context: int = option(2048, "Tokens of prompt and output of a typical sequence.", minimum=1)
+    context: int = option(2048, "Length of a typical sequence, prompt and output, in tokens.", minimum=1)
     json: bool = option(False, "Print JSON.")
 
 
@@ -160,7 +160,10 @@ def main(argv: Sequence[str]) -> int:
     from services.worker.errors import ModelError
 
     config = resolve(
-        EstimateConfig, argv, prog="quire estimate", description="What a model needs, from its config.json."
+        EstimateConfig,
+        argv,
+        prog="quire estimate",
+        description="Estimates a model's memory, and which GPUs hold it, from its config.json.",
     )
     try:
         model = find_model(config)

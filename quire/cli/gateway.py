@@ -58,7 +58,10 @@ class GatewayError(Exception):
 
 def main(argv: Sequence[str]) -> int:
     config = resolve(
-        GatewayConfig, argv, prog="quire gateway", description="Envoy in front of routers: HTTP and gRPC on one port."
+        GatewayConfig,
+        argv,
+        prog="quire gateway",
+        description=("Runs one gateway: Envoy in front of routers, HTTP and gRPC on one port."),
     )
     configure_logging("gateway", config.log_level, config.log_format)
     reporter = StatusReporter(config.status_fd)

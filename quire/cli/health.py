@@ -11,7 +11,7 @@ TIMEOUT_S = 3.0
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="quire health", description="Asks a part whether it is serving.")
+    parser = argparse.ArgumentParser(prog="quire health", description="Checks whether a part is serving.")
     parser.add_argument(
         "address", metavar="ADDRESS", help="http://host:port of a gateway; host:port or unix:/path of any other part"
     )

@@ -34,23 +34,25 @@ COMMANDS = {
     "run-batch": Command("quire.cli.run_batch", "local", "answer a file of requests in OpenAI's batch format"),
     "demo": Command("quire.cli.demo", "local", "start everything, stream one answer, stop everything"),
     "router": Command(
-        "services.router.main", "router", "one router: OpenAI's API and text, in front of schedulers", serves=True
+        "services.router.main", "router", "one router: APIs and text, in front of schedulers", serves=True
     ),
     "scheduler": Command(
         "services.scheduler.main",
         "scheduler",
-        "one scheduler: batches and block tables of its workers",
+        "one scheduler: continuous batching and block tables for its workers",
         serves=True,
     ),
-    "worker": Command("services.worker.main", "worker", "one worker: weights, KV pages and sampling", serves=True),
+    "worker": Command("services.worker.main", "worker", "one worker: weights, KV cache and sampling", serves=True),
     "gateway": Command(
         "quire.cli.gateway", "gateway", "one gateway: Envoy, HTTP and gRPC in front of routers", serves=True
     ),
-    "estimate": Command("quire.cli.estimate", "worker", "what a model needs and which GPUs hold it, from its config"),
-    "calibrate": Command("quire.cli.calibrate", "local", "measure how long steps take here, for simulate"),
-    "simulate": Command("quire.cli.simulate", "simulator", "what a cluster would do with a trace, in virtual time"),
+    "estimate": Command(
+        "quire.cli.estimate", "worker", "how much memory a model needs and which GPUs hold it, from its config"
+    ),
+    "calibrate": Command("quire.cli.calibrate", "local", "measure how long steps take on this device, for simulate"),
+    "simulate": Command("quire.cli.simulate", "simulator", "simulate a cluster on a trace, in virtual time"),
     "bench": Command("quire.cli.bench", "local", "measure a server under load: quire bench serve"),
-    "health": Command("quire.cli.health", "telemetry", "whether a part is serving, for health checks"),
+    "health": Command("quire.cli.health", "telemetry", "check whether a part is serving, for health checks"),
 }
 
 USAGE = """\

@@ -26,13 +26,13 @@ from shared.option_parser import OptionParser
 
 PROG = "quire run-batch"
 DESCRIPTION = """\
-Answers a file of requests in OpenAI's batch format: a JSON object with custom_id, method, url and body per line.
-Answers stand in the order of the requests. A run that was stopped or killed goes on where it was when it is started
-again with the same files; what was answered by then is not asked again, whether well or by an error. Without
---base-url it starts a stack of its own, which takes quire serve's options.
+Answers a file of requests in OpenAI's batch format: one JSON object with custom_id, method, url and body per line.
+The answers have the order of the requests. To continue a run that was stopped or killed, start it again with the same
+files: requests that already have an answer, an error included, are not sent again. Without --base-url it starts its
+own stack, which takes quire serve's options.
 
-Exit status: 0 where every answer is a good one, 1 where one is an error or the run could not go on, 2 for options that
-make no sense, 130 where it was interrupted."""
+Exit status: 0 if every request succeeded; 1 if one failed or the run could not continue; 2 for invalid options;
+130 if it was interrupted."""
 STANDARD_INPUT = "-"
 # The stack listens on a socket that nobody else knows.
 ADDRESS = frozenset({"host", "port"})
@@ -42,18 +42,21 @@ DEFAULT_CONCURRENCY = 256
 
 @dataclass(frozen=True, slots=True)
 class BatchConfig:
-    input_file: str = option("", "File of requests; - for standard input.")
-    output_file: str = option("", "File of answers, gone on with if it is there; - for standard output.")
-    base_url: str = option("", "A server to ask, with or without /v1, instead of a stack of its own.")
+    input_file: str = option("", "File with the requests; - is standard input.")
+    output_file: str = option("", "File for the answers; a run continues an existing one. - is standard output.")
+    base_url: str = option(
+        "", "URL of a running server, with or without /v1. If left out, run-batch starts its own stack."
+    )
     max_concurrency: int | None = option(
         None,
-        "Requests under way at most; if left out, two for every sequence of a step of its own stack, or 256.",
+        "Maximum number of requests in progress at a time. If left out, twice --max-num-seqs for its own stack, or "
+        "256 for --base-url.",
         minimum=1,
         maximum=16384,
     )
-    request_timeout: float = option(3600.0, "Seconds for one answer.", minimum=0.001)
+    request_timeout: float = option(3600.0, "Seconds to wait for one answer, at most.", minimum=0.001)
     retry_timeout: float = option(
-        600.0, "Seconds that one request is sent again while the server is too busy or away.", minimum=0
+        600.0, "Seconds during which a request is retried while the server is too busy or not reachable.", minimum=0
     )
 
 
@@ -196,7 +199,10 @@ def _parser() -> argparse.ArgumentParser:
             letter, flag, dest=name, metavar="FILE", default=argparse.SUPPRESS, help=metadata[name]["help"]
         )
     group.add_argument(
-        "--model", metavar="MODEL", default=argparse.SUPPRESS, help="Model of its own stack, as for quire serve."
+        "--model",
+        metavar="MODEL",
+        default=argparse.SUPPRESS,
+        help="Model of the stack that run-batch starts, as for quire serve.",
     )
     add_options(group, BatchConfig)
     serve.add_stack_options(parser, WIRING | ADDRESS)

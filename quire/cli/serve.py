@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 PROG = "quire serve"
 DESCRIPTION = """\
-Serves a model on this host: gateway, router, scheduler and worker, started and watched together.
+Serves a model on this host: starts gateway, router, scheduler and worker, and restarts a part that fails.
 Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file.
-vLLM's command lines are understood: docs/coming-from-vllm.md says what happens to each option of vLLM's."""
+vLLM's command lines work: docs/coming-from-vllm.md compares every option."""
 
 # Called with the URL once the stack answers, and with what stops it.
 OnReady = Callable[[str, Callable[[], None]], Awaitable[None]]
@@ -160,8 +160,8 @@ def _parser() -> argparse.ArgumentParser:
 def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] = WIRING) -> None:
     """What build_stack takes, and `verbose` and `config`; skips what the parser has already, and hides what is
     `decided`."""
-    parser.add_argument("-v", "--verbose", action="store_true", help="show what the parts log")
-    parser.add_argument("--config", metavar="FILE", default=None, help="TOML file of options")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the log lines of all parts")
+    parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with options")
     for name in reversed(SERVICES):
         add_options(parser.add_argument_group(name), SERVICES[name])
     others = parser.add_argument_group()
@@ -172,4 +172,4 @@ def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] 
             action.help = argparse.SUPPRESS
         elif action.dest == "metrics_port":
             ports = ", ".join(f"{name} +{offset}" for offset, name in enumerate(SERVICES))
-            action.help = f"First of the TCP ports for Prometheus metrics ({ports}); none are served if left out."
+            action.help = f"First of the TCP ports for Prometheus metrics ({ports}). If left out, off."

@@ -27,44 +27,60 @@ class SimulateConfig:
     trace: str = option(
         "", "Requests: a CSV file in Azure's format or JSON lines in Mooncake's. See also --poisson.", positional=True
     )
-    device: str = option("", "What a worker can do: a file that `quire calibrate` wrote.")
-    workers: int = option(1, "Worker groups.", minimum=1)
-    schedulers: int | None = option(None, "Schedulers that share the workers. Default: one for each.", minimum=1)
-    routers: int = option(1, "Routers.", minimum=1)
+    device: str = option("", "A worker's speed and memory: a file that `quire calibrate` wrote.")
+    workers: int = option(1, "Number of worker groups.", minimum=1)
+    schedulers: int | None = option(
+        None, "Number of schedulers that share the worker groups. Default: one per group.", minimum=1
+    )
+    routers: int = option(1, "Number of routers.", minimum=1)
 
     slo_ttft_ms: float | None = option(
-        None, "Find the fewest workers with times to first token within it; --workers is the most to try.", minimum=0
+        None,
+        "Target for the time to first token in milliseconds: find the smallest number of workers that meets "
+        "it, at most --workers.",
+        minimum=0,
     )
-    slo_tbt_ms: float | None = option(None, "The same for times between tokens.", minimum=0)
-    slo_percentile: int = option(99, "Percent of the times that must be within the two: 50, 90, 95 or 99.")
+    slo_tbt_ms: float | None = option(None, "Target for the time between tokens in milliseconds, likewise.", minimum=0)
+    slo_percentile: int = option(99, "Percentile that must meet the two targets: 50, 90, 95 or 99.")
 
-    poisson: float | None = option(None, "Requests per second, at random, in place of a trace.", minimum=1e-6)
+    poisson: float | None = option(
+        None,
+        "Generate random arrivals (a Poisson process) at this many requests per second, instead of a trace.",
+        minimum=1e-6,
+    )
     duration: float | None = option(
-        None, "Seconds of the trace to play; all of it if left out, 600 with --poisson.", minimum=1e-3
+        None, "Seconds of the trace to simulate. If left out, all of it, or 600 with --poisson.", minimum=1e-3
     )
-    prompt_tokens: int = option(512, "Of --poisson's requests, on average.", minimum=1)
-    output_tokens: int = option(128, "Of --poisson's requests, on average.", minimum=1)
+    prompt_tokens: int = option(512, "Average prompt length of --poisson's requests in tokens.", minimum=1)
+    output_tokens: int = option(128, "Average output length of --poisson's requests in tokens.", minimum=1)
     random_range_ratio: float = option(
-        0.5, "How far those lengths may be from the average, as a fraction of it.", minimum=0, maximum=1
+        0.5, "Fraction by which these lengths vary around the average.", minimum=0, maximum=1
     )
-    seed: int = option(0, "Of --poisson's chance.")
-    speedup: float = option(1.0, "How much faster than recorded the requests come.", minimum=1e-6)
+    seed: int = option(0, "Random seed of --poisson's requests.")
+    speedup: float = option(1.0, "Factor by which requests arrive faster than recorded.", minimum=1e-6)
 
-    max_num_seqs: int | None = option(None, "Sequences in one step. Default: the device's.", minimum=1)
-    max_num_batched_tokens: int | None = option(None, "Tokens in one step. Default: the device's.", minimum=1)
+    max_num_seqs: int | None = option(
+        None, "Maximum number of sequences in one step. Default: the device's.", minimum=1
+    )
+    max_num_batched_tokens: int | None = option(
+        None, "Maximum number of tokens in one step. Default: the device's.", minimum=1
+    )
     num_blocks: int | None = option(None, "KV blocks of a worker. Default: the device's.", minimum=1)
-    max_model_len: int | None = option(None, "Tokens of prompt and output together. Default: the device's.", minimum=1)
+    max_model_len: int | None = option(
+        None, "Longest sequence, prompt and output together, in tokens. Default: the device's.", minimum=1
+    )
     target_tbt_ms: float = option(
-        50.0, "Milliseconds between tokens that prompts leave to sequences that decode; 0 for no such limit.", minimum=0
+        50.0,
+        "Target time between tokens in milliseconds: chunks of prompts are kept so small that running streams "
+        "stay within it. 0: no target.",
+        minimum=0,
     )
     run_ahead: int | None = option(
-        None, "Plans in flight. Default: as many as hide the round trip.", minimum=1, maximum=8
+        None, "Plans in flight. Default: as many as hide the round trip to the worker.", minimum=1, maximum=8
     )
-    enable_prefix_caching: bool = option(True, "Share the KV of prompts that begin alike.")
-    preemption_mode: str = option(
-        "auto", "How a sequence that gave way goes on.", choices=("auto", "recompute", "swap")
-    )
-    max_num_queued_reqs: int = option(1024, "Sequences that may wait at a scheduler.", minimum=1)
+    enable_prefix_caching: bool = option(True, "Prefix caching: prompts with a common prefix share its KV blocks.")
+    preemption_mode: str = option("auto", "How a preempted sequence continues.", choices=("auto", "recompute", "swap"))
+    max_num_queued_reqs: int = option(1024, "Maximum number of sequences that wait at a scheduler.", minimum=1)
 
     processes: int | None = option(None, "Processes to simulate with. Default: one per core.", minimum=1)
     output: str = option("", "Folder for plots (PNG), report.html and report.json.")
@@ -72,7 +88,7 @@ class SimulateConfig:
 
 
 def main(argv: Sequence[str]) -> int:
-    config = resolve(SimulateConfig, argv, prog=PROG, description="What a cluster would do with a trace.")
+    config = resolve(SimulateConfig, argv, prog=PROG, description="Simulates a cluster on a trace, in virtual time.")
     if not config.device:
         stop(PROG, "--device is missing: a file that `quire calibrate` wrote")
     if config.slo_percentile not in PERCENTILES:

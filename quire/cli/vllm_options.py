@@ -8,11 +8,11 @@ from typing import Any
 from quire.cli.vllm_option import MODEL, NO_VALUE, Form, VllmOption, json, optional, switch, value, values
 from shared.config import ConfigError, find, parse_switch
 
-_NO_SPECULATION = "speculative decoding is not built yet"
-_NO_LORA = "LoRA adapters are not built yet"
+_NO_SPECULATION = "speculative decoding is not implemented yet"
+_NO_LORA = "LoRA adapters are not implemented yet"
 _NO_CODE = "Quire runs no code that comes with a model or from elsewhere"
 _TEXT_ONLY = "Quire serves text only: there are no images, videos or sounds to configure"
-_TLS = "Quire speaks no TLS; put a reverse proxy that does in front of it"
+_TLS = "Quire serves no TLS; terminate TLS in a reverse proxy in front of it"
 _CONFIG_JSON = "write it into the model's config.json"
 _IN_REQUESTS = "send it in requests"
 _ONE_GPU = "a model runs on one device, so there is nothing to distribute"
@@ -49,7 +49,7 @@ OPTIONS: Mapping[str, VllmOption] = {
         json("pooler-config", refusal="use --pooling-type"),
         switch("calculate-kv-scales", False, refusal="the scales are the checkpoint's own; leave it out"),
         # Chat and tools.
-        value("chat-template-content-format", "auto", refusal="Quire finds it out from the template; leave it out"),
+        value("chat-template-content-format", "auto", refusal="Quire detects it from the template; leave it out"),
         switch("trust-request-chat-template", True,
                refusal="requests may always bring a chat template; it is rendered in a process with limits"),
         json("default-chat-template-kwargs", refusal=f"{_IN_REQUESTS} as chat_template_kwargs"),
@@ -89,7 +89,7 @@ OPTIONS: Mapping[str, VllmOption] = {
         value("lora-dtype", "auto", refusal=_NO_LORA),
         value("lora-extra-vocab-size", refusal=_NO_LORA),
         switch("fully-sharded-loras", False, refusal=_NO_LORA),
-        switch("enable-prompt-adapter", False, refusal="prompt adapters are not built"),
+        switch("enable-prompt-adapter", False, refusal="prompt adapters are not implemented"),
         # Several devices and processes.
         value("data-parallel-size", "1", short="-dp", refusal=_MORE_PARTS),
         value("data-parallel-size-local", "1", short="-dpl", refusal=_MORE_PARTS),
@@ -99,7 +99,7 @@ OPTIONS: Mapping[str, VllmOption] = {
         value("data-parallel-rpc-port", short="-dpp", refusal=_MORE_PARTS),
         value("data-parallel-backend", short="-dpb", note=_ONE_GPU),
         value("api-server-count", "1", refusal="start more routers: quire router (docs/architecture.md)"),
-        switch("enable-expert-parallel", False, refusal="mixtures of experts are not built yet"),
+        switch("enable-expert-parallel", False, refusal="mixtures of experts are not implemented yet"),
         value("distributed-executor-backend", note=_ONE_GPU),
         switch("disable-custom-all-reduce", note=_ONE_GPU),
         switch("disable-frontend-multiprocessing", note="gateway, router, scheduler and worker are always processes"),
@@ -118,12 +118,12 @@ OPTIONS: Mapping[str, VllmOption] = {
         value("cpu-offload-gb", "0", "0.0", refusal="weights stay on the device; use --quantization"),
         value("kv-offloading-size", refusal="use --swap-space"),
         value("kv-offloading-backend", refusal="use --swap-space"),
-        json("kv-transfer-config", refusal="moving KV blocks between workers is not built yet"),
+        json("kv-transfer-config", refusal="moving KV blocks between workers is not implemented yet"),
         value("max-seq-len-to-capture", note="CUDA graphs serve sequences of every length"),
         values("cudagraph-capture-sizes", note="CUDA graphs are recorded for up to --max-num-seqs sequences"),
-        json("compilation-config", note="kernels are compiled ahead; --enforce-eager goes without CUDA graphs",
+        json("compilation-config", note="kernels are compiled ahead of time; --enforce-eager turns CUDA graphs off",
              short="-cc"),
-        value("optimization-level", note="kernels are compiled ahead; --enforce-eager goes without CUDA graphs",
+        value("optimization-level", note="kernels are compiled ahead of time; --enforce-eager turns CUDA graphs off",
               short="-O"),
         value("attention-backend", note="Quire has one attention kernel for each device"),
         switch("disable-sliding-window", False, refusal=_CONFIG_JSON),

@@ -26,53 +26,57 @@ _CHANNELS = {"openai", "openai_gptoss"}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
     listen: tuple[str, ...] = option(
-        ("127.0.0.1:50051",), "Address to serve gRPC on, host:port or unix:/path. May be given several times."
+        ("127.0.0.1:50051",), "Address to serve gRPC on, host:port or unix:/path. Repeatable."
     )
     scheduler: tuple[str, ...] = option(
         (),
-        "Address of a scheduler, host:port or unix:/path. Several may be given; each is dialled until it answers.",
+        "Address of a scheduler, host:port or unix:/path. Repeatable. The router retries each until it answers.",
     )
     api_key: tuple[str, ...] = option(
-        (), "Keys that requests may carry as `Authorization: Bearer KEY`. With none, everyone may ask.", secret=True
+        (),
+        "API keys; requests must carry one of them as `Authorization: Bearer KEY`. If left out, no key is needed.",
+        secret=True,
     )
-    max_n: int = option(128, "The most answers one request may ask for.", minimum=1, maximum=128)
+    max_n: int = option(128, "Largest `n` (answers per request) that is accepted.", minimum=1, maximum=128)
     max_num_requests: int = option(
-        4096, "Requests in progress at most; further ones get 429 with Retry-After.", minimum=1
+        4096, "Maximum number of requests in progress at a time; further ones get a 429 with Retry-After.", minimum=1
     )
     max_body_bytes: int = option(
         DEFAULT_MAX_BODY_BYTES,
-        "Bytes of a request's body, or of a gRPC message; larger ones are refused. Has to match the gateway's.",
+        "Largest request body or gRPC message in bytes; larger ones are refused. Must be equal to the gateway's.",
         minimum=1024,
         maximum=31 * 1024 * 1024,
     )
     scheduler_wait: float = option(
-        30.0, "Seconds a request waits at most for some scheduler of its model before it fails with 503.", minimum=0
+        30.0, "Seconds that a request waits at most for a scheduler of its model before it fails with a 503.", minimum=0
     )
     scheduler_silence: float = option(
-        5.0, "Seconds without a word after which a scheduler is taken for lost.", minimum=0.1
+        5.0, "Seconds without a message after which a scheduler counts as lost.", minimum=0.1
     )
-    tokenizer_threads: int = option(2, "Threads that tokenize long texts beside the event loop.", minimum=1, maximum=64)
+    tokenizer_threads: int = option(2, "Threads that tokenize long texts.", minimum=1, maximum=64)
     tool_call_parser: str = option(
         "auto",
-        "Form in which the model writes tool calls; auto: told from its chat template, none: calls stay text.",
+        "Format in which the model writes tool calls. auto: detect it from the chat template; none: calls "
+        "stay in the text.",
         choices=TOOL_CALL_PARSERS,
     )
     reasoning_parser: str = option(
         "auto",
-        "Form in which the model writes its reasoning; auto: told from its chat template, none: it stays text.",
+        "Format in which the model writes its reasoning. auto: detect it from the chat template; none: "
+        "reasoning stays in the text.",
         choices=REASONING_PARSERS,
     )
     root_path: str = option(
-        "", "Prefix of every path behind a proxy that passes it on, such as /llm. Paths are served without it, too."
+        "", "Path prefix that a proxy in front does not remove, such as /llm. Every path is served with and without it."
     )
-    drain_timeout: float = option(10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0)
+    drain_timeout: float = option(10.0, "Seconds that requests in progress get to finish after SIGTERM.", minimum=0)
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
     metrics_port: int | None = option(
-        None, "Port to serve Prometheus metrics on, 0 for any free one; none unless set.", minimum=0, maximum=65535
+        None, "TCP port for Prometheus metrics; 0 picks a free one. If left out, off.", minimum=0, maximum=65535
     )
-    status_fd: int | None = option(None, "File descriptor to report the start's progress on, as JSON lines.")
-    log_level: str = option("info", "Least severity that is logged.", choices=("debug", "info", "warning", "error"))
-    log_format: str = option("text", "How log lines look.", choices=("text", "json"))
+    status_fd: int | None = option(None, "File descriptor for start-up status lines in JSON; set by quire serve.")
+    log_level: str = option("info", "Lowest severity to log.", choices=("debug", "info", "warning", "error"))
+    log_format: str = option("text", "Format of log lines.", choices=("text", "json"))
 
     def __post_init__(self) -> None:
         check_root_path(self.root_path)

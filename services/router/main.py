@@ -275,7 +275,12 @@ async def run(config: RouterConfig, status: StatusReporter) -> int:
 
 
 def main(argv: Sequence[str]) -> int:
-    config = resolve(RouterConfig, argv, prog="quire router", description="Serves the APIs in front of schedulers.")
+    config = resolve(
+        RouterConfig,
+        argv,
+        prog="quire router",
+        description="Runs one router: the HTTP and gRPC APIs in front of schedulers.",
+    )
     configure_logging("router", config.log_level, config.log_format)
     return _run_loop(run(config, StatusReporter(config.status_fd)))
 

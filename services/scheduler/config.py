@@ -10,27 +10,32 @@ from shared.config import ConfigError, option
 @dataclass(frozen=True, slots=True)
 class SchedulerConfig:
     listen: tuple[str, ...] = option(
-        ("127.0.0.1:50052",), "Address to serve gRPC on: host:port or unix:/path. Repeatable."
+        ("127.0.0.1:50052",), "Address to serve gRPC on, host:port or unix:/path. Repeatable."
     )
-    worker: tuple[str, ...] = option((), "Address of a worker group's rank 0. Repeatable; all must serve one model.")
+    worker: tuple[str, ...] = option(
+        (), "Address of a worker group's rank 0. Repeatable. All groups must serve the same model."
+    )
     max_num_seqs: int | None = option(
-        None, "Sequences in one step, at most. Default: what the worker offers.", minimum=1
+        None, "Maximum number of sequences in one step. Default: the worker's limit.", minimum=1
     )
     max_num_batched_tokens: int | None = option(
         None,
-        "Tokens in one step, at most: longer prompts are computed in chunks. Given, --target-tbt-ms does not count. "
-        "Default: what the worker offers.",
+        "Maximum number of tokens in one step; longer prompts are computed in chunks. Overrides --target-tbt-ms. "
+        "Default: the worker's limit.",
         minimum=1,
     )
     max_num_queued_reqs: int = option(
         1024,
-        "Sequences that may wait, beside those that the batch has free places for; more are refused with "
-        "RESOURCE_EXHAUSTED, and with INVALID_ARGUMENT where one request's answers never fit. For the first sequence "
-        "of a request there is a sixteenth more room.",
+        "Maximum number of sequences that wait, not counting free places in the batch. Further requests fail with "
+        "RESOURCE_EXHAUSTED; requests whose answers never fit fail with INVALID_ARGUMENT. The first "
+        "sequence of a request may exceed the limit by a sixteenth.",
         minimum=1,
     )
     target_tbt_ms: float = option(
-        50.0, "Milliseconds between tokens that prompts leave to sequences that decode; 0 for no such limit.", minimum=0
+        50.0,
+        "Target time between tokens in milliseconds: chunks of prompts are kept so small that running streams "
+        "stay within it. 0: no target.",
+        minimum=0,
     )
     run_ahead: int | None = option(
         None,
@@ -40,38 +45,45 @@ class SchedulerConfig:
     )
     worker_timeout: float = option(
         60.0,
-        "Seconds that sequences wait for a lost worker group to come back before they fail, if no scheduler of the "
-        "model has another group.",
+        "Seconds that sequences wait for a lost worker group to come back before they fail, if no other "
+        "worker group serves the model.",
         minimum=0,
     )
-    step_timeout: float = option(120.0, "Seconds after which a worker that answers no plan is given up.", minimum=1)
+    step_timeout: float = option(
+        120.0, "Seconds without an answer to a plan after which a worker counts as lost.", minimum=1
+    )
     enable_chunked_prefill: bool = option(
         True,
-        "Compute prompts in chunks beside decodes. Without it, each prompt is computed in one step: a step must hold "
-        "the longest, and --target-tbt-ms does not count.",
+        "Chunked prefill: compute long prompts in chunks, in the same steps as decodes. If off, each prompt "
+        "is computed in one step, so a step must hold the longest prompt, and --target-tbt-ms has no effect.",
     )
-    enable_prefix_caching: bool = option(True, "Share the KV of prompts that begin alike.")
+    enable_prefix_caching: bool = option(True, "Prefix caching: prompts with a common prefix share its KV blocks.")
     scheduling_policy: str = option(
         "fcfs",
-        "The order of requests: as they came, short ones before much larger ones; or by their priority first.",
+        "Order of requests. fcfs: by arrival, though short requests may pass much larger ones; priority: by "
+        "the priority of the request, then as fcfs.",
         choices=("fcfs", "priority"),
     )
     fair_queueing: bool = option(
-        False, "Give turns to the tenants that have had the fewest tokens, before priority and arrival."
+        False, "Serve the tenant first that has received the fewest tokens; priority and arrival decide after that."
     )
     preemption_mode: str = option(
         "auto",
-        "How a sequence that gave way goes on: from its tokens, from what was copied to --swap-space, or whichever is "
-        "faster.",
+        "How a preempted sequence continues. recompute: compute its KV blocks again; swap: copy them back "
+        "from --swap-space; auto: whichever is faster.",
         choices=("auto", "recompute", "swap"),
     )
-    num_scheduler_steps: int = option(1, "Steps per plan: 1. --run-ahead has more plans in flight instead.")
-    metrics_port: int | None = option(None, "Port for Prometheus metrics over HTTP; 0 picks one.", minimum=0)
+    num_scheduler_steps: int = option(
+        1, "Steps per plan; only 1 is supported. Use --run-ahead to have more plans in flight."
+    )
+    metrics_port: int | None = option(
+        None, "TCP port for Prometheus metrics; 0 picks a free one. If left out, off.", minimum=0
+    )
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
-    drain_timeout: float = option(10.0, "Seconds that work under way gets to finish after SIGTERM.", minimum=0)
-    status_fd: int | None = option(None, "File descriptor for start-up status lines in JSON.")
-    log_level: str = option("info", "Least severe messages to log.", choices=("debug", "info", "warning", "error"))
-    log_format: str = option("text", "How log lines look.", choices=("text", "json"))
+    drain_timeout: float = option(10.0, "Seconds that requests in progress get to finish after SIGTERM.", minimum=0)
+    status_fd: int | None = option(None, "File descriptor for start-up status lines in JSON; set by quire serve.")
+    log_level: str = option("info", "Lowest severity to log.", choices=("debug", "info", "warning", "error"))
+    log_format: str = option("text", "Format of log lines.", choices=("text", "json"))
 
     def __post_init__(self) -> None:
         if self.num_scheduler_steps != 1:

@@ -32,7 +32,9 @@ SERVICE = scheduler_pb2.DESCRIPTOR.services_by_name["SchedulerService"].full_nam
 
 
 def main(argv: Sequence[str]) -> int:
-    config = resolve(SchedulerConfig, argv, prog=PROG, description="Owns continuous batching and the KV block tables.")
+    config = resolve(
+        SchedulerConfig, argv, prog=PROG, description="Runs one scheduler: continuous batching and KV block tables."
+    )
     configure_logging("scheduler", config.log_level, config.log_format)
     status = StatusReporter(config.status_fd)
     if not config.worker:

@@ -13,96 +13,128 @@ from shared.config import option
 class WorkerConfig:
     model: str = option(
         "",
-        "Model directory, GGUF file, or name on the Hugging Face hub; the model that comes with Quire if left out.",
+        "Model directory, GGUF file, or name on the Hugging Face hub. If left out, the bundled model.",
         positional=True,
-    )  # fmt: skip
+    )
     listen: tuple[str, ...] = option(("127.0.0.1:50071",), "Address to serve gRPC on, host:port or unix:/path.")
     served_model_name: tuple[str, ...] = option(
-        (), "Name that requests use for the model. Repeatable: further ones are aliases."
+        (), "Name of the model in requests. Repeatable; further names are aliases."
     )
-    revision: str = option("", "Branch, tag or commit of a model on the hub; its main branch if left out.")
-    download_dir: str = option("", "Directory for downloads from the hub; HF_HUB_CACHE's if left out.")
+    revision: str = option("", "Branch, tag or commit of a model on the hub. If left out, main.")
+    download_dir: str = option("", "Directory for downloads from the hub. If left out, HF_HUB_CACHE.")
     chat_template: str = option(
-        "", "Jinja template that turns messages into a prompt, or a file of one; the model's own if left out."
+        "",
+        "Chat template: a Jinja template that turns messages into a prompt, or a file with one. If left out, "
+        "the model's own.",
     )
     generation_config: str = option(
-        "auto", "Sampling parameters that hold where a request has none: those of the model's generation_config.json "
-        "(auto), or the API's own (vllm).", choices=("auto", "vllm"),
-    )  # fmt: skip
-    device: str = option("auto", "Where to compute: auto, cpu, cuda or cuda:N. auto takes the first supported GPU.")
+        "auto",
+        "Default sampling parameters. auto: those of the model's generation_config.json; vllm: those of the API.",
+        choices=("auto", "vllm"),
+    )
+    device: str = option(
+        "auto", "Device: auto, cpu, cuda or cuda:N. auto: the first supported GPU, or the CPU if there is none."
+    )
     dtype: str = option(
-        "auto", "Type of activations and KV cache. auto: float32 on a CPU, the checkpoint's own on a GPU.",
-        choices=("auto", "float32", "bfloat16", "float16"), aliases={"half": "float16", "float": "float32"},
-    )  # fmt: skip
+        "auto",
+        "Data type of activations and KV cache. auto: float32 on a CPU, the checkpoint's own on a GPU.",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        aliases={"half": "float16", "float": "float32"},
+    )
     load_format: str = option(
-        "auto", "Where weights come from: safetensors or GGUF files, whichever there are, or dummy random ones.",
+        "auto",
+        "Format of the weights. auto: safetensors or GGUF, whichever the model has; dummy: random weights.",
         choices=("auto", "safetensors", "gguf", "dummy"),
-    )  # fmt: skip
+    )
     quantization: str | None = option(
-        None, "Quantize weights as they are loaded (fp8, int8, int8-weight-only), or the method that the checkpoint "
-        "must have been quantized with; they stay as they are if left out.",
-        choices=CHOICES, aliases=ALIASES, short="-q",
-    )  # fmt: skip
+        None,
+        "Quantize weights at load (fp8, int8, int8-weight-only), or the method that the checkpoint must be "
+        "quantized with. If left out, weights stay as the checkpoint stores them.",
+        choices=CHOICES,
+        aliases=ALIASES,
+        short="-q",
+    )
     pooling_type: str = option(
-        "auto", "What an embedding is made of: the last token's hidden state, the mean of all tokens', or the first's "
-        "(encoders). auto: as the model's sentence-transformers files say; else last, for encoders cls.",
+        "auto",
+        "How embeddings are pooled. last: the last token's hidden state; mean: the mean of all tokens'; cls: "
+        "the first token's (encoders only). auto: as the model's sentence-transformers files say, else last, "
+        "or cls for encoders.",
         choices=POOLING_CHOICES,
-    )  # fmt: skip
+    )
     kv_cache_dtype: str = option(
         "auto",
-        "Type of keys and values in the KV cache; --dtype's if auto.",
+        "Data type of keys and values in the KV cache. auto: the same as --dtype.",
         choices=("auto", "fp8"),
         aliases={"fp8_e4m3": "fp8"},
     )
     max_model_len: int | None = option(
-        None, "Tokens of prompt and output together; what model and KV cache allow if left out.", minimum=1
+        None,
+        "Longest sequence, prompt and output together, in tokens. If left out, as long as the model and the "
+        "KV cache allow.",
+        minimum=1,
     )
     block_size: int = option(16, "KV slots (token positions) per block.", minimum=1, maximum=1024)
     kv_cache_memory_bytes: int | None = option(
-        None, "Bytes of KV cache; 1 GiB on a CPU if left out, on a GPU by --gpu-memory-utilization.", minimum=1
+        None,
+        "Size of the KV cache in bytes. If left out, 1 GiB on a CPU; on a GPU, --gpu-memory-utilization sets it.",
+        minimum=1,
     )
     num_gpu_blocks_override: int | None = option(
-        None, "Blocks of KV cache, on any device, whatever the memory.", minimum=1
+        None, "Number of KV blocks, on a GPU or a CPU. Overrides the other memory options.", minimum=1
     )
     gpu_memory_utilization: float = option(
-        0.9, "Fraction of a GPU's memory to use in all: the KV cache gets what weights, the largest step and graphs "
-        "leave of it. Above 0.97, the worker warns.", minimum=0.01, maximum=1.0,
-    )  # fmt: skip
+        0.9,
+        "Fraction of a GPU's memory to use. The KV cache gets the part that weights, the largest step and "
+        "CUDA graphs do not need. Above 0.97, the worker logs a warning.",
+        minimum=0.01,
+        maximum=1.0,
+    )
     swap_space: float | None = option(
-        None, "GiB of host memory for KV blocks of preempted sequences and evicted prefixes. If left out, 4 on a GPU "
-        "but at most a quarter of the available memory, and 0 on a CPU.", minimum=0,
-    )  # fmt: skip
-    max_num_seqs: int = option(256, "Sequences per step, at most.", minimum=1)
+        None,
+        "Host memory for KV blocks of preempted sequences and evicted prefixes, in GiB. If left out, 4 on a "
+        "GPU (at most a quarter of the available memory), 0 on a CPU.",
+        minimum=0,
+    )
+    max_num_seqs: int = option(256, "Maximum number of sequences in one step.", minimum=1)
     max_num_batched_tokens: int | None = option(
-        None, "Tokens per step, at most. If left out, 2048; with --no-enable-chunked-prefill as many as the longest "
-        "sequence may have, if that is more.", minimum=1,
-    )  # fmt: skip
+        None,
+        "Maximum number of tokens in one step. If left out, 2048; with --no-enable-chunked-prefill, the length of the "
+        "longest sequence if that is more.",
+        minimum=1,
+    )
     enable_chunked_prefill: bool = option(
         True,
-        "Compute prompts in chunks beside decodes. Without it, each prompt is computed in one step: a step must hold "
-        "the longest, and --target-tbt-ms does not count.",
+        "Chunked prefill: compute long prompts in chunks, in the same steps as decodes. If off, each prompt "
+        "is computed in one step, so a step must hold the longest prompt, and --target-tbt-ms has no effect.",
     )
-    enforce_eager: bool = option(
-        False, "On a GPU, launch the kernels of every step one by one: no CUDA graphs of decode steps."
-    )
+    enforce_eager: bool = option(False, "On a GPU, do not use CUDA graphs for decode steps.")
     batch_invariant: bool = option(
-        False, "On a GPU, let no sequence's tokens depend on what shares its batch, as on a CPU they never do; costs "
-        "speed.",
-    )  # fmt: skip
-    num_threads: int | None = option(None, "CPU threads to compute with; one per physical core if left out.", minimum=1)
+        False,
+        "On a GPU, make the output independent of the other sequences in the batch, at the cost of speed. On "
+        "a CPU it always is.",
+    )
+    num_threads: int | None = option(
+        None, "CPU threads for the computation. If left out, one per physical core.", minimum=1
+    )
     metrics_host: str = option("127.0.0.1", "Host to serve Prometheus metrics on.")
-    metrics_port: int | None = option(None, "Port for Prometheus metrics; none are served if left out.", minimum=0)
-    step_log: str = option("", "File to append a line of JSON to for every step: its size and times.")
-    status_fd: int | None = option(None, "File descriptor to report the start's progress on.", minimum=0)
-    log_level: str = option("info", "What to log.", choices=("debug", "info", "warning", "error"))
-    log_format: str = option("text", "How to log.", choices=("text", "json"))
+    metrics_port: int | None = option(
+        None, "TCP port for Prometheus metrics; 0 picks a free one. If left out, off.", minimum=0
+    )
+    step_log: str = option("", "File for the step log: one JSON object per step, with its size and times, is appended.")
+    status_fd: int | None = option(
+        None, "File descriptor for start-up status lines in JSON; set by quire serve.", minimum=0
+    )
+    log_level: str = option("info", "Lowest severity to log.", choices=("debug", "info", "warning", "error"))
+    log_format: str = option("text", "Format of log lines.", choices=("text", "json"))
 
-    tensor_parallel_size: int = option(1, "Ranks that share each layer.", not_built=True, short="-tp")
-    pipeline_parallel_size: int = option(1, "Ranks that share the layers.", not_built=True, short="-pp")
-    speculative_model: str | None = option(None, "Draft model for speculation.", not_built=True)
-    num_speculative_tokens: int | None = option(None, "Draft tokens per step.", not_built=True)
+    tensor_parallel_size: int = option(1, "Number of ranks that each layer is split over.", not_built=True, short="-tp")
+    pipeline_parallel_size: int = option(
+        1, "Number of ranks that the layers are divided among.", not_built=True, short="-pp"
+    )
+    speculative_model: str | None = option(None, "Draft model for speculative decoding.", not_built=True)
+    num_speculative_tokens: int | None = option(None, "Draft tokens per step of speculative decoding.", not_built=True)
     speculative_draft_tensor_parallel_size: int | None = option(
-        None, "Ranks that share the draft model.", not_built=True
+        None, "Number of ranks that each layer of the draft model is split over.", not_built=True
     )
     enable_lora: bool = option(False, "Serve LoRA adapters.", not_built=True)
     lora_modules: tuple[str, ...] = option((), "LoRA adapters, name=path.", not_built=True)

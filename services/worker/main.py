@@ -50,7 +50,7 @@ OPENMP_SPIN_COUNT = 1000
 
 def main(argv: Sequence[str]) -> int:
     config = resolve(
-        WorkerConfig, argv, prog="quire worker", description="Runs a model: weights, KV pages and sampler."
+        WorkerConfig, argv, prog="quire worker", description="Runs one worker: weights, KV cache and sampling."
     )
     configure_logging("worker", config.log_level, config.log_format)
     sys.setswitchinterval(SWITCH_INTERVAL_S)

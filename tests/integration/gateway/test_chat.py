@@ -192,12 +192,12 @@ async def test_ctrl_c_stops_the_answer_and_not_the_program(
 async def test_commands_figures_and_history(gateway: Gateway, parrot: Parrot, tmp_path: Path) -> None:
     async with Terminal(gateway.url, tmp_path) as terminal:
         await terminal.type(b"/system be brief\r")
-        await terminal.see("told")
+        await terminal.see("system message set")
         await terminal.type(b"first\r")
         await terminal.see("<system:be brief|user:first>")
         await terminal.see("3 tokens, first after")
         await terminal.type(b"/reset\r")
-        await terminal.see("forgotten")
+        await terminal.see("conversation forgotten")
         await terminal.type(b"/nonsense\r")
         await terminal.see("there is no /nonsense")
         await terminal.type(UP + UP + UP + b"\r")

@@ -41,12 +41,12 @@ def swallowed(flag: str, word: str) -> str:
 LINES = {
     "--model meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 4 --gpu-memory-utilization 0.90 "
     "--max-num-batched-tokens 8192 --max-num-seqs 256 --max-model-len 4096 --block-size 16 --swap-space 4 "
-    "--enforce-eager": "--tensor-parallel-size is not built yet; leave it out",
+    "--enforce-eager": "--tensor-parallel-size is not implemented yet; leave it out",
     "--model meta-llama/Llama-3.1-8B-Instruct --tensor-parallel-size 1 --gpu-memory-utilization 0.90 "
     "--max-num-batched-tokens 8192 --max-num-seqs 256 --max-model-len 4096 --block-size 16 --swap-space 4 "
     "--enforce-eager": ACCEPTED,
     "meta-llama/Llama-3.1-8B-Instruct -tp 2 -pp 2": "--tensor-parallel-size and --pipeline-parallel-size are not "
-    "built yet; leave them out",
+    "implemented yet; leave them out",
     "--model TheBloke/Llama-2-7B-AWQ --quantization awq --dtype auto": ACCEPTED,
     "TheBloke/Llama-2-7B-AWQ -q awq_marlin --dtype half": ACCEPTED,
     "--model Qwen/Qwen3-8B --enable-prefix-caching --enable-chunked-prefill --max-num-batched-tokens 2048": ACCEPTED,
@@ -58,10 +58,10 @@ LINES = {
         "--max-num-batched-tokens 2048; raise --max-num-batched-tokens or lower --max-model-len"
     ),
     "Qwen/Qwen3-8B --enable-lora --lora-modules a=/x b=/y c=/z --max-loras 3 --max-lora-rank 64": "--enable-lora, "
-    "--lora-modules, --max-loras and --max-lora-rank are not built yet; leave them out",
+    "--lora-modules, --max-loras and --max-lora-rank are not implemented yet; leave them out",
     "Qwen/Qwen3-8B --speculative-model X --num-speculative-tokens 5 --speculative-draft-tensor-parallel-size 1": (
-        "--speculative-model, --num-speculative-tokens and --speculative-draft-tensor-parallel-size are not built yet; "
-        "leave them out"
+        "--speculative-model, --num-speculative-tokens and --speculative-draft-tensor-parallel-size are not "
+        "implemented yet; leave them out"
     ),
     "Qwen/Qwen3-8B --served-model-name a b": ACCEPTED,
     "--served-model-name a b --model Qwen/Qwen3-8B": ACCEPTED,
@@ -91,13 +91,13 @@ LINES = {
     "own draws one; send seed in requests to repeat answers",
     "Qwen/Qwen3-8B --disable-frontend-multiprocessing --uvicorn-log-level warning -O3": (
         "--disable-frontend-multiprocessing changes nothing: gateway, router, scheduler and worker are always "
-        "processes; --optimization-level changes nothing: kernels are compiled ahead; --enforce-eager goes without "
-        "CUDA graphs; --uvicorn-log-level changes nothing: Envoy serves HTTP; use --log-level"
+        "processes; --optimization-level changes nothing: kernels are compiled ahead of time; "
+        "--enforce-eager turns CUDA graphs off; --uvicorn-log-level changes nothing: Envoy serves HTTP; use --log-level"
     ),
     "Qwen/Qwen2-VL-7B --limit-mm-per-prompt image=4 --ssl-keyfile k.pem -tp 2": (
-        "--tensor-parallel-size is not built yet; leave it out; --limit-mm-per-prompt cannot be used: Quire serves "
-        "text only: there are no images, videos or sounds to configure; --ssl-keyfile cannot be used: Quire speaks no "
-        "TLS; put a reverse proxy that does in front of it"
+        "--tensor-parallel-size is not implemented yet; leave it out; --limit-mm-per-prompt cannot be used: Quire "
+        "serves text only: there are no images, videos or sounds to configure; --ssl-keyfile cannot be used: Quire "
+        "serves no TLS; terminate TLS in a reverse proxy in front of it"
     ),
     "Qwen/Qwen3-8B --device cuda --load-format safetensors --revision main --gpu-memory-utilization 0.98": ACCEPTED,
     "Qwen/Qwen3-8B --preemption-mode swap --swap-space 0": "--preemption-mode is swap, but there is no swap space; set "
@@ -105,10 +105,10 @@ LINES = {
     "Qwen/Qwen3-8B --enable-prefix-caching 0 --enforce_eager yes --enable-chunked-prefill=1": ACCEPTED,
     "Qwen/Qwen3-8B --compilation-config.mode 3 --structured-outputs-config.backend=xgrammar -cc.cudagraph_mode=NONE": (
         "--structured-outputs-config changes nothing: llguidance enforces every structure; --compilation-config "
-        "changes nothing: kernels are compiled ahead; --enforce-eager goes without CUDA graphs"
+        "changes nothing: kernels are compiled ahead of time; --enforce-eager turns CUDA graphs off"
     ),
     "Qwen/Qwen3-8B --speculative-config.method ngram": "--speculative-config cannot be used: speculative decoding is "
-    "not built yet",
+    "not implemented yet",
     "Qwen/Qwen3-8B --hf-token --enable-tokenizer-info-endpoint --logprobs-mode raw_logprobs": ACCEPTED,
     "Qwen/Qwen3-8B --hf-token secret": "--hf-token cannot be used: a key does not belong on a command line; set "
     "HF_TOKEN",

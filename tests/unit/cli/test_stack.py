@@ -119,9 +119,9 @@ def test_an_option_from_the_environment_is_resolved_once(monkeypatch: pytest.Mon
         ({"block_size": "x"}, {}, "--block-size is 'x': use a whole number"),
         ({"api_key": ["good", "two words"]}, {}, "^--api-key takes visible ASCII characters other than commas$"),
         ({"api_key": ["one,two"]}, {}, "^--api-key takes visible ASCII characters other than commas$"),
-        ({"tensor_parallel_size": "2"}, {}, "--tensor-parallel-size is not built yet"),
+        ({"tensor_parallel_size": "2"}, {}, "--tensor-parallel-size is not implemented yet"),
         ({"quantization": "int3"}, {}, "--quantization is .int3.: use one of fp8, int8"),
-        ({}, {"max-loras": 4}, "max-loras in the configuration file is not built yet"),
+        ({}, {"max-loras": 4}, "max-loras in the configuration file is not implemented yet"),
     ],
 )
 def test_bad_options_are_told(flags: dict[str, object], file: dict[str, object], complaint: str) -> None:

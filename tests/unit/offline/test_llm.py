@@ -19,7 +19,7 @@ from quire.offline import llm as module
         ({"max_model_len": 2.5}, "--max-model-len is '2.5': use a whole number"),
         ({"dtype": "float8"}, "--dtype is 'float8': use one of auto"),
         ({"enable_prefix_caching": "maybe"}, "--enable-prefix-caching is 'maybe': use true or false"),
-        ({"tensor_parallel_size": 2}, "--tensor-parallel-size is not built yet"),
+        ({"tensor_parallel_size": 2}, "--tensor-parallel-size is not implemented yet"),
         ({"worker": "host:1"}, "--worker is for parts started one by one"),
     ],
 )

@@ -51,7 +51,7 @@ def test_what_changes_nothing_is_taken(options: dict[str, Any]) -> None:
         ({"disable_log_stats": False}, "statistics are not logged; read them at /metrics"),
         ({"task": "classify"}, "use generate, embed or score"),
         ({"runner": "draft"}, "use auto, generate or pooling"),
-        ({"enable_lora": True, "max_loras": 3}, "--enable-lora and --max-loras are not built yet"),
+        ({"enable_lora": True, "max_loras": 3}, "--enable-lora and --max-loras are not implemented yet"),
     ],
 )
 def test_what_would_change_something_is_refused(options: dict[str, Any], told: str) -> None:

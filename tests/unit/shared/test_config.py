@@ -160,7 +160,7 @@ def test_secrets_stay_off_the_command_line() -> None:
         ({"block_size": "129"}, {}, "use at most 128"),
         ({"dtype": "int3"}, {}, "use one of auto, float32"),
         ({}, {"QUIRE_EAGER": "perhaps"}, "QUIRE_EAGER is 'perhaps': use true or false"),
-        ({"quantization": "fp8"}, {}, "--quantization is not built yet; leave it out"),
+        ({"quantization": "fp8"}, {}, "--quantization is not implemented yet; leave it out"),
         ({"memory": "1.5K"}, {}, "--memory is 1.5K: use k with decimals, or a whole number"),
         ({"block_size": "auto"}, {}, "--block-size is 'auto': use a whole number"),
     ],

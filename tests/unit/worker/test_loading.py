@@ -259,7 +259,7 @@ def test_dummy_weights_need_no_checkpoint(directory: Path, tmp_path: Path) -> No
 )
 def test_what_is_not_built_stops_the_start_and_names_itself(option: dict[str, Any]) -> None:
     name = next(iter(option)).replace("_", "-")
-    with pytest.raises(ConfigError, match=f"--{name} is not built yet"):
+    with pytest.raises(ConfigError, match=f"--{name} is not implemented yet"):
         build(WorkerConfig, option, environment={})
 
 

@@ -167,9 +167,11 @@ def table(results: Sequence[Compiled]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Compile every served kernel for every target.")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there too")
-    parser.add_argument("--only", default="", metavar="TEXT", help="variants whose module and name contain this")
-    parser.add_argument("--capability", type=int, choices=TARGETS, help="for this target alone")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="file to write the table to as well")
+    parser.add_argument(
+        "--only", default="", metavar="TEXT", help="compile only variants whose module and name contain this text"
+    )
+    parser.add_argument("--capability", type=int, choices=TARGETS, help="compile for this target only")
     options = parser.parse_args(arguments)
     if knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set: there is nothing to compile")

@@ -15,32 +15,32 @@ from services.router.openai.union import union
 class TextBlock(Body):
     known_extras = frozenset({"cache_control", "citations"})
 
-    type: Literal["text"] = Field(description="A text's.")
+    type: Literal["text"] = Field(description="The type of a text block.")
     text: str = Field(description="The text.")
 
 
 class ThinkingBlock(Body):
     known_extras = frozenset({"signature"})
 
-    type: Literal["thinking"] = Field(description="What an assistant thought.")
-    thinking: str = Field(description="The text.")
+    type: Literal["thinking"] = Field(description="The type of a block with the assistant's reasoning.")
+    thinking: str = Field(description="The text of the reasoning.")
 
 
 class ToolUseBlock(Body):
     known_extras = frozenset({"cache_control", "caller", "toolset_name"})
 
-    type: Literal["tool_use"] = Field(description="What an assistant called.")
-    id: str = Field(description="By which the result names it.")
-    name: str = Field(description="The function's.")
-    input: dict[str, Any] = Field(description="Its arguments.")
+    type: Literal["tool_use"] = Field(description="The type of a block with a tool call.")
+    id: str = Field(description="Id of the call, to which its result refers.")
+    name: str = Field(description="Name of the function.")
+    input: dict[str, Any] = Field(description="Arguments of the call.")
 
 
 class OtherBlock(Body):
-    """Refused by its type, but for thoughts that cannot be read."""
+    """Refused, except encrypted reasoning, which is ignored."""
 
     known_extras = frozenset({"data"})
 
-    type: str = Field(description="Refused, but for `redacted_thinking`, which is left out.")
+    type: str = Field(description="Refused, except `redacted_thinking`, which is ignored.")
 
 
 def _tag(*known: str) -> Any:
@@ -64,11 +64,15 @@ StringOrTexts = Annotated[
 class ToolResultBlock(Body):
     known_extras = frozenset({"cache_control", "toolset_name"})
 
-    type: Literal["tool_result"] = Field(description="A call's result.")
-    tool_use_id: str = Field(description="Which call's.")
+    type: Literal["tool_result"] = Field(description="The type of a block with the result of a tool call.")
+    tool_use_id: str = Field(description="Id of the call that this is the result of.")
     content: StringOrTexts | None = Field(None, description="A text or text blocks.")
     is_error: bool | None = Field(
-        None, description="True: the call failed. The model sees `Error: ` before a text that does not begin so."
+        None,
+        description=(
+            "True if the call failed. The model then sees the text with `Error: ` in front, unless it begins so "
+            "already."
+        ),
     )
 
     def text(self, param: str) -> str:

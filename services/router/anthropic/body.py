@@ -36,16 +36,23 @@ _MODES = {"auto": ToolMode.AUTO, "any": ToolMode.REQUIRED, "tool": ToolMode.NAME
 class AnthropicTool(Body):
     known_extras = frozenset({"cache_control", "defer_loading", "eager_input_streaming"})
 
-    name: str = Field(min_length=1, max_length=128, description="By which it is called.")
-    type: str | None = Field(None, description="`custom`, or left out; others are refused by name.")
-    description: str | None = Field(None, description="What it does, for the model.")
-    input_schema: dict[str, Any] | None = Field(None, description="A JSON schema of its input, and required.")
-    strict: bool | None = Field(None, description="Without effect where calls are forced: inputs match the schema.")
+    name: str = Field(min_length=1, max_length=128, description="Name of the function.")
+    type: str | None = Field(
+        None, description="`custom`; can be left out. Other types are refused with an error that names them."
+    )
+    description: str | None = Field(None, description="Description of the function, for the model.")
+    input_schema: dict[str, Any] | None = Field(None, description="JSON schema of the input; required.")
+    strict: bool | None = Field(
+        None,
+        description=(
+            "No effect: inputs of forced calls always match the schema; inputs of other calls are not checked."
+        ),
+    )
     input_examples: list[dict[str, Any]] | None = Field(
-        None, description="Inputs that the model sees as `examples` of the schema."
+        None, description="Example inputs; the model sees them as the schema's `examples`."
     )
     allowed_callers: list[str] | None = Field(
-        None, description="`direct` must be among them: the model alone calls tools here."
+        None, description="Who may call the tool. Must contain `direct`, as only the model calls tools here."
     )
 
     def to_tool(self, param: str) -> Tool:
@@ -69,10 +76,12 @@ class AnthropicTool(Body):
 
 class AnthropicToolChoice(Body):
     type: Literal["auto", "any", "tool", "none"] = Field(
-        description="`auto`, `any` for a call in any case, `tool` for a certain one, `none`."
+        description=(
+            "`auto`: the model decides; `any`: at least one call; `tool`: a call of the named tool; `none`: no calls."
+        )
     )
-    name: str | None = Field(None, description="Of `tool`: which is called.")
-    disable_parallel_tool_use: bool | None = Field(None, description="True: one call at most where calls are forced.")
+    name: str | None = Field(None, description="With `tool`: name of the tool to call.")
+    disable_parallel_tool_use: bool | None = Field(None, description="If true, forced calls are limited to one.")
 
 
 class Thinking(Body):
@@ -80,22 +89,22 @@ class Thinking(Body):
     known_extras = frozenset({"block_binding"})
 
     type: Literal["enabled", "disabled", "adaptive", "between_tools"] = Field(
-        description="`disabled` turns thinking off where the template can, the others turn it on."
+        description="`disabled` turns reasoning off, if the chat template can; `enabled` and `adaptive` turn it on."
     )
     budget_tokens: int | None = Field(
         None,
         ge=1,
         lt=2**31,
-        description="The longest thinking, in tokens. Without effect where the model does not think.",
+        description="Maximum number of reasoning tokens. No effect if the model does not reason.",
     )
     display: Literal["summarized", "omitted"] | None = Field(
-        None, description="`omitted` leaves the text of thinking out."
+        None, description="`omitted` leaves the text of the reasoning out of the answer."
     )
 
 
 class JsonFormat(Body):
-    type: Literal["json_schema"] = Field(description="There is one kind.")
-    schema_: dict[str, Any] = Field(alias="schema", description="The JSON schema that the answer matches.")
+    type: Literal["json_schema"] = Field(description="Always `json_schema`.")
+    schema_: dict[str, Any] = Field(alias="schema", description="JSON schema that the answer must match.")
 
     def structure(self) -> Structure:
         return Structure(StructureKind.JSON_SCHEMA, json.dumps(self.schema_), "output_config.format.schema")
@@ -104,31 +113,35 @@ class JsonFormat(Body):
 class OutputConfig(Body):
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"task_budget": ()}
 
-    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(None, description="Told to the template.")
-    format: JsonFormat | None = Field(None, description="What the answer looks like.")
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = Field(
+        None, description="Reasoning effort; passed to the chat template."
+    )
+    format: JsonFormat | None = Field(None, description="Format of the answer.")
 
 
 class CountTokensBody(Body):
-    """What makes the prompt."""
+    """The fields that make the prompt."""
 
     # `compaction` says what an answer is made of; a count is that of the conversation as it is.
     known_extras = _WITHOUT_EFFECT | {"compaction", "thread"}
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
-    model: str = Field(description="A served name or alias.")
+    model: str = Field(description="Name or alias of a served model.")
     messages: list[Turn] = Field(
         min_length=1,
         max_length=MAX_MESSAGES,
-        description="The conversation. The answer goes on with a last turn of the assistant's.",
+        description="Messages of the conversation. If the last one is the assistant's, the answer continues it.",
     )
-    system: StringOrTexts | None = Field(None, description="A text or text blocks, before the conversation.")
-    tools: list[AnthropicTool] | None = Field(None, description="Functions that the model may call.")
-    tool_choice: AnthropicToolChoice | None = Field(None, description="Whether and which it calls.")
-    thinking: Thinking | None = Field(None, description="Whether it thinks first; left out: as the template has it.")
-    output_config: OutputConfig | None = Field(None, description="How hard it tries, and what the answer looks like.")
-    output_format: JsonFormat | None = Field(None, description="The older name of `output_config.format`.")
+    system: StringOrTexts | None = Field(None, description="System message: a text or text blocks.")
+    tools: list[AnthropicTool] | None = Field(None, description="Functions that the model may call, at most 128.")
+    tool_choice: AnthropicToolChoice | None = Field(None, description="Whether the model must call tools, and which.")
+    thinking: Thinking | None = Field(
+        None, description="Whether the model reasons before it answers. Default: decided by the chat template."
+    )
+    output_config: OutputConfig | None = Field(None, description="Reasoning effort, and format of the answer.")
+    output_format: JsonFormat | None = Field(None, description="Older name of `output_config.format`.")
     context_management: ContextManagement | None = Field(
-        None, description="Which earlier thinking the model does not see again; edits of other kinds are refused."
+        None, description="Removes earlier reasoning from the conversation; other kinds of edits are refused."
     )
 
     def to_chat(self) -> ChatRequest:
@@ -198,25 +211,27 @@ class MessagesBody(CountTokensBody):
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT | {"compaction": ()}
 
     max_tokens: int = Field(
-        ge=1, description="The longest answer, in tokens; what the context leaves where that is less."
+        ge=1, description="Maximum number of tokens in the answer; fewer if they do not fit in the context."
     )
-    stream: bool | None = Field(None, description="Whether the answer comes as server-sent events.")
+    stream: bool | None = Field(None, description="Whether the answer is streamed as server-sent events.")
     stop_sequences: list[str] | None = Field(
-        None, description="Up to 16 strings of at most 512 characters, any of which ends the answer."
+        None,
+        description="Stop strings: up to 16, each of at most 512 characters. The first one found ends the answer.",
     )
     temperature: float | None = Field(
-        None, ge=0, le=1, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+        None, ge=0, le=1, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
     )
     top_p: float | None = Field(
         None,
         ge=0,
         le=1,
         description=(
-            "Draws from the fewest likeliest tokens whose probabilities sum to this; 0 keeps the likeliest alone."
+            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
+            "the most likely token."
         ),
     )
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = Field(
-        None, description="Draws from so many of the likeliest tokens; 0 keeps all."
+        None, description="Samples from the k most likely tokens; 0 keeps all."
     )
 
     @property

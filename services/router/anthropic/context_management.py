@@ -17,8 +17,12 @@ _CLEAR_THINKING = "clear_thinking_20251015"
 
 
 class KeptThinking(Body):
-    type: Literal["thinking_turns", "all"] = Field(description="Whether `value` turns keep their thinking, or all.")
-    value: int | None = Field(None, ge=1, lt=2**31, description="Of `thinking_turns`: how many of the last turns.")
+    type: Literal["thinking_turns", "all"] = Field(
+        description="`thinking_turns`: `value` turns keep their reasoning; `all`: all turns do."
+    )
+    value: int | None = Field(
+        None, ge=1, lt=2**31, description="With `thinking_turns`: number of last turns that keep their reasoning."
+    )
 
 
 def _keep_kind(value: object) -> str | None:
@@ -33,7 +37,7 @@ class ContextEdit(Body):
             union(_keep_kind, "'all' or an object with a 'type'"),
         ]
         | None
-    ) = Field(None, description="The assistant's last turns that keep their thinking: one unless told otherwise.")
+    ) = Field(None, description="How many of the assistant's last turns keep their reasoning. Default: 1.")
 
     @property
     def num_kept(self) -> int | None:
@@ -44,7 +48,9 @@ class ContextEdit(Body):
 
 
 class ContextManagement(Body):
-    edits: list[ContextEdit] | None = Field(None, max_length=16, description="What is left out of the conversation.")
+    edits: list[ContextEdit] | None = Field(
+        None, max_length=16, description="Edits that remove parts of the conversation."
+    )
 
     def thoughtless(self, turns: Sequence[Turn]) -> frozenset[int]:
         """The indices of the assistant's turns whose thinking is left out. Raises ApiError."""

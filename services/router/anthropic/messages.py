@@ -26,10 +26,10 @@ from services.router.openai.body import Body
 class Turn(Body):
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"output_config": ({},)}
 
-    role: Literal["user", "assistant", "system"] = Field(description="Who says it.")
-    content: StringOrBlocks = Field(description="A text, or blocks.")
+    role: Literal["user", "assistant", "system"] = Field(description="Role of the author.")
+    content: StringOrBlocks = Field(description="A text, or a list of blocks.")
     clear_at: Literal["next_user_message", "never"] | None = Field(
-        None, description="Of a system message: whether the model sees it only until the user says something more."
+        None, description="For a system message: whether the model stops seeing it after the user's next message."
     )
 
     def to_template(self, param: str, made: set[str], *, shows_thinking: bool = True) -> list[dict[str, Any]]:

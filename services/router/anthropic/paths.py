@@ -19,8 +19,8 @@ _ADD = {
 OPERATIONS = (
     Operation(
         "POST", "/v1/messages", "createMessage", _TAG, "Answers a conversation",
-        "As Anthropic's, of text and tools. A stream's last event is `message_stop`, or an error where it breaks off. "
-        "A key may come in the header `x-api-key`, too.",
+        "Anthropic's Messages API, with text and tools. The last event of a stream is `message_stop`, or `error` if "
+        "the answer fails. The key may also be sent in the header `x-api-key`.",
         body=MessagesBody, reply=AnthropicMessage, event=MessageEvent, error=AnthropicError,
         examples=(
             Example("A question", {"model": _MODEL, "messages": _QUESTION, "max_tokens": 16}),
@@ -43,7 +43,7 @@ OPERATIONS = (
     ),
     Operation(
         "POST", "/v1/messages/count_tokens", "countMessageTokens", _TAG, "Counts a conversation's tokens",
-        "Those of the prompt that it would make.",
+        "Counts the tokens of the prompt that the request would have.",
         body=CountTokensBody, reply=TokenCount, error=AnthropicError,
         examples=(Example("A question", {"model": _MODEL, "messages": _QUESTION}),),
         names_model=True, may_overload=True,

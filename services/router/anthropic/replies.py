@@ -17,7 +17,7 @@ class TextContent(Reply):
 class ThinkingContent(Reply):
     type: Literal["thinking"]
     thinking: str
-    signature: str = Field(description="Nothing is checked by it.")
+    signature: str = Field(description="Not checked.")
 
 
 class ToolUseContent(Reply):
@@ -32,7 +32,7 @@ StopReason = Literal["end_turn", "max_tokens", "model_context_window_exceeded", 
 
 
 class AnthropicUsage(Reply):
-    input_tokens: int = Field(description="Those that were computed; what was found in the cache comes on top.")
+    input_tokens: int = Field(description="Prompt tokens that were computed. Cached tokens are counted separately.")
     cache_creation_input_tokens: int
     cache_read_input_tokens: int
     output_tokens: int
@@ -44,7 +44,7 @@ class AnthropicMessage(Reply):
     role: Literal["assistant"]
     model: str
     content: list[Content]
-    stop_reason: StopReason | None = Field(description="Null in the event that begins a stream.")
+    stop_reason: StopReason | None = Field(description="Null in the first event of a stream.")
     stop_sequence: str | None
     usage: AnthropicUsage
 
@@ -124,22 +124,22 @@ class MessageEvent(
         ]
     ]
 ):
-    """One event of a message that streams."""
+    """One event of a streamed message."""
 
 
 class AnthropicModel(Reply):
     type: Literal["model"]
     id: str
     display_name: str
-    created_at: str = Field(description="RFC 3339.")
+    created_at: str = Field(description="Time in RFC 3339 format.")
     lifecycle: Literal["active"]
-    max_input_tokens: int = Field(description="Tokens of prompt and output together, at most.")
-    max_tokens: int = Field(description="The same.")
+    max_input_tokens: int = Field(description="Maximum number of tokens of prompt and output together.")
+    max_tokens: int = Field(description="Equal to `max_input_tokens`.")
 
 
 class AnthropicModelList(Reply):
     data: list[AnthropicModel]
-    has_more: Literal[False] = Field(description="All of them are on one page.")
+    has_more: Literal[False] = Field(description="Always false: all models are on one page.")
     first_id: str | None
     last_id: str | None
 
@@ -149,7 +149,7 @@ class TokenCount(Reply):
 
 
 class ThreadUnsupported(Reply):
-    """Anthropic's SDKs go on without a thread where they are told so."""
+    """With this error, Anthropic's SDKs can continue without a thread."""
 
     error_code: Literal["thread_unsupported_request"]
     unsupported: list[str]
@@ -161,10 +161,10 @@ class AnthropicErrorDetails(Reply):
         "api_error", "overloaded_error", "timeout_error", "permission_error",
     ]  # fmt: skip
     message: str
-    details: ThreadUnsupported = may_lack("Where the request has a `thread`.")
+    details: ThreadUnsupported = may_lack("Present if the request has a `thread`.")
 
 
 class AnthropicError(Reply):
     type: Literal["error"]
     error: AnthropicErrorDetails
-    request_id: str = may_lack("The gateway's, as in the header `request-id`; an event of a stream has none.")
+    request_id: str = may_lack("Request id, as in the header `request-id`; absent in events of a stream.")

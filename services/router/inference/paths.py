@@ -13,10 +13,10 @@ from services.router.openapi.operation import Example, Operation
 _SERVICE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]
 _TAG = "Typed API (gRPC over HTTP)"
 _HOW = (
-    "Bodies are protobuf's JSON form: a field may be written `maxTokens` or `max_tokens`, and answers have the former. "
+    "Bodies are JSON as protobuf defines it: requests may have `maxTokens` or `max_tokens`, answers have `maxTokens`. "
     "Answers leave out fields that have their default (0, false, empty); unknown fields of a request are ignored."
 )
-_STREAMS = "The answer is an array whose elements come one by one; one without `final` at its end was cut."
+_STREAMS = "The answer is a streamed array. If its last element has no `final`, the answer was cut."
 _EMBEDS = ("Embed", "Score")
 
 _SHORT = {"stop": {"maxTokens": 16}, "sampling": {"temperature": 0}}

@@ -38,57 +38,87 @@ _BadWords = Annotated[
 
 
 class KserveGenerateParameters(Body):
-    """How a text is continued, by the names that Triton's backends for TensorRT-LLM and vLLM have for it."""
+    """Generation parameters, with the names of Triton's backends for TensorRT-LLM and vLLM."""
 
     max_tokens: int | None = Field(
-        None, ge=1, le=2**31 - 1, description="The longest answer, in tokens; left out: what the context leaves."
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="Maximum number of tokens in the answer. Default: as many as fit in the context.",
     )
     min_tokens: int | None = Field(
-        None, ge=0, le=2**31 - 1, description="Neither an end token nor a stop string ends the answer before."
+        None,
+        ge=0,
+        le=2**31 - 1,
+        description="Minimum number of tokens: end tokens and stop strings do not end the answer earlier.",
     )
     temperature: float | None = Field(
-        None, ge=0, le=2, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+        None, ge=0, le=2, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
     )
     top_k: int | None = Field(
-        None, ge=-1, le=2**31 - 1, description="Draws from so many of the likeliest tokens; 0 and -1 keep all."
+        None, ge=-1, le=2**31 - 1, description="Samples from the k most likely tokens; -1 and 0 keep all."
     )
     top_p: float | None = Field(
-        None, ge=0, le=1, description="Draws from the fewest likeliest tokens whose probabilities sum to this."
+        None,
+        ge=0,
+        le=1,
+        description=(
+            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
+            "the most likely token."
+        ),
     )
     min_p: float | None = Field(
-        None, ge=0, le=1, description="Draws from tokens at least this many times as likely as the likeliest."
+        None,
+        ge=0,
+        le=1,
+        description="Samples from tokens whose probability is at least this fraction of the most likely token's.",
     )
-    seed: int | None = Field(None, ge=-(2**63), le=_UINT64, description="Equal seeds give equal tokens.")
-    random_seed: int | None = Field(None, ge=-(2**63), le=_UINT64, description="As `seed`, by TensorRT-LLM's name.")
+    seed: int | None = Field(
+        None,
+        ge=-(2**63),
+        le=_UINT64,
+        description="Random seed: equal requests with equal seeds get equal tokens. Default: a random one.",
+    )
+    random_seed: int | None = Field(None, ge=-(2**63), le=_UINT64, description="TensorRT-LLM's name of `seed`.")
     repetition_penalty: float | None = Field(
-        None, gt=0, le=100, description="Makes every token of the prompt and the answer less likely; 1 changes nothing."
+        None,
+        gt=0,
+        le=100,
+        description=(
+            "Divides positive logits, and multiplies negative ones, of every token in the prompt and the answer; "
+            "1 has no effect."
+        ),
     )
     presence_penalty: float | None = Field(
-        None, ge=-2, le=2, description="Subtracted from the logit of every token that the answer has already."
+        None, ge=-2, le=2, description="Subtracted from the logit of every token that is already in the answer."
     )
     frequency_penalty: float | None = Field(
-        None, ge=-2, le=2, description="Subtracted from the logit of every token of the answer, once for each time."
+        None,
+        ge=-2,
+        le=2,
+        description="Subtracted from the logit of every token in the answer, once for each occurrence.",
     )
-    stop: _StopTexts | None = Field(None, description="Strings, any of which ends the answer.")
-    stop_words: _StopTexts | None = Field(
-        None, description="As `stop`, by TensorRT-LLM's name; empty strings are none."
+    stop: _StopTexts | None = Field(
+        None,
+        description="Stop strings: up to 16, each of at most 512 characters. The first one found ends the answer.",
     )
+    stop_words: _StopTexts | None = Field(None, description="TensorRT-LLM's name of `stop`; empty strings are ignored.")
     bad_words: _BadWords | None = Field(
-        None, description="Strings that the answer must not contain; empty strings are none."
+        None, description="Strings that the answer must not contain; empty strings are ignored."
     )
-    ignore_eos: bool | None = Field(None, description="Whether the model's own end tokens do not end the answer.")
-    end_id: int | None = Field(None, ge=0, le=2**31 - 1, description="A token that ends the answer, too.")
-    pad_id: int | None = Field(None, description="Without effect: nothing is padded.")
+    ignore_eos: bool | None = Field(None, description="Whether generation continues after the model's own end tokens.")
+    end_id: int | None = Field(None, ge=0, le=2**31 - 1, description="Id of an additional token that ends the answer.")
+    pad_id: int | None = Field(None, description="No effect: nothing is padded.")
     exclude_input_in_output: bool | None = Field(
-        None, description="False: `text_output` begins with `text_input`. It does not, unless told so."
+        None, description="If false, `text_output` begins with `text_input`. Default: true."
     )
     stream: bool | None = Field(
-        None, description="For `generate_stream` alone: false makes one event of the whole answer."
+        None, description="Only for `generate_stream`: if false, the whole answer is one event."
     )
     sampling_parameters: str | None = Field(
         None,
         max_length=MAX_SAMPLING_PARAMETERS_CHARS,
-        description="A JSON object with any of these fields, as vLLM's backend takes it.",
+        description="Any of these fields as a JSON object in a string, as vLLM's Triton backend takes them.",
     )
 
     def check_known(self) -> None:
@@ -156,10 +186,10 @@ class TextRequest:
 
 
 class KserveGenerateBody(KserveGenerateParameters):
-    id: str | None = Field(None, description="Comes back with the answer.")
-    text_input: str = Field(min_length=1, description="The text to continue, as it is: no chat template is applied.")
+    id: str | None = Field(None, description="Request id; repeated in the answer.")
+    text_input: str = Field(min_length=1, description="Prompt to continue. No chat template is applied.")
     parameters: KserveGenerateParameters | None = Field(
-        None, description="The other fields may stand in here, too; those beside it go before."
+        None, description="The other fields may also be given here. Fields outside of `parameters` take precedence."
     )
 
     def asked(self) -> TextRequest:

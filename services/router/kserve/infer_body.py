@@ -37,34 +37,39 @@ def parts_of(data: bytes, json_length: str) -> BodyParts:
 
 
 class InputTensor(Body):
-    name: str = Field(min_length=1, description="What it sets: `text_input`, or a field of KserveGenerateParameters.")
+    name: str = Field(min_length=1, description="`text_input`, or a field of KserveGenerateParameters.")
     datatype: str = Field(description="BOOL, INT8 to INT64, UINT8 to UINT64, FP32, FP64 or BYTES.")
-    shape: list[int] = Field(max_length=8, description="Dimensions whose product is 1.")
+    shape: list[int] = Field(max_length=8, description="Dimensions of the tensor; their product must be 1.")
     parameters: dict[str, Any] | None = Field(
-        None, description="`binary_data_size`: how many bytes after the JSON are the element."
+        None, description="`binary_data_size`: number of bytes of the element after the JSON."
     )
-    data: Any = Field(None, description="The element, in as many arrays as the shape has dimensions, or in one.")
+    data: Any = Field(None, description="The element, as a flat array or nested as deep as the shape.")
 
 
 class RequestedOutput(Body):
     name: str = Field(description="`text_output`.")
     parameters: dict[str, Any] | None = Field(
-        None, description="`binary_data`: whether it comes as bytes after the JSON."
+        None, description="`binary_data`: whether the output is sent as bytes after the JSON."
     )
 
 
 class InferBody(Body):
-    id: str | None = Field(None, description="Comes back with the answer.")
+    id: str | None = Field(None, description="Request id; repeated in the answer.")
     inputs: list[InputTensor] = Field(
-        min_length=1, max_length=MAX_TENSORS, description="The tensor `text_input`, and others that say how to go on."
+        min_length=1,
+        max_length=MAX_TENSORS,
+        description="The tensor `text_input`, and tensors with generation parameters.",
     )
     outputs: list[RequestedOutput] | None = Field(
-        None, max_length=MAX_TENSORS, description="The outputs that the answer must have; left out: `text_output`."
+        None, max_length=MAX_TENSORS, description="Outputs to return. Default: `text_output`."
     )
     parameters: dict[str, Any] | None = Field(
         None,
         max_length=MAX_TENSORS,
-        description="In place of tensors of these names; `binary_data_output`: whether outputs come after the JSON.",
+        description=(
+            "Generation parameters, instead of tensors with these names; `binary_data_output`: whether outputs "
+            "are sent as bytes after the JSON."
+        ),
     )
 
     @property

@@ -23,43 +23,44 @@ _EXAMPLE = (Example("The bundled model", _MODEL),)
 
 OPERATIONS = (
     Operation(
-        "GET", "/v2/health/live", "serverLive", _TAG, "Whether the server answers at all", reply=Live,
+        "GET", "/v2/health/live", "serverLive", _TAG, "Checks whether the server is alive", reply=Live,
         error=KserveError, needs_key=False,
     ),
     Operation(
-        "GET", "/v2/health/ready", "serverReady", _TAG, "Whether some scheduler can take requests",
-        "The answer is 200 where one can, and 503 where none can.", reply=Ready, error=KserveError, needs_key=False,
+        "GET", "/v2/health/ready", "serverReady", _TAG, "Checks whether the server is ready",
+        "200 if a scheduler accepts requests, otherwise 503.", reply=Ready, error=KserveError, needs_key=False,
     ),
     Operation(
-        "GET", "/v2", "serverMetadata", _TAG, "The server's name and version", reply=ServerMetadata,
+        "GET", "/v2", "serverMetadata", _TAG, "Returns the server's name and version", reply=ServerMetadata,
         error=KserveError, needs_key=False,
     ),
     Operation(
-        "GET", "/v2/models/{model}/ready", "modelReady", _TAG, "Whether some scheduler of a model can take requests",
-        "The answer is 200 where one can, 503 where none can now, and 404 where others are ready and it is unknown.",
+        "GET", "/v2/models/{model}/ready", "modelReady", _TAG, "Checks whether a model is ready",
+        "200 if a scheduler of the model accepts requests, 404 if the model is unknown while others are ready, "
+        "otherwise 503.",
         reply=ModelReady, error=KserveError, parameters=_NAME, examples=_EXAMPLE, names_model=True,
     ),
     Operation(
-        "GET", "/v2/models/{model}", "modelMetadata", _TAG, "What a model takes and gives",
+        "GET", "/v2/models/{model}", "modelMetadata", _TAG, "Describes a model's inputs and outputs",
         reply=ModelMetadata, error=KserveError, parameters=_NAME, examples=_EXAMPLE, names_model=True,
     ),
     Operation(
         "POST", "/v2/models/{model}/generate", "kserveGenerate", _TAG, "Continues a text",
-        "As Triton's generate extension has it. Fields that it does not know are refused.",
+        "Triton's generate extension. Unknown fields are refused.",
         body=KserveGenerateBody, reply=GeneratedText, error=KserveError, parameters=_NAME,
         examples=(Example("A text", {**_MODEL, "text_input": "One, two,", "max_tokens": 8}),),
         names_model=True, may_overload=True,
     ),
     Operation(
-        "POST", "/v2/models/{model}/generate_stream", "kserveGenerateStream", _TAG, "Continues a text, piece by piece",
-        "As Triton's generate extension has it: each event has new text, and the stream ends after the last one.",
+        "POST", "/v2/models/{model}/generate_stream", "kserveGenerateStream", _TAG, "Continues a text, as a stream",
+        "Triton's generate extension. Each event has the new text; there is no closing event.",
         body=KserveGenerateBody, reply=GeneratedText, event=GeneratedText, error=KserveError, parameters=_NAME,
         examples=(Example("A text", {**_MODEL, "text_input": "One, two,", "max_tokens": 8}),),
         names_model=True, may_overload=True,
     ),
     Operation(
-        "POST", "/v2/models/{model}/infer", "kserveInfer", _TAG, "Continues a text that comes as a tensor",
-        "Tensors have one element each. They may come in binary form, after the JSON, as may the answer's.",
+        "POST", "/v2/models/{model}/infer", "kserveInfer", _TAG, "Continues a text, with tensors for input and output",
+        "Each tensor has one element. Tensors of the request and of the answer may be in binary form, after the JSON.",
         body=InferBody, reply=InferAnswer, binary_type="application/octet-stream", error=KserveError, parameters=_NAME,
         examples=(
             Example(

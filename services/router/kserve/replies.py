@@ -34,7 +34,7 @@ class TensorMetadata(Reply):
 
 
 class ModelMetadata(Reply):
-    """`inputs` and `outputs` are those of `infer`; all inputs but `text_input` may be left out."""
+    """`inputs` and `outputs` are those of `infer`. Only the input `text_input` is required."""
 
     name: str
     versions: list[str]
@@ -48,11 +48,11 @@ class KserveError(Reply):
 
 
 class GeneratedText(Reply):
-    """Of a whole answer, and of each event of one that streams, which has what is new."""
+    """A whole answer, or one event of a streamed answer, with its new text."""
 
-    model_name: str = Field(description="As the request named it.")
-    model_version: str = Field(description="Empty: models have no versions.")
-    id: str = may_lack("The request's, where it had one.")
+    model_name: str = Field(description="The request's name of the model.")
+    model_version: str = Field(description="Always empty: models have no versions.")
+    id: str = may_lack("Id of the request, if it had one.")
     text_output: str
 
 
@@ -60,12 +60,12 @@ class OutputTensor(Reply):
     name: str
     datatype: str
     shape: list[int]
-    data: list[str] = may_lack("The text, unless it comes after the JSON.")
-    parameters: dict[str, int] = may_lack("`binary_data_size`: how many bytes after the JSON are the text.")
+    data: list[str] = may_lack("The text; absent if it is sent after the JSON.")
+    parameters: dict[str, int] = may_lack("`binary_data_size`: number of bytes of the text after the JSON.")
 
 
 class InferAnswer(Reply):
-    model_name: str = Field(description="As the request named it.")
-    model_version: str = Field(description="Empty: models have no versions.")
-    id: str = may_lack("The request's, where it had one.")
+    model_name: str = Field(description="The request's name of the model.")
+    model_version: str = Field(description="Always empty: models have no versions.")
+    id: str = may_lack("Id of the request, if it had one.")
     outputs: list[OutputTensor]

@@ -17,44 +17,51 @@ from services.router.prompts import MAX_MESSAGES
 
 
 class CalledFunction(Body):
-    name: str = Field(description="The function's.")
-    arguments: dict[str, Any] = Field(description="What it was called with.")
+    name: str = Field(description="Name of the function.")
+    arguments: dict[str, Any] = Field(description="Arguments of the call.")
 
 
 class CallParam(Body):
-    id: str | None = Field(None, description="By which a result may name it; calls are counted where they have none.")
-    function: CalledFunction = Field(description="What was called.")
+    id: str | None = Field(
+        None, description="Id of the call, to which its result may refer. Calls without one are numbered."
+    )
+    function: CalledFunction = Field(description="The function that was called, with its arguments.")
 
 
 class OllamaMessage(Body):
-    role: Literal["system", "user", "assistant", "tool"] = Field(description="Who says it.")
+    role: Literal["system", "user", "assistant", "tool"] = Field(description="Role of the author.")
     content: str | None = Field(None, description="The text.")
-    thinking: str | None = Field(None, description="What an assistant thought before.")
-    images: list[Any] | None = Field(None, description="Refused.")
-    tool_calls: list[CallParam] | None = Field(None, description="What an assistant called.")
+    thinking: str | None = Field(None, description="Reasoning of the assistant.")
+    images: list[Any] | None = Field(None, description="Not supported.")
+    tool_calls: list[CallParam] | None = Field(None, description="Tool calls of the assistant.")
     tool_name: str | None = Field(
         None,
-        description="Which function a tool's message is the result of; without it, the first call's that has none.",
+        description=(
+            "For a tool message: name of the function that it is the result of. Default: the first call without a "
+            "result."
+        ),
     )
-    tool_call_id: str | None = Field(None, description="Which call, where it has an id.")
+    tool_call_id: str | None = Field(None, description="For a tool message: id of the call that it is the result of.")
 
 
 class FunctionParam(Body):
-    name: str = Field(min_length=1, description="By which it is called.")
-    description: str | None = Field(None, description="What it does, for the model.")
-    parameters: dict[str, Any] | None = Field(None, description="A JSON schema of its arguments.")
+    name: str = Field(min_length=1, description="Name of the function.")
+    description: str | None = Field(None, description="Description of the function, for the model.")
+    parameters: dict[str, Any] | None = Field(None, description="JSON schema of the arguments.")
 
 
 class OllamaTool(Body):
-    type: Literal["function"] = Field("function", description="There is one kind.")
-    function: FunctionParam = Field(description="The function.")
+    type: Literal["function"] = Field("function", description="Always `function`.")
+    function: FunctionParam = Field(description="Definition of the function.")
 
 
 class ChatBody(OllamaBody):
     messages: list[OllamaMessage] | None = Field(
-        None, max_length=MAX_MESSAGES, description="The conversation. None: the model is to be loaded."
+        None,
+        max_length=MAX_MESSAGES,
+        description="Messages of the conversation. If there are none, the answer says that the model is loaded.",
     )
-    tools: list[OllamaTool] | None = Field(None, description="Functions that the model may call.")
+    tools: list[OllamaTool] | None = Field(None, description="Functions that the model may call, at most 128.")
 
     def to_chat(self, model: str) -> ChatRequest:
         """`model`: its name here. Raises ApiError."""

@@ -21,22 +21,30 @@ from services.router.pooling import PoolingParams
 
 
 class EmbedBody(Body):
-    model: str = Field(min_length=1, description="A served name or alias, with or without `:latest`.")
+    model: str = Field(min_length=1, description="Name or alias of a served model, with or without `:latest`.")
     input: (
         Annotated[
             Annotated[str, Tag("#string")] | Annotated[list[str], Field(max_length=MAX_INPUTS), Tag("#array")],
             union(string_or_array, "a string or an array of strings"),
         ]
         | None
-    ) = Field(None, description="A text or texts. None: the model is to be loaded.")
+    ) = Field(
+        None,
+        description=(
+            "Text or texts to embed. If there are none, nothing is embedded, as in requests that only load the model."
+        ),
+    )
     truncate: bool | None = Field(
-        None, description="False: texts that are longer than the model takes are refused, and not cut."
+        None, description="If false, texts that are too long for the model are refused; otherwise they are cut."
     )
     dimensions: int | None = Field(
-        None, ge=1, lt=2**31, description="Keeps so many values of each vector, where the model was trained for it."
+        None,
+        ge=1,
+        lt=2**31,
+        description="Number of values to keep of each vector, if the model was trained for shorter vectors.",
     )
-    options: dict[str, Any] | None = Field(None, description="Without effect.")
-    keep_alive: Any = Field(None, description="Without effect: models stay loaded.")
+    options: dict[str, Any] | None = Field(None, description="No effect.")
+    keep_alive: Any = Field(None, description="No effect: models stay loaded.")
 
     @property
     def params(self) -> list[str]:

@@ -17,16 +17,14 @@ class GenerateBody(OllamaBody):
     # Of a picture to generate.
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"width": (0,), "height": (0,), "steps": (0,)}
 
-    prompt: str | None = Field(None, description="The text. None: the model is to be loaded.")
-    system: str | None = Field(None, description="A system message before it.")
-    raw: bool | None = Field(
-        None, description="Whether the prompt goes to the model as it is, and not through the chat template."
-    )
+    prompt: str | None = Field(None, description="Prompt. If there is none, the answer says that the model is loaded.")
+    system: str | None = Field(None, description="System message.")
+    raw: bool | None = Field(None, description="If true, the prompt is used as it is, without the chat template.")
     # What cannot be done: the text after a gap, a template in Go's language, tokens of earlier turns, pictures.
-    suffix: str | None = Field(None, description="Refused.")
-    template: str | None = Field(None, description="Refused.")
-    context: list[int] | None = Field(None, description="Refused.")
-    images: list[Any] | None = Field(None, description="Refused.")
+    suffix: str | None = Field(None, description="Not supported.")
+    template: str | None = Field(None, description="Not supported.")
+    context: list[int] | None = Field(None, description="Not supported.")
+    images: list[Any] | None = Field(None, description="Not supported.")
 
     def check(self) -> None:
         """Raises ApiError where it asks for what cannot be done."""

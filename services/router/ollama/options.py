@@ -34,27 +34,34 @@ class Options(Body):
     num_predict: int | None = Field(
         None,
         ge=-2,
-        description="The longest answer, in tokens; 0 and less, or more than the context leaves: what it leaves.",
+        description=(
+            "Maximum number of tokens in the answer. If 0 or less, or more than fit in the context: as many as fit."
+        ),
     )
     temperature: float | None = Field(
-        None, ge=0, le=2, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+        None, ge=0, le=2, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
     )
-    top_k: int | None = Field(
-        None, le=2**31, description="Draws from so many of the likeliest tokens; 0 and less keep all."
-    )
+    top_k: int | None = Field(None, le=2**31, description="Samples from the k most likely tokens; 0 and less keep all.")
     top_p: float | None = Field(
         None,
         ge=0,
         le=1,
         description=(
-            "Draws from the fewest likeliest tokens whose probabilities sum to this; 0 keeps the likeliest alone."
+            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
+            "the most likely token."
         ),
     )
     min_p: float | None = Field(
-        None, ge=0, le=1, description="Draws from tokens at least this many times as likely as the likeliest."
+        None,
+        ge=0,
+        le=1,
+        description="Samples from tokens whose probability is at least this fraction of the most likely token's.",
     )
     seed: int | None = Field(
-        None, ge=-(2**63), le=_UINT64, description="Equal seeds give equal tokens; one is drawn where none is given."
+        None,
+        ge=-(2**63),
+        le=_UINT64,
+        description="Random seed: equal requests with equal seeds get equal tokens. Default: a random one.",
     )
     stop: (
         Annotated[
@@ -62,27 +69,30 @@ class Options(Body):
             union(string_or_array, "a string or an array of strings"),
         ]
         | None
-    ) = Field(None, description="Strings, any of which ends the answer.")
+    ) = Field(
+        None,
+        description="Stop strings: up to 16, each of at most 512 characters. The first one found ends the answer.",
+    )
     repeat_penalty: float | None = Field(
         None,
         ge=0,
         le=100,
         description=(
-            "Divides positive logits, and multiplies negative ones, of every token of "
-            "the prompt and the answer; 0 and 1 change nothing."
+            "Divides positive logits, and multiplies negative ones, of every token in the prompt and the answer; "
+            "0 and 1 have no effect."
         ),
     )
     repeat_last_n: int | None = Field(
-        None, ge=-1, description="0 turns all penalties off. Other values: penalties count all tokens."
+        None, ge=-1, description="0 turns all penalties off. With any other value, penalties count all tokens."
     )
     presence_penalty: float | None = Field(
-        None, ge=-2, le=2, description="Subtracted from the logit of every token that the answer has already."
+        None, ge=-2, le=2, description="Subtracted from the logit of every token that is already in the answer."
     )
     frequency_penalty: float | None = Field(
         None,
         ge=-2,
         le=2,
-        description="Subtracted from the logit of every token of the answer, once for each time it came.",
+        description="Subtracted from the logit of every token in the answer, once for each occurrence.",
     )
 
     def sampling(self, logprobs: int | None) -> SamplingParams:
@@ -125,37 +135,43 @@ _NO_OPTIONS = Options.model_validate({})
 
 
 class OllamaBody(Body):
-    """What chat and generate share."""
+    """Fields that chat and generate share."""
 
     # Nothing is ever cut from a prompt, or moved out of the context.
     known_extras = frozenset({"truncate", "shift"})
 
-    model: str = Field(min_length=1, description="A served name or alias, with or without `:latest`.")
-    stream: bool | None = Field(None, description="Whether the answer comes in lines; true unless told otherwise.")
-    options: Options | None = Field(
-        None, description="How the answer is generated. Those of how a model is loaded have no effect."
+    model: str = Field(min_length=1, description="Name or alias of a served model, with or without `:latest`.")
+    stream: bool | None = Field(
+        None, description="Whether the answer is streamed, as one JSON object per line. Default: true."
     )
+    options: Options | None = Field(None, description="Generation options. Options for loading a model have no effect.")
     format: (
         Annotated[
             Annotated[Literal["", "json"], Tag("#string")] | Annotated[dict[str, Any], Tag("#object")],
             union(_format_tag, "'json' or a JSON schema"),
         ]
         | None
-    ) = Field(None, description="`json` for any object, or a JSON schema that the answer matches.")
+    ) = Field(None, description="`json` for any JSON object, or a JSON schema that the answer must match.")
     think: (
         Annotated[
             Annotated[bool, Tag("#boolean")] | Annotated[Literal["low", "medium", "high", "max"], Tag("#string")],
             union(_think_tag, "a boolean, or how hard to think"),
         ]
         | None
-    ) = Field(None, description="Whether, or how hard, the model thinks first; left out: as the template has it.")
-    keep_alive: Any = Field(None, description="Without effect: models stay loaded.")
-    logprobs: bool | None = Field(None, description="Whether the answer has the log probabilities of its tokens.")
+    ) = Field(
+        None,
+        description=(
+            "Whether the model reasons before it answers, or its reasoning effort. Default: decided by the chat "
+            "template."
+        ),
+    )
+    keep_alive: Any = Field(None, description="No effect: models stay loaded.")
+    logprobs: bool | None = Field(None, description="Whether to return the log probability of each token.")
     top_logprobs: int | None = Field(
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="With `logprobs`, how many of the likeliest tokens are told of at each place.",
+        description="With `logprobs`: number of most likely tokens to return at each position.",
     )
 
     @property

@@ -38,7 +38,8 @@ _ADD = {
 OPERATIONS = (
     Operation(
         "POST", "/api/chat", "ollamaChat", _TAG, "Answers a conversation",
-        "As Ollama's: lines of JSON, unless `stream` is false. Without messages, nothing is asked of the model.",
+        "The answer is streamed as one JSON object per line, unless `stream` is false. Without messages, nothing is "
+        "generated.",
         body=ChatBody, reply=ChatAnswer, event=ChatAnswer, event_type=NDJSON, error=OllamaError,
         examples=(
             Example("A question, streamed", {"model": _MODEL, "messages": _QUESTION, "options": _SHORT}),
@@ -52,8 +53,8 @@ OPERATIONS = (
     ),
     Operation(
         "POST", "/api/generate", "ollamaGenerate", _TAG, "Answers a prompt",
-        "As Ollama's: lines of JSON, unless `stream` is false. The prompt goes through the model's chat template, "
-        "unless it is `raw`.",
+        "The answer is streamed as one JSON object per line, unless `stream` is false. The model's chat template is "
+        "applied to the prompt, unless `raw` is true.",
         body=GenerateBody, reply=GenerateAnswer, event=GenerateAnswer, event_type=NDJSON, error=OllamaError,
         examples=(
             Example("A prompt", {"model": _MODEL, "prompt": _TEXT, "options": _SHORT, "stream": False}),
@@ -65,7 +66,7 @@ OPERATIONS = (
     ),
     Operation(
         "POST", "/api/embed", "ollamaEmbed", _TAG, "Embeds texts",
-        "Longer texts than the model takes are cut, unless `truncate` is false.",
+        "Texts that are too long for the model are cut, unless `truncate` is false.",
         body=EmbedBody, reply=EmbedAnswer, error=OllamaError,
         examples=(Example("Two texts", {"model": _MODEL, "input": ["It rains in Bonn.", "The sum is twelve."]}),),
         names_model=True, may_overload=True,
@@ -77,15 +78,16 @@ OPERATIONS = (
     ),
     Operation("GET", "/api/tags", "ollamaTags", _TAG, "Lists the models", reply=OllamaModels, error=OllamaError),
     Operation(
-        "GET", "/api/ps", "ollamaRunning", _TAG, "Lists the models, all of which are loaded", reply=RunningModels,
+        "GET", "/api/ps", "ollamaRunning", _TAG, "Lists the loaded models", reply=RunningModels,
         error=OllamaError,
     ),
     Operation(
-        "GET", "/api/version", "ollamaVersion", _TAG, "The release of Ollama whose API this is", reply=ApiVersion,
+        "GET", "/api/version", "ollamaVersion", _TAG, "Returns the release of Ollama whose API this server follows",
+        reply=ApiVersion,
         error=OllamaError, needs_key=False,
     ),
     Operation(
-        "GET", "/", "ollamaRoot", _TAG, "Says `Ollama is running`", "So clients see that a server is there.",
+        "GET", "/", "ollamaRoot", _TAG, "Answers `Ollama is running`", "Ollama clients use it to find the server.",
         content_type="text/plain", error=OllamaError, needs_key=False,
     ),
 )  # fmt: skip

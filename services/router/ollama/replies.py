@@ -9,7 +9,7 @@ from pydantic import Field
 from services.router.openai.replies import TokenLogprob
 from services.router.openapi.operation import Reply, may_lack
 
-Timestamp = Annotated[str, Field(description="RFC 3339.")]
+Timestamp = Annotated[str, Field(description="Time in RFC 3339 format.")]
 
 
 class OllamaFunction(Reply):
@@ -25,27 +25,27 @@ class OllamaCall(Reply):
 class OllamaAnswerMessage(Reply):
     role: Literal["assistant"]
     content: str
-    thinking: str = may_lack("Where the model thought.")
-    tool_calls: list[OllamaCall] = may_lack("Where the message makes some.")
+    thinking: str = may_lack("The model's reasoning, if there is any.")
+    tool_calls: list[OllamaCall] = may_lack("Tool calls of the message, if there are any.")
 
 
 class OllamaAnswer(Reply):
-    """Of a whole answer, and of each line of one that streams, which has what is new. The figures come with the last
-    line, unless the request had no prompt."""
+    """A whole answer, or one line of a streamed answer, with its new text. The last line has the durations and token
+    counts, unless the request had no prompt."""
 
-    model: str = Field(description="As the request named it.")
+    model: str = Field(description="The request's name of the model.")
     created_at: Timestamp
-    done: bool = Field(description="Whether it is the last line, or a whole answer.")
+    done: bool = Field(description="True on the last line of a stream, and on an answer that is not streamed.")
     done_reason: Literal["stop", "length", "load", "unload"] = may_lack(
-        "Where it is done. `load` and `unload` answer requests without a prompt."
+        "Why the answer ended, once it is done. `load` and `unload`: the request had no prompt."
     )
-    logprobs: list[TokenLogprob] = may_lack("Where they were asked for.")
-    total_duration: int = may_lack("Nanoseconds.")
-    load_duration: int = may_lack("Nanoseconds.")
-    prompt_eval_count: int = may_lack("Tokens of the prompt.")
-    prompt_eval_duration: int = may_lack("Nanoseconds.")
-    eval_count: int = may_lack("Tokens of the answer.")
-    eval_duration: int = may_lack("Nanoseconds.")
+    logprobs: list[TokenLogprob] = may_lack("Log probabilities, if the request asks for them.")
+    total_duration: int = may_lack("Duration in nanoseconds.")
+    load_duration: int = may_lack("Duration in nanoseconds.")
+    prompt_eval_count: int = may_lack("Number of prompt tokens.")
+    prompt_eval_duration: int = may_lack("Duration in nanoseconds.")
+    eval_count: int = may_lack("Number of tokens in the answer.")
+    eval_duration: int = may_lack("Duration in nanoseconds.")
 
 
 class ChatAnswer(OllamaAnswer):
@@ -54,15 +54,15 @@ class ChatAnswer(OllamaAnswer):
 
 class GenerateAnswer(OllamaAnswer):
     response: str
-    thinking: str = may_lack("Where the model thought.")
+    thinking: str = may_lack("The model's reasoning, if there is any.")
 
 
 class EmbedAnswer(Reply):
-    model: str = Field(description="As the request named it.")
-    embeddings: list[list[float]] = Field(description="In the order of the inputs, each of length 1.")
-    total_duration: int = Field(description="Nanoseconds.")
-    load_duration: int = Field(description="0: it is loaded before anybody asks.")
-    prompt_eval_count: int = Field(description="Tokens of the inputs.")
+    model: str = Field(description="The request's name of the model.")
+    embeddings: list[list[float]] = Field(description="Embeddings in the order of the inputs, scaled to length 1.")
+    total_duration: int = Field(description="Duration in nanoseconds.")
+    load_duration: int = Field(description="Always 0: the model is loaded before the first request.")
+    prompt_eval_count: int = Field(description="Number of tokens in all inputs.")
 
 
 class ModelDetails(Reply):
@@ -76,9 +76,9 @@ class ModelDetails(Reply):
 
 class OllamaModel(Reply):
     name: str
-    model: str = Field(description="The same as `name`.")
+    model: str = Field(description="Equal to `name`.")
     modified_at: Timestamp
-    size: int = Field(description="0: a router does not know it.")
+    size: int = Field(description="Always 0: a router does not know it.")
     digest: str
     details: ModelDetails
 
@@ -89,7 +89,7 @@ class OllamaModels(Reply):
 
 class RunningModel(OllamaModel):
     expires_at: Timestamp
-    size_vram: int = Field(description="0: a router does not know it.")
+    size_vram: int = Field(description="Always 0: a router does not know it.")
     context_length: int
 
 
@@ -100,7 +100,7 @@ class RunningModels(Reply):
 class ModelDescription(Reply):
     modelfile: str
     parameters: str
-    template: str = Field(description="The chat template, in Jinja's language.")
+    template: str = Field(description="Chat template of the model, in Jinja.")
     details: ModelDetails
     model_info: dict[str, str | int]
     capabilities: list[Literal["completion", "tools", "thinking"]]
@@ -108,7 +108,7 @@ class ModelDescription(Reply):
 
 
 class ApiVersion(Reply):
-    version: str = Field(description="The release of Ollama whose API this is.")
+    version: str = Field(description="Release of Ollama whose API this server follows.")
 
 
 class OllamaError(Reply):

@@ -10,5 +10,7 @@ from services.router.openai.body import Body
 class ShowBody(Body):
     known_extras = frozenset({"verbose", "options", "system", "template"})
 
-    model: str | None = Field(None, min_length=1, description="A served name or alias, with or without `:latest`.")
-    name: str | None = Field(None, min_length=1, description="An older name of `model`.")
+    model: str | None = Field(
+        None, min_length=1, description="Name or alias of a served model, with or without `:latest`."
+    )
+    name: str | None = Field(None, min_length=1, description="Older name of `model`.")

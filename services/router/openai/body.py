@@ -65,26 +65,32 @@ def string_or_array(value: object) -> str | None:
 class StreamOptions(Body):
     known_extras = frozenset({"include_obfuscation"})
 
-    include_usage: bool | None = Field(None, description="Whether an event before the last tells the usage.")
+    include_usage: bool | None = Field(
+        None, description="Whether the stream has one more chunk before `[DONE]`, with the usage."
+    )
     continuous_usage_stats: bool | None = Field(
-        None, description="Whether, with `include_usage`, every event tells the usage so far."
+        None, description="With `include_usage`: whether every chunk has the usage so far."
     )
 
 
 class GenerationBody(Body, StructureFields):
-    """What chat and completions share."""
+    """Fields that chat and completions share."""
 
     known_extras = _WITHOUT_EFFECT
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
-    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
+    model: str | None = Field(
+        None, description="Name or alias of a served model. Default: the model, if only one is served."
+    )
     stream: bool | None = Field(
-        None, description="Whether the answer comes as server-sent events that end in `[DONE]`."
+        None, description="Whether the answer is streamed as server-sent events; the last one is `[DONE]`."
     )
     stream_options: StreamOptions | None = Field(
-        None, description="With `stream`: `include_usage`, and vLLM's `continuous_usage_stats`."
+        None, description="Options for `stream`: `include_usage`, and vLLM's `continuous_usage_stats`."
     )
-    n: int | None = Field(None, ge=1, le=128, description="How many answers; the server may allow fewer (`--max-n`).")
+    n: int | None = Field(
+        None, ge=1, le=128, description="Number of answers to generate; the server may allow fewer (`--max-n`)."
+    )
     stop: (
         Annotated[
             Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
@@ -94,93 +100,110 @@ class GenerationBody(Body, StructureFields):
     ) = Field(
         None,
         description=(
-            "One string or up to 16, of at most 512 characters, any of which ends the "
-            "answer; `stop_reason` in the choice names the one found."
+            "Stop strings: one or up to 16, each of at most 512 characters. The first one found ends the answer, "
+            "and `stop_reason` in the choice names it."
         ),
     )
     temperature: float | None = Field(
-        None, ge=0, le=2, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+        None, ge=0, le=2, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
     )
     top_p: float | None = Field(
         None,
         ge=0,
         le=1,
         description=(
-            "Draws from the fewest likeliest tokens whose probabilities sum to this; 0 keeps the likeliest alone."
+            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
+            "the most likely token."
         ),
     )
     top_k: int | None = Field(
         None, ge=-1, le=2**31, description="Samples from the k most likely tokens; -1 and 0 keep all."
     )
     min_p: float | None = Field(
-        None, ge=0, le=1, description="Draws from tokens at least this many times as likely as the likeliest."
+        None,
+        ge=0,
+        le=1,
+        description="Samples from tokens whose probability is at least this fraction of the most likely token's.",
     )
     presence_penalty: float | None = Field(
-        None, ge=-2, le=2, description="Subtracted from the logit of every token that the answer has already."
+        None, ge=-2, le=2, description="Subtracted from the logit of every token that is already in the answer."
     )
     frequency_penalty: float | None = Field(
         None,
         ge=-2,
         le=2,
-        description="Subtracted from the logit of every token of the answer, once for each time it came.",
+        description="Subtracted from the logit of every token in the answer, once for each occurrence.",
     )
     repetition_penalty: float | None = Field(
         None,
         gt=0,
         le=100,
         description=(
-            "Divides positive logits, and multiplies negative ones, of every token "
-            "of the prompt and the answer; 1 changes nothing."
+            "Divides positive logits, and multiplies negative ones, of every token in the prompt and the answer; "
+            "1 has no effect."
         ),
     )
     logit_bias: (
         Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIAS)] | None
-    ) = Field(None, description="By token id, what is added to its logit: -100 to 100, and at most 1,024 of them.")
+    ) = Field(None, description="Values to add to tokens' logits, by token id: -100 to 100. At most 1,024.")
     seed: int | None = Field(
         None,
         ge=-(2**63),
         le=_UINT64,
         description=(
-            "Equal seeds give equal tokens; one is drawn where none is given. "
+            "Random seed: equal requests with equal seeds get equal tokens. Default: a random one. "
             "`system_fingerprint` changes when the model or the server version changes."
         ),
     )
-    ignore_eos: bool | None = Field(None, description="Whether the answer goes on past the model's own end tokens.")
+    ignore_eos: bool | None = Field(None, description="Whether generation continues after the model's own end tokens.")
     stop_token_ids: list[int] | None = Field(
-        None, description="Up to 256 tokens that end the answer; they have no text in it, and `stop_reason` is the id."
+        None,
+        description=(
+            "Ids of tokens that end the answer, up to 256. Their text is not part of the answer, and "
+            "`stop_reason` is the id."
+        ),
     )
     min_tokens: int | None = Field(
-        None, ge=0, lt=2**31, description="No end token and no stop string ends the answer before so many tokens."
+        None,
+        ge=0,
+        lt=2**31,
+        description="Minimum number of tokens: end tokens and stop strings do not end the answer earlier.",
     )
-    allowed_token_ids: list[int] | None = Field(None, description="No other token is drawn.")
+    allowed_token_ids: list[int] | None = Field(None, description="Ids of the only tokens that may be sampled.")
     bad_words: list[str] | None = Field(None, description="Strings that the answer must not contain.")
     skip_special_tokens: bool | None = Field(
-        None, description="Whether special tokens are left out of the text; true unless told otherwise."
+        None, description="Whether special tokens are left out of the text. Default: true."
     )
     add_special_tokens: bool | None = Field(
         None,
         description=(
-            "Whether special tokens are added to the prompt. Completions: true unless "
-            "told otherwise; chats: false, as templates write them."
+            "Whether the tokenizer adds special tokens to the prompt. Default: true for completions; false for "
+            "chats, whose templates write them."
         ),
     )
     cache_salt: str | None = Field(
-        None, min_length=1, max_length=1024, description="Prompts share cached beginnings only where it is equal."
+        None,
+        min_length=1,
+        max_length=1024,
+        description="Requests share cached prefixes only with requests that have the same salt.",
     )
     prompt_cache_key: str | None = Field(
-        None, description="Requests with one key go to one scheduler, which has cached what they begin with."
+        None, description="Requests with the same key go to the same scheduler, to find their prefixes in its cache."
     )
     priority: int | None = Field(
-        None, ge=-(2**31), lt=2**31, description="Less is sooner, where the server schedules by priority."
+        None,
+        ge=-(2**31),
+        lt=2**31,
+        description="Scheduling priority, if the server schedules by priority; a lower value runs earlier.",
     )
     prompt_logprobs: int | None = Field(
         None,
         ge=-1,
         le=MAX_LOGPROBS,
         description=(
-            "Tells of each token of the prompt its log probability and those of so many of the likeliest, in "
-            "vLLM's form. Not with `stream`; -1, the whole vocabulary, is refused. Such a prompt is computed anew, "
-            "whatever is cached of it."
+            "Number of most likely tokens to return at each position of the prompt, with the log probability of "
+            "each prompt token, in vLLM's format. Not with `stream`. -1, the whole vocabulary, is refused. The "
+            "prompt is computed without the prefix cache."
         ),
     )
     logprob_token_ids: list[int] | None = Field(
@@ -188,36 +211,49 @@ class GenerationBody(Body, StructureFields):
         min_length=1,
         max_length=MAX_LOGPROBS,
         description=(
-            "With `logprobs`: up to 20 tokens whose log probabilities are told at each place, in place of the "
-            "likeliest ones'."
+            "With `logprobs`: ids of up to 20 tokens whose log probabilities are returned at each position, "
+            "instead of the most likely tokens'."
         ),
     )
-    include_stop_str_in_output: bool | None = Field(None, description="Whether the text has what stopped it, too.")
+    include_stop_str_in_output: bool | None = Field(
+        None, description="Whether the text includes the stop string that ended it."
+    )
     return_token_ids: bool | None = Field(
-        None, description="Whether the answer has `token_ids` of each choice and `prompt_token_ids`."
+        None, description="Whether to return token ids: `token_ids` of each choice, and `prompt_token_ids`."
     )
     return_tokens_as_token_ids: bool | None = Field(
-        None, description="Whether log probabilities name tokens `token_id:N`."
+        None, description="Whether log probabilities show tokens as `token_id:N` instead of text."
     )
     truncate_prompt_tokens: int | None = Field(
-        None, ge=-1, description="Keeps so many of the prompt's tokens; -1: as many as leave room for the answer."
+        None,
+        ge=-1,
+        description=(
+            "Maximum number of prompt tokens; longer prompts are cut. -1: as many as leave room for the answer."
+        ),
     )
     truncation_side: Literal["left", "right"] | None = Field(
-        None, description="Which end of the prompt is cut: `left`, the beginning, unless told otherwise."
+        None,
+        description=(
+            "Side on which long prompts are cut: `left`, the beginning, or `right`, the end. Default: `left`."
+        ),
     )
-    user: str | None = Field(None, description="Checked, and without effect.")
-    safety_identifier: str | None = Field(None, max_length=64, description="Checked, and without effect.")
+    user: str | None = Field(None, description="Validated, but has no effect.")
+    safety_identifier: str | None = Field(None, max_length=64, description="Validated, but has no effect.")
     metadata: (
         Annotated[
             dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
         ]
         | None
     ) = Field(
-        None, description="Up to 16 pairs, of 64 and 512 characters. Checked, and without effect: nothing is stored."
+        None,
+        description=(
+            "Up to 16 pairs, with keys of up to 64 and values of up to 512 characters. Validated, but has no "
+            "effect: nothing is stored."
+        ),
     )
-    store: bool | None = Field(None, description="Checked, and without effect: nothing is stored.")
+    store: bool | None = Field(None, description="Validated, but has no effect: nothing is stored.")
     service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = Field(
-        None, description="Checked, and without effect: there is one tier."
+        None, description="Validated, but has no effect: there is only one tier."
     )
 
     def check(self, max_n: int) -> None:

@@ -29,7 +29,7 @@ class ChatCompletionBatchRequest(ChatCompletionRequest):
     messages: list[_Conversation] = Field(  # type: ignore[assignment]
         min_length=1,
         max_length=MAX_CONVERSATIONS,
-        description="At most 256 conversations, each as a chat completion has its messages.",
+        description="Conversations, at most 256; each is a list of messages as in a chat completion.",
     )
 
     def check(self, max_n: int) -> None:

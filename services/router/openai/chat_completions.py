@@ -27,27 +27,29 @@ MAX_CALLS = 128
 class TextPart(Body):
     known_extras = frozenset({"prompt_cache_breakpoint", "cache_control", "annotations", "logprobs"})
 
-    type: Literal["text", "input_text", "output_text"] = Field(description="A text's, whichever.")
+    type: Literal["text", "input_text", "output_text"] = Field(
+        description="The type of a text part; all three mean the same."
+    )
     text: str = Field(description="The text.")
 
 
 class RefusalPart(Body):
-    """What an assistant refused with, in a conversation that goes on."""
+    """An earlier refusal of the assistant."""
 
-    type: Literal["refusal"] = Field(description="A refusal's.")
+    type: Literal["refusal"] = Field(description="The type of a refusal.")
     refusal: str = Field(description="The text.")
 
 
 class ThinkingPart(Body):
-    """What an assistant thought, as Mistral's API and LiteLLM have it beside its text."""
+    """Reasoning of the assistant as a content part, as in Mistral's API and LiteLLM."""
 
     known_extras = frozenset({"signature", "closed"})
 
-    type: Literal["thinking"] = Field(description="What an assistant thought.")
+    type: Literal["thinking"] = Field(description="The type of a part with the assistant's reasoning.")
     thinking: Annotated[
         Annotated[str, Tag("#string")] | Annotated[list[TextPart], Tag("#array")],
         union(string_or_array, "a string or an array of text parts"),
-    ] = Field(description="A text, or parts of text.")
+    ] = Field(description="A text, or a list of text parts.")
 
     @property
     def text(self) -> str:
@@ -56,11 +58,11 @@ class ThinkingPart(Body):
 
 
 class OtherPart(Body):
-    """Parts that no text model takes; refused by name."""
+    """Parts that are not text; refused with an error that names them."""
 
     type: Literal[
         "image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "image_embeds"
-    ] = Field(description="Refused.")
+    ] = Field(description="Not supported.")
 
 
 def _part_kind(value: object) -> str | None:
@@ -92,8 +94,8 @@ class ChatMessage(Body):
         min_length=1,
         max_length=64,
         description=(
-            "`system`, `developer`, `user`, `assistant` or `tool`. Another role goes to the chat template, which may "
-            "refuse it."
+            "`system`, `developer`, `user`, `assistant` or `tool`. Other roles are passed to the chat template, "
+            "which may refuse them."
         ),
     )
     content: (
@@ -102,14 +104,14 @@ class ChatMessage(Body):
             union(string_or_array, "a string or an array of text parts"),
         ]
         | None
-    ) = Field(None, description="A text, or parts of text.")
-    refusal: str | None = Field(None, description="What an assistant refused with, which counts as its text.")
-    name: str | None = Field(None, description="Who says it, by name, for templates that tell.")
-    tool_call_id: str | None = Field(None, description="Which call a tool's message is the result of.")
-    tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_CALLS, description="What an assistant called.")
-    function_call: FunctionCall | None = Field(None, description="The older form of `tool_calls`.")
+    ) = Field(None, description="A text, or a list of text parts.")
+    refusal: str | None = Field(None, description="The assistant's refusal; treated as its text.")
+    name: str | None = Field(None, description="Name of the author, for chat templates that show it.")
+    tool_call_id: str | None = Field(None, description="For a tool message: id of the call that it is the result of.")
+    tool_calls: list[ToolCall] | None = Field(None, max_length=MAX_CALLS, description="Tool calls of the assistant.")
+    function_call: FunctionCall | None = Field(None, description="Older form of `tool_calls`.")
     # What the model reasoned before: the name that most servers took over from DeepSeek, and vLLM's newer one.
-    reasoning_content: str | None = Field(None, description="What an assistant reasoned before.")
+    reasoning_content: str | None = Field(None, description="Reasoning of the assistant.")
     reasoning: str | None = Field(None, description="vLLM's newer name of `reasoning_content`.")
 
     def to_template(self) -> dict[str, Any]:
@@ -154,36 +156,37 @@ class ChatCompletionRequest(GenerationBody, PromptFields, FunctionFields):
         min_length=1,
         max_length=MAX_MESSAGES,
         description=(
-            "Content is a string or parts of text (`refusal` in an assistant's); other parts are refused by name. "
-            "A role that the API does not know goes to the chat template, which may refuse it."
+            "Messages of the conversation. Content is a text or a list of text parts (and `refusal` in an "
+            "assistant's); other parts are refused with an error that names them. Other roles than OpenAI's are "
+            "passed to the chat template, which may refuse them."
         ),
     )
     max_tokens: int | None = Field(
-        None, ge=1, description="The longest answer, in tokens; what the context leaves unless told otherwise."
+        None, ge=1, description="Maximum number of tokens in the answer. Default: as many as fit in the context."
     )
     max_completion_tokens: int | None = Field(
         None, ge=1, description="OpenAI's newer name for `max_tokens`; takes precedence over it."
     )
     logprobs: bool | None = Field(
         None,
-        description="Whether the answer has the log probabilities of its tokens, under the model's raw distribution.",
+        description="Whether to return the log probability of each token, under the model's raw distribution.",
     )
     top_logprobs: int | None = Field(
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="With `logprobs`, how many of the likeliest tokens are told of at each place.",
+        description="With `logprobs`: number of most likely tokens to return at each position.",
     )
     thinking_token_budget: int | None = Field(
         None,
         ge=-1,
         lt=2**31,
         description=(
-            "The longest reasoning, in tokens, after which its end is forced; -1: no limit. Refused "
-            "for a model that does not reason."
+            "Maximum number of reasoning tokens, after which the end of the reasoning is forced; -1: no limit. "
+            "Refused if the model does not reason."
         ),
     )
-    include_reasoning: bool | None = Field(None, description="False: the reasoning is left out of the answer.")
+    include_reasoning: bool | None = Field(None, description="If false, the reasoning is left out of the answer.")
     echo: bool | None = Field(None, description="Refused, unless false.")
 
     def check(self, max_n: int) -> None:

@@ -29,7 +29,7 @@ _NEEDS_A_CALIBRATION = ("int8", "uint8")
 
 
 class CohereText(Body):
-    type: str = Field(description="`text`; others are refused.")
+    type: str = Field(description="`text`; other types are refused.")
     text: str | None = Field(None, description="The text.")
 
 
@@ -40,32 +40,44 @@ class CohereInput(Body):
 class CohereEmbedBody(Body):
     known_extras = frozenset({"images", "user"})
 
-    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
-    texts: list[Text] | None = Field(None, min_length=1, max_length=MAX_INPUTS, description="What is embedded.")
-    inputs: list[CohereInput] | None = Field(
-        None, min_length=1, max_length=MAX_INPUTS, description="In place of `texts`: parts of text each."
+    model: str | None = Field(
+        None, description="Name or alias of a served model. Default: the model, if only one is served."
     )
-    input_type: str | None = Field(None, max_length=64, description="What the texts are for. Without effect.")
+    texts: list[Text] | None = Field(None, min_length=1, max_length=MAX_INPUTS, description="Texts to embed.")
+    inputs: list[CohereInput] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_INPUTS,
+        description="Texts to embed, instead of `texts`; each is a list of text parts.",
+    )
+    input_type: str | None = Field(None, max_length=64, description="Purpose of the texts. No effect.")
     embedding_types: list[EmbeddingType] | None = Field(
         None,
         min_length=1,
         max_length=6,
         description=(
-            "How vectors are written: `float`, unless told otherwise, `base64` (float32, little-endian), `binary` and "
-            "`ubinary` (signs, eight to a byte). `int8` and `uint8` are refused."
+            "Encodings of the vectors: `float` (default), `base64` (float32, little-endian), `binary` and "
+            "`ubinary` (one sign bit per value). `int8` and `uint8` are refused."
         ),
     )
     output_dimension: int | None = Field(
-        None, ge=1, lt=2**31, description="Keeps so many values of each vector, where the model was trained for it."
+        None,
+        ge=1,
+        lt=2**31,
+        description="Number of values to keep of each vector, if the model was trained for shorter vectors.",
     )
     truncate: Literal["NONE", "START", "END"] | None = Field(
-        None, description="Which end of a text is cut that is too long: `END`, unless told otherwise. `NONE`: refused."
+        None,
+        description="Where texts that are too long are cut: `START` or `END`. `NONE` refuses them. Default: `END`.",
     )
     max_tokens: int | None = Field(
-        None, ge=1, lt=2**31, description="The longest text, in tokens; the model's without."
+        None, ge=1, lt=2**31, description="Maximum number of tokens of a text. Default: the model's maximum."
     )
     priority: int | None = Field(
-        None, ge=-(2**31), lt=2**31, description="Less is sooner, where the server schedules by priority."
+        None,
+        ge=-(2**31),
+        lt=2**31,
+        description="Scheduling priority, if the server schedules by priority; a lower value runs earlier.",
     )
 
     def check(self) -> None:

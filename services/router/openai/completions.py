@@ -45,13 +45,15 @@ class CompletionRequest(GenerationBody):
         | Annotated[list[int], Tag("#tokens")]
         | Annotated[list[list[int]], Tag("#token_lists")],
         union(_prompt_kind, "a string, an array of strings, token ids or arrays of token ids"),
-    ] = Field(description="A string, strings, token ids or lists of token ids.")
+    ] = Field(
+        description="Prompt or prompts: a string, a list of strings, a list of token ids, or a list of such lists."
+    )
     max_tokens: int | None = Field(
         None,
         ge=0,
         description=(
-            "The longest answer, in tokens; 16 unless told otherwise. 0 generates "
-            "nothing, for the prompt's log probabilities alone."
+            "Maximum number of tokens in the answer. Default: 16. 0 generates nothing, for requests that only "
+            "need the prompt's log probabilities."
         ),
     )
     logprobs: int | None = Field(
@@ -59,15 +61,15 @@ class CompletionRequest(GenerationBody):
         ge=0,
         le=MAX_LOGPROBS,
         description=(
-            "Tells the log probability of each token, under the model's raw "
-            "distribution, and those of so many of the likeliest."
+            "Number of most likely tokens to return at each position, with the log probability of each token "
+            "under the model's raw distribution."
         ),
     )
     echo: bool | None = Field(
         None,
         description=(
-            "Whether the text begins with the prompt; with `logprobs` its tokens come first, the very first "
-            "with null, as OpenAI's servers and vLLM have it (their schema does not)."
+            "Whether the text begins with the prompt. With `logprobs`, the prompt's tokens come first, and the "
+            "log probability of the first one is null, as in OpenAI's servers and vLLM."
         ),
     )
     best_of: int | None = Field(

@@ -56,21 +56,31 @@ class EmbeddingBody(PoolingBody, TemplateFields):
             union(_input_kind, "a string, an array of strings, token ids or arrays of token ids"),
         ]
         | None
-    ) = Field(None, description="What is embedded: a string, strings, token ids or lists of token ids.")
+    ) = Field(
+        None,
+        description=(
+            "Input or inputs to embed: a string, a list of strings, a list of token ids, or a list of such lists."
+        ),
+    )
     messages: list[ChatMessage] | None = Field(
         None,
         min_length=1,
         max_length=MAX_MESSAGES,
-        description="vLLM's, in place of `input`: a conversation, embedded as the chat template writes it.",
+        description=(
+            "A conversation to embed, instead of `input`, after the chat template is applied; vLLM's extension."
+        ),
     )
     encoding_format: Literal["float", "base64"] | None = Field(
-        None, description="How vectors are written: `float`, unless told otherwise, or `base64`."
+        None, description="Encoding of the vectors: `float` (default) or `base64` (float32, little-endian)."
     )
     dimensions: int | None = Field(
-        None, ge=1, lt=2**31, description="Keeps so many values of each vector, where the model was trained for it."
+        None,
+        ge=1,
+        lt=2**31,
+        description="Number of values to keep of each vector, if the model was trained for shorter vectors.",
     )
     normalize: bool | None = Field(
-        None, description="Whether vectors are scaled to length 1. Left out: as the model has it."
+        None, description="Whether vectors are scaled to length 1. Default: the model's own setting."
     )
 
     def checked_messages(self) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ FUNCTIONS_PATH = ToolPath("functions[{}]")
 
 
 class FunctionName(Body):
-    name: str = Field(description="Of one of `functions`.")
+    name: str = Field(description="Name of one of `functions`.")
 
 
 def _choice_kind(value: object) -> str | None:
@@ -28,7 +28,9 @@ class FunctionFields(BaseModel):
     """Mixed into the body."""
 
     functions: list[FunctionDefinition] | None = Field(
-        None, max_length=MAX_TOOLS, description="The older form of `tools`: the answer has `function_call`."
+        None,
+        max_length=MAX_TOOLS,
+        description="Older form of `tools`; the answer then has `function_call` instead of `tool_calls`.",
     )
     function_call: (
         Annotated[
@@ -36,7 +38,7 @@ class FunctionFields(BaseModel):
             union(_choice_kind, "a string or an object"),
         ]
         | None
-    ) = Field(None, description="The older form of `tool_choice`: `none`, `auto` or a function.")
+    ) = Field(None, description="Older form of `tool_choice`: `none`, `auto` or a function.")
 
     def check_functions(self, *, has_tools: bool) -> None:
         """`has_tools`: whether the body has `tools` or `tool_choice`. Raises ApiError."""

@@ -44,7 +44,7 @@ class DescribedModel(RootModel[ModelCard | AnthropicModel]):
 OPERATIONS = (
     Operation(
         "POST", "/v1/chat/completions", "createChatCompletion", _OPENAI, "Answers a conversation",
-        "As OpenAI's, with vLLM's parameters beside. Unknown fields are ignored.",
+        "OpenAI's chat completions, with vLLM's additional parameters. Unknown fields are ignored.",
         body=ChatCompletionRequest, reply=ChatCompletion, event=ChatCompletionChunk,
         examples=(
             Example("A question", {"model": _MODEL, "messages": _QUESTION, "max_tokens": 16}),
@@ -67,7 +67,8 @@ OPERATIONS = (
     ),
     Operation(
         "POST", "/v1/chat/completions/batch", "createChatCompletionBatch", _OPENAI, "Answers several conversations",
-        "As vLLM's: a choice for each conversation, in their order, and one usage. Neither streams, tools nor `n`.",
+        "vLLM's batched chat completions: one choice per conversation, in their order, and one usage. `stream`, "
+        "`tools` and `n` above 1 are refused.",
         body=ChatCompletionBatchRequest, reply=ChatCompletion,
         examples=(
             Example(
@@ -79,7 +80,7 @@ OPERATIONS = (
     ),
     Operation(
         "POST", "/v1/completions", "createCompletion", _OPENAI, "Continues a text",
-        "As OpenAI's, with vLLM's parameters beside. Unknown fields are ignored.",
+        "OpenAI's completions, with vLLM's additional parameters. Unknown fields are ignored.",
         body=CompletionRequest, reply=Completion, event=CompletionChunk,
         examples=(
             Example("A text", {"model": _MODEL, "prompt": "One, two,", "max_tokens": 8}),
@@ -90,17 +91,19 @@ OPERATIONS = (
     ),
     Operation(
         "GET", "/v1/models", "listModels", _OPENAI, "Lists the models",
-        "As OpenAI's, with vLLM's fields beside; as Anthropic's where the request has the header `anthropic-version`.",
+        "In OpenAI's format with vLLM's additional fields, or in Anthropic's if the request has the header "
+        "`anthropic-version`.",
         reply=ListedModels,
     ),
     Operation(
         "GET", "/v1/models/{model}", "retrieveModel", _OPENAI, "Describes a model",
-        "As OpenAI's, or as Anthropic's where the request has the header `anthropic-version`.", reply=DescribedModel,
+        "In OpenAI's format, or in Anthropic's if the request has the header `anthropic-version`.",
+        reply=DescribedModel,
         parameters={"model": "The model's name; slashes in it may be escaped or not."},
         examples=(Example("The bundled model", {"model": _MODEL}),), names_model=True,
     ),
     Operation(
-        "POST", "/tokenize", "tokenize", _TOKENS, "Turns a text or a conversation to token ids",
+        "POST", "/tokenize", "tokenize", _TOKENS, "Turns a text or a conversation into token ids",
         "Give exactly one of `prompt` and `messages`.", body=TokenizeRequest, reply=TokenizedPrompt,
         examples=(
             Example("A text", {"model": _MODEL, "prompt": "Hello, world!", "return_token_strs": True}),
@@ -109,19 +112,20 @@ OPERATIONS = (
         names_model=True, may_overload=True,
     ),
     Operation(
-        "POST", "/detokenize", "detokenize", _TOKENS, "Turns token ids to a text", body=DetokenizeRequest,
+        "POST", "/detokenize", "detokenize", _TOKENS, "Turns token ids into a text", body=DetokenizeRequest,
         reply=DetokenizedPrompt, examples=(Example("Token ids", {"model": _MODEL, "tokens": [5, 6, 7]}),),
         names_model=True, may_overload=True,
     ),
     Operation(
-        "GET", "/tokenizer_info", "getTokenizerInfo", _TOKENS, "Describes a tokenizer",
+        "GET", "/tokenizer_info", "getTokenizerInfo", _TOKENS, "Describes the tokenizer",
         "The model's tokenizer_config.json and its chat template. `?model=` names one of several models.",
         reply=TokenizerInfo, names_model=True,
     ),
     Operation(
-        "POST", "/invocations", "createInvocation", _SERVER, "Does what the body asks for",
-        "SageMaker's path. The first of these fields that the body has tells which path it is meant for: `messages` "
-        "(chats), `prompt` (completions), `input` (embeddings), `query` (rerank), `text_1` or `queries` (score).",
+        "POST", "/invocations", "createInvocation", _SERVER, "Answers any kind of request",
+        "SageMaker's path. The body decides which path handles it, by the first of these fields that it has: "
+        "`messages` (chats), `prompt` (completions), `input` (embeddings), `query` (rerank), `text_1` or `queries` "
+        "(score).",
         body=Invocation, reply=InvocationReply, event=InvocationEvent,
         examples=(
             Example("A question", {"model": _MODEL, "messages": _QUESTION, "max_tokens": 16}),
@@ -130,26 +134,27 @@ OPERATIONS = (
         names_model=True, may_overload=True,
     ),
     Operation(
-        "GET", "/ping", "getPing", _SERVER, "Whether some scheduler can take requests",
-        "The answer is 200 where one can, and 503 where none can. SageMaker's name of `/health`.", reply=Health,
+        "GET", "/ping", "getPing", _SERVER, "Checks whether the server is ready",
+        "200 if a scheduler accepts requests, otherwise 503. SageMaker's name of `/health`.", reply=Health,
         needs_key=False,
     ),
     Operation(
-        "POST", "/ping", "postPing", _SERVER, "The same as `GET /ping`", "A body is not looked at.", reply=Health,
+        "POST", "/ping", "postPing", _SERVER, "The same as `GET /ping`", "A body is ignored.", reply=Health,
         needs_key=False,
     ),
     Operation(
-        "POST", "/reset_prefix_cache", "resetPrefixCache", _SERVER, "Forgets all cached prompts",
-        "Nothing computed so far is found again. A body is not looked at.", reply=Nothing,
+        "POST", "/reset_prefix_cache", "resetPrefixCache", _SERVER, "Empties the prefix cache",
+        "KV blocks of earlier requests are not used again. A body is ignored.", reply=Nothing,
     ),
     Operation(
-        "GET", "/health", "getHealth", _SERVER, "Whether some scheduler can take requests",
-        "The answer is 200 where one can, and 503 where none can.", reply=Health, needs_key=False,
+        "GET", "/health", "getHealth", _SERVER, "Checks whether the server is ready",
+        "200 if a scheduler accepts requests, otherwise 503.", reply=Health, needs_key=False,
     ),
-    Operation("GET", "/version", "getVersion", _SERVER, "The server's version", reply=Version),
+    Operation("GET", "/version", "getVersion", _SERVER, "Returns the server's version", reply=Version),
     Operation(
-        "GET", "/metrics", "getMetrics", _SERVER, "Metrics in Prometheus' text format",
-        "Of the router that answers, with the load of the schedulers it is connected to.", content_type="text/plain",
+        "GET", "/metrics", "getMetrics", _SERVER, "Returns metrics in Prometheus' text format",
+        "Counters of the router that answers, and the load of the schedulers that it is connected to.",
+        content_type="text/plain",
         needs_key=False,
     ),
 )  # fmt: skip

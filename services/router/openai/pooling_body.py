@@ -22,23 +22,32 @@ class PoolingBody(Body):
     known_extras = frozenset({"user", "metadata", "request_id"})
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"mm_processor_kwargs": (), "additional_data": ()}
 
-    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
+    model: str | None = Field(
+        None, description="Name or alias of a served model. Default: the model, if only one is served."
+    )
     truncate_prompt_tokens: int | None = Field(
         None,
         ge=-1,
         lt=2**31,
         description=(
-            "Cuts longer inputs to so many tokens; -1: to as many as the model takes. Left out: they are refused."
+            "Maximum number of tokens of an input; longer inputs are cut. -1: the maximum of the model. Default: "
+            "inputs that are too long for the model are refused."
         ),
     )
     add_special_tokens: bool | None = Field(
-        None, description="Whether special tokens are added to each input; true unless told otherwise."
+        None, description="Whether the tokenizer adds special tokens to each input. Default: true."
     )
     cache_salt: str | None = Field(
-        None, min_length=1, max_length=1024, description="Prompts share cached beginnings only where it is equal."
+        None,
+        min_length=1,
+        max_length=1024,
+        description="Requests share cached prefixes only with requests that have the same salt.",
     )
     priority: int | None = Field(
-        None, ge=-(2**31), lt=2**31, description="Less is sooner, where the server schedules by priority."
+        None,
+        ge=-(2**31),
+        lt=2**31,
+        description="Scheduling priority, if the server schedules by priority; a lower value runs earlier.",
     )
 
     @property

@@ -19,12 +19,14 @@ class PoolingUsage(Reply):
 class Embedding(Reply):
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str = Field(description="A string with `base64`: float32 values, little-endian.")
+    embedding: list[float] | str = Field(
+        description="The vector; with `base64` a string of float32 values, little-endian."
+    )
 
 
 class EmbeddingList(Reply):
     object: Literal["list"]
-    data: list[Embedding] = Field(description="In the order of the inputs.")
+    data: list[Embedding] = Field(description="Embeddings in the order of the inputs.")
     model: str
     usage: PoolingUsage
 
@@ -32,7 +34,7 @@ class EmbeddingList(Reply):
 class Score(Reply):
     index: int
     object: Literal["score"]
-    score: float = Field(description="The cosine of the two texts' embeddings.")
+    score: float = Field(description="Cosine similarity of the two texts' embeddings.")
 
 
 class ScoreList(Reply):
@@ -49,25 +51,27 @@ class RankedText(Reply):
 
 
 class RankedDocument(Reply):
-    index: int = Field(description="Among the documents of the request.")
-    document: RankedText = may_lack("Unless `return_documents` is false.")
-    relevance_score: float = Field(description="The cosine of its embedding and the query's.")
+    index: int = Field(description="Index of the document in the request.")
+    document: RankedText = may_lack("The document; absent if `return_documents` is false.")
+    relevance_score: float = Field(description="Cosine similarity of the document's embedding and the query's.")
 
 
 class Ranking(Reply):
     id: str
     model: str
     usage: PoolingUsage
-    results: list[RankedDocument] = Field(description="Those most like the query first.")
+    results: list[RankedDocument] = Field(description="Results, most similar to the query first.")
 
 
 class CohereEmbeddings(Reply):
-    """By type, vectors in the order of the inputs."""
+    """Vectors by their encoding, in the order of the inputs."""
 
-    float: list[list[builtins.float]] = may_lack("With `float` among the types, or no types.")
+    float: list[list[builtins.float]] = may_lack(
+        "Present if the requested types contain `float`, or if no types are requested."
+    )
     base64: list[str] = may_lack("With `base64`: float32 values, little-endian.")
-    binary: list[list[int]] = may_lack("With `binary`: signs, eight to a byte, which is signed.")
-    ubinary: list[list[int]] = may_lack("With `ubinary`: signs, eight to a byte.")
+    binary: list[list[int]] = may_lack("With `binary`: one sign bit per value, eight in a signed byte.")
+    ubinary: list[list[int]] = may_lack("With `ubinary`: one sign bit per value, eight in an unsigned byte.")
 
 
 class CohereApiVersion(Reply):

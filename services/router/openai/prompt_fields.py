@@ -17,17 +17,20 @@ from services.router.prompts import MAX_DOCUMENTS
 class TemplateFields(BaseModel):
     """Mixed into the body, of any use of a conversation."""
 
-    add_generation_prompt: bool | None = Field(None, description="Whether the prompt ends with what begins an answer.")
-    continue_final_message: bool | None = Field(None, description="Whether the answer goes on with the last message.")
+    add_generation_prompt: bool | None = Field(
+        None, description="Whether the chat template adds the beginning of the assistant's turn to the prompt."
+    )
+    continue_final_message: bool | None = Field(None, description="Whether the answer continues the last message.")
     chat_template: str | None = Field(
         None,
         description=(
-            "Instead of the model's: at most 65,536 characters, rendered in a process "
-            "of its own with 2 s of processor time and 64 MiB."
+            "Chat template to use instead of the model's: at most 65,536 characters. It is rendered in a separate "
+            "process with at most 2 s of CPU time and 64 MiB of memory."
         ),
     )
     chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="What the template is told besides; it may not replace its own arguments."
+        None,
+        description="Additional arguments of the chat template; they cannot replace the template's own arguments.",
     )
 
     def check_prompt(self) -> None:
@@ -41,20 +44,29 @@ class PromptFields(TemplateFields):
     """Mixed into the body, of a conversation that wants an answer."""
 
     add_generation_prompt: bool | None = Field(
-        None, description="Whether the prompt ends with what begins an answer; true unless told otherwise."
+        None,
+        description=(
+            "Whether the chat template adds the beginning of the assistant's turn to the prompt. Default: true."
+        ),
     )
     documents: list[dict[str, Any]] | None = Field(
-        None, max_length=MAX_DOCUMENTS, description="Objects for the template, at most 1,024."
+        None, max_length=MAX_DOCUMENTS, description="Documents for the chat template (JSON objects), at most 1,024."
     )
     tools: list[ToolDefinition] | None = Field(
         None, max_length=MAX_TOOLS, description="Functions that the model may call, at most 128."
     )
     tool_choice: ToolChoiceField | None = Field(
-        None, description="`none`, `auto`, `required`, a function, or `allowed_tools`."
+        None,
+        description=(
+            "Whether the model must call tools, and which: `none`, `auto`, `required`, a function, or `allowed_tools`."
+        ),
     )
-    parallel_tool_calls: bool | None = Field(None, description="False: one call at most where calls are forced.")
+    parallel_tool_calls: bool | None = Field(None, description="If false, forced calls are limited to one.")
     reasoning_effort: ReasoningEffort | None = Field(
-        None, description="Told to the template; `none` turns thinking off where it can."
+        None,
+        description=(
+            "Reasoning effort; passed to the chat template. `none` turns reasoning off, if the chat template can."
+        ),
     )
 
     @property

@@ -8,30 +8,32 @@ from pydantic import ConfigDict, Field
 
 from services.router.openapi.operation import Reply, may_lack
 
-Seconds = Annotated[int, Field(description="Seconds since the epoch.")]
+Seconds = Annotated[int, Field(description="Unix time in seconds.")]
 
 
 class PromptTokensDetails(Reply):
-    cached_tokens: int = Field(description="Prompt tokens that were found in the prefix cache.")
+    cached_tokens: int = Field(description="Number of prompt tokens that were found in the prefix cache.")
 
 
 class CompletionTokensDetails(Reply):
-    reasoning_tokens: int = Field(description="Of `completion_tokens`, those of the model's reasoning.")
+    reasoning_tokens: int = Field(description="Number of completion tokens that belong to the model's reasoning.")
 
 
 class Usage(Reply):
     prompt_tokens: int
-    completion_tokens: int = Field(description="Up to and including the token that completed a stop string.")
+    completion_tokens: int = Field(
+        description="Number of generated tokens, up to and including the one that completed a stop string."
+    )
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
     completion_tokens_details: CompletionTokensDetails
 
 
 class PromptTokenLogprob(Reply):
-    """Of one candidate at one place of a prompt."""
+    """Log probability of one candidate token at one position of the prompt."""
 
-    logprob: float = Field(description="-9999 for a token out of reach.")
-    rank: int = Field(description="How many tokens are likelier, plus 1.")
+    logprob: float = Field(description="Natural logarithm of the probability; at least -9999.")
+    rank: int = Field(description="Rank of the token: 1 is the most likely.")
     decoded_token: str
 
 
@@ -39,14 +41,14 @@ class PromptTokenLogprob(Reply):
 PromptLogprobs = list[dict[str, PromptTokenLogprob] | None]
 StopReason = Annotated[
     str | int | None,
-    Field(description="The stop string or token of the request that ended it, if one of these did."),
+    Field(description="The stop string or stop token id that ended the answer; null if neither did."),
 ]
 
 
 class TopLogprob(Reply):
     token: str
-    logprob: float = Field(description="-9999 for a token out of reach.")
-    bytes: list[int] = Field(description="UTF-8; a token may be a piece of a character.")
+    logprob: float = Field(description="Natural logarithm of the probability; at least -9999.")
+    bytes: list[int] = Field(description="UTF-8 bytes of the token, which may be part of a character.")
 
 
 class TokenLogprob(TopLogprob):
@@ -69,7 +71,7 @@ class ChatLogprobs(Reply):
 
 class CallOfFunction(Reply):
     name: str
-    arguments: str = Field(description="JSON, as the model wrote it.")
+    arguments: str = Field(description="Arguments as JSON, as the model wrote them.")
 
 
 class CallOfTool(Reply):
@@ -82,10 +84,10 @@ class AssistantMessage(Reply):
     role: Literal["assistant"]
     content: str | None
     refusal: None
-    tool_calls: list[CallOfTool] = may_lack("Where the message makes some.")
-    function_call: CallOfFunction = may_lack("With `functions`: the call that the message makes.")
-    reasoning_content: str = may_lack("Where the model reasoned before it answered.")
-    reasoning: str | None = Field(description="The same as `reasoning_content`; null where the model did not reason.")
+    tool_calls: list[CallOfTool] = may_lack("Tool calls of the message, if there are any.")
+    function_call: CallOfFunction = may_lack("With `functions`: the call of the message.")
+    reasoning_content: str = may_lack("The model's reasoning, if there is any.")
+    reasoning: str | None = Field(description="Equal to `reasoning_content`; null if the model did not reason.")
 
 
 class ChatChoice(Reply):
@@ -94,7 +96,7 @@ class ChatChoice(Reply):
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls", "function_call"]
     stop_reason: StopReason
-    token_ids: list[int] | None = Field(description="With `return_token_ids`: of the output.")
+    token_ids: list[int] | None = Field(description="With `return_token_ids`: token ids of the output.")
 
 
 class ChatCompletion(Reply):
@@ -104,37 +106,48 @@ class ChatCompletion(Reply):
     model: str
     choices: list[ChatChoice]
     usage: Usage
-    system_fingerprint: str = Field(description="Changes when what answers changes.")
+    system_fingerprint: str = Field(
+        description="Identifies the backend configuration; changes when the model or the server version changes."
+    )
     prompt_logprobs: PromptLogprobs | None = Field(
-        None, description="Null unless they were asked for; an answer to several conversations has none."
+        None,
+        description=(
+            "Log probabilities of the prompt; null unless the request asks for them. Absent in answers to batches "
+            "of conversations."
+        ),
     )
     prompt_token_ids: list[int] | None = Field(
-        None, description="With `return_token_ids`; an answer to several conversations has none."
+        None,
+        description=(
+            "With `return_token_ids`: token ids of the prompt. Absent in answers to batches of conversations."
+        ),
     )
 
 
 class CallOfFunctionDelta(Reply):
-    name: str = may_lack("In the first delta of a call.")
-    arguments: str = Field(description="What is new of them.")
+    name: str = may_lack("Name of the function; only in the first delta of a call.")
+    arguments: str = Field(description="New part of the arguments.")
 
 
 class CallOfToolDelta(Reply):
-    index: int = Field(description="Counts the calls of one message.")
-    id: str = may_lack("In the first delta of a call.")
-    type: Literal["function"] = may_lack("In the first delta of a call.")
+    index: int = Field(description="Index of the call in its message.")
+    id: str = may_lack("Id of the call; only in the first delta of a call.")
+    type: Literal["function"] = may_lack("Only in the first delta of a call.")
     function: CallOfFunctionDelta
 
 
 class ChatDelta(Reply):
-    role: Literal["assistant"] = Field("assistant", description="In the first delta of a choice.")
+    role: Literal["assistant"] = Field("assistant", description="Only in the first delta of a choice.")
     content: str | None = Field(
         None,
-        description="What is new of the text; null in the first delta of a choice that may begin with something else.",
+        description=(
+            "New part of the text; null in the first delta of a choice that may begin with reasoning or a call."
+        ),
     )
-    tool_calls: list[CallOfToolDelta] = may_lack("What is new of the calls.")
-    function_call: CallOfFunctionDelta = may_lack("With `functions`: what is new of the call.")
-    reasoning_content: str = may_lack("What is new of the model's reasoning.")
-    reasoning: str = may_lack("The same as `reasoning_content`.")
+    tool_calls: list[CallOfToolDelta] = may_lack("New parts of the calls.")
+    function_call: CallOfFunctionDelta = may_lack("With `functions`: new part of the call.")
+    reasoning_content: str = may_lack("New part of the model's reasoning.")
+    reasoning: str = may_lack("Equal to `reasoning_content`.")
 
 
 class ChatChunkChoice(Reply):
@@ -143,7 +156,7 @@ class ChatChunkChoice(Reply):
     logprobs: ChatLogprobs | None
     finish_reason: Literal["stop", "length", "tool_calls", "function_call"] | None
     stop_reason: StopReason = None
-    token_ids: list[int] = may_lack("With `return_token_ids`: those that are new.")
+    token_ids: list[int] = may_lack("With `return_token_ids`: new token ids of the output.")
 
 
 class ChatCompletionChunk(Reply):
@@ -151,14 +164,14 @@ class ChatCompletionChunk(Reply):
     object: Literal["chat.completion.chunk"]
     created: Seconds
     model: str
-    choices: list[ChatChunkChoice] = Field(description="Empty in the chunk that has the usage.")
+    choices: list[ChatChunkChoice] = Field(description="Empty in the chunk that has only the usage.")
     usage: StreamUsage = None
     system_fingerprint: str
-    prompt_token_ids: list[int] = may_lack("With `return_token_ids`: in the first chunk.")
+    prompt_token_ids: list[int] = may_lack("With `return_token_ids`: token ids of the prompt; only in the first chunk.")
 
 
 class CompletionLogprobs(Reply):
-    """Null for the first token of a prompt that is echoed, of which nothing is known."""
+    """Log probabilities of the tokens; null for the first token of an echoed prompt, which has none."""
 
     text_offset: list[int]
     token_logprobs: list[float | None]
@@ -167,12 +180,14 @@ class CompletionLogprobs(Reply):
 
 
 class CompletionExtras(Reply):
-    """What vLLM's streamed choices have besides OpenAI's."""
+    """vLLM's additional fields of a streamed choice."""
 
     stop_reason: StopReason = None
-    token_ids: list[int] = may_lack("With `return_token_ids`: of the output, those that are new.")
-    prompt_token_ids: list[int] = may_lack("With `return_token_ids`: the first time.")
-    prompt_logprobs: PromptLogprobs = may_lack("Where they were asked for.")
+    token_ids: list[int] = may_lack("With `return_token_ids`: new token ids of the output.")
+    prompt_token_ids: list[int] = may_lack(
+        "With `return_token_ids`: token ids of the prompt; only in the choice's first chunk."
+    )
+    prompt_logprobs: PromptLogprobs = may_lack("Log probabilities of the prompt, if the request asks for them.")
 
 
 class CompletionChoice(Reply):
@@ -181,9 +196,11 @@ class CompletionChoice(Reply):
     logprobs: CompletionLogprobs | None
     finish_reason: Literal["stop", "length"]
     stop_reason: StopReason
-    token_ids: list[int] | None = Field(description="With `return_token_ids`: of the output.")
-    prompt_token_ids: list[int] | None = Field(description="With `return_token_ids`.")
-    prompt_logprobs: PromptLogprobs | None = Field(description="Null unless they were asked for.")
+    token_ids: list[int] | None = Field(description="With `return_token_ids`: token ids of the output.")
+    prompt_token_ids: list[int] | None = Field(description="With `return_token_ids`: token ids of the prompt.")
+    prompt_logprobs: PromptLogprobs | None = Field(
+        description="Log probabilities of the prompt; null unless the request asks for them."
+    )
 
 
 class Completion(Reply):
@@ -208,7 +225,7 @@ class CompletionChunk(Reply):
     object: Literal["text_completion"]
     created: Seconds
     model: str
-    choices: list[CompletionChunkChoice] = Field(description="Empty in the chunk that has the usage.")
+    choices: list[CompletionChunkChoice] = Field(description="Empty in the chunk that has only the usage.")
     usage: StreamUsage = None
     system_fingerprint: str
 
@@ -218,10 +235,10 @@ class ModelCard(Reply):
     object: Literal["model"]
     created: Seconds
     owned_by: str
-    root: str = Field(description="The model that this name means.")
+    root: str = Field(description="Name of the model that this alias stands for.")
     parent: None
-    max_model_len: int = Field(description="Tokens of prompt and output together, at most.")
-    tasks: list[Literal["generate", "embed"]] = Field(description="What it can do.")
+    max_model_len: int = Field(description="Maximum number of tokens of prompt and output together.")
+    tasks: list[Literal["generate", "embed"]] = Field(description="Tasks that the model supports.")
 
 
 class ModelList(Reply):
@@ -237,12 +254,12 @@ class TokenizedPrompt(Reply):
 
 
 class TokenizerInfo(Reply):
-    """The model's tokenizer_config.json, whatever it has, and:"""
+    """All fields of the model's tokenizer_config.json, and:"""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     tokenizer_class: str
-    chat_template: str | None = Field(description="Jinja; null where the model has none.")
+    chat_template: str | None = Field(description="Chat template in Jinja; null if the model has none.")
     max_model_len: int
 
 
@@ -251,7 +268,7 @@ class DetokenizedPrompt(Reply):
 
 
 class Nothing(Reply):
-    """An empty object."""
+    """Always an empty object."""
 
 
 class Version(Reply):

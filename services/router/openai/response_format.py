@@ -15,16 +15,16 @@ from services.router.structure import Structure, StructureKind
 class JsonSchemaFormat(Body):
     known_extras = frozenset({"description"})
 
-    name: str | None = Field(None, description="Its name, without effect.")
+    name: str | None = Field(None, description="Name of the schema; no effect.")
     # An object in OpenAI's document; a boolean is a schema, too.
-    schema_: Any = Field(None, alias="schema", description="The schema; any object where there is none.")
-    strict: bool | None = Field(None, description="Without effect: answers match the schema whatever it says.")
+    schema_: Any = Field(None, alias="schema", description="The JSON schema. Default: any JSON object.")
+    strict: bool | None = Field(None, description="No effect: answers always match the schema.")
 
 
 class TypedValue(Body):
     """TGI's `grammar`."""
 
-    type: Literal["json", "json_object", "json_schema", "regex"] = Field(description="What `value` is.")
+    type: Literal["json", "json_object", "json_schema", "regex"] = Field(description="Kind of `value`.")
     value: Any = Field(description="A JSON schema, or a regular expression.")
 
     def structure(self) -> Structure:
@@ -36,9 +36,11 @@ class ResponseFormat(Body):
     type: Literal["text", "json_object", "json_schema", "json", "regex"] = Field(
         description="OpenAI's `text`, `json_object` and `json_schema`; TGI's `json` and `regex`."
     )
-    json_schema: JsonSchemaFormat | None = Field(None, description="The schema, as OpenAI has it.")
-    schema_: Any = Field(None, alias="schema", description="The schema, as llama.cpp, Together and Fireworks have it.")
-    value: Any = Field(None, description="The schema or the regular expression, as TGI has it.")
+    json_schema: JsonSchemaFormat | None = Field(None, description="The JSON schema, in OpenAI's form.")
+    schema_: Any = Field(
+        None, alias="schema", description="The JSON schema, in the form of llama.cpp, Together and Fireworks."
+    )
+    value: Any = Field(None, description="The JSON schema or regular expression, in TGI's form.")
 
     def structure(self) -> Structure | None:
         """Raises ApiError."""

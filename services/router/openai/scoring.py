@@ -24,8 +24,8 @@ from services.router.tracing import Tracing
 
 
 class ScoreBody(PoolingBody):
-    text_1: TextOrTexts | None = Field(None, description="One text, or as many as `text_2`.")
-    text_2: TextOrTexts | None = Field(None, description="What it is compared with.")
+    text_1: TextOrTexts | None = Field(None, description="One text, or as many texts as `text_2` has.")
+    text_2: TextOrTexts | None = Field(None, description="Text or texts to compare with `text_1`.")
     queries: TextOrTexts | None = Field(None, description="vLLM's newer name of `text_1`.")
     documents: TextOrTexts | None = Field(None, description="vLLM's newer name of `text_2`.")
 
@@ -53,10 +53,12 @@ class RerankBody(PoolingBody):
         "relevant_spans": (),
     }
 
-    query: Text = Field(description="What documents are compared with.")
-    documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)] = Field(description="At most 2,048.")
-    top_n: int | None = Field(None, ge=0, lt=2**31, description="How many of the best are told; 0: all.")
-    return_documents: bool | None = Field(None, description="False: the results have no texts.")
+    query: Text = Field(description="Text to compare the documents with.")
+    documents: Annotated[list[Text], Field(min_length=1, max_length=MAX_INPUTS)] = Field(
+        description="Texts to rank, at most 2,048."
+    )
+    top_n: int | None = Field(None, ge=0, lt=2**31, description="Number of best results to return; 0: all.")
+    return_documents: bool | None = Field(None, description="If false, the results do not repeat the texts.")
 
 
 @dataclass(frozen=True, slots=True)

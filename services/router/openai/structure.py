@@ -35,7 +35,7 @@ Choices = Annotated[list[str], Field(min_length=1, max_length=_MAX_CHOICES)]
 
 
 class StructuredOutputs(Body):
-    """vLLM's one field for all of its guided ones."""
+    """vLLM's field that combines its `guided_` fields."""
 
     # Knobs of vLLM's own implementation.
     known_extras = frozenset(
@@ -43,11 +43,13 @@ class StructuredOutputs(Body):
         | {"_backend", "_backend_was_auto"}
     )
 
-    json_: Schema | None = Field(None, alias="json", description="A JSON schema, as an object or as JSON.")
-    regex: str | None = Field(None, description="A regular expression for the whole answer.")
-    choice: Choices | None = Field(None, description="The answer is one of these strings.")
-    grammar: str | None = Field(None, description="A grammar in Lark's notation or in GBNF.")
-    json_object: bool | None = Field(None, description="Whether the answer is a JSON object.")
+    json_: Schema | None = Field(
+        None, alias="json", description="JSON schema that the answer must match, as an object or as a JSON string."
+    )
+    regex: str | None = Field(None, description="Regular expression that the whole answer must match.")
+    choice: Choices | None = Field(None, description="Strings of which the answer must be one.")
+    grammar: str | None = Field(None, description="Grammar that the answer must match, in Lark or GBNF notation.")
+    json_object: bool | None = Field(None, description="Whether the answer must be a JSON object.")
     structural_tag: Any = Field(None, description="Not supported.")
 
     def structures(self) -> list[Structure]:
@@ -65,17 +67,19 @@ class StructureFields(BaseModel):
     response_format: ResponseFormat | None = Field(
         None,
         description=(
-            "What the answer looks like: `text`, `json_object`, `json_schema`; and the forms of llama.cpp and TGI."
+            "Format of the answer: `text`, `json_object` or `json_schema`, also in the forms of llama.cpp and TGI."
         ),
     )
     structured_outputs: StructuredOutputs | None = Field(None, description="vLLM's newer form of the `guided_` fields.")
     guided_json: Schema | None = Field(
-        None, description="A JSON schema that the answer matches, as an object or as JSON."
+        None, description="JSON schema that the answer must match, as an object or as a JSON string."
     )
-    guided_regex: str | None = Field(None, description="A regular expression for the whole answer.")
-    guided_choice: Choices | None = Field(None, description="The answer is one of these strings.")
-    guided_grammar: str | None = Field(None, description="A grammar in Lark's notation or in GBNF.")
-    guided_json_object: bool | None = Field(None, description="Whether the answer is a JSON object.")
+    guided_regex: str | None = Field(None, description="Regular expression that the whole answer must match.")
+    guided_choice: Choices | None = Field(None, description="Strings of which the answer must be one.")
+    guided_grammar: str | None = Field(
+        None, description="Grammar that the answer must match, in Lark or GBNF notation."
+    )
+    guided_json_object: bool | None = Field(None, description="Whether the answer must be a JSON object.")
     # The same by other servers' names. Their clients send empty texts for nothing.
     json_schema: Schema | None = Field(None, description="llama.cpp's and SGLang's name of `guided_json`.")
     regex: str | None = Field(None, description="SGLang's name of `guided_regex`.")
@@ -86,7 +90,7 @@ class StructureFields(BaseModel):
             union(_grammar_kind, "a grammar, or an object with a type and a value"),
         ]
         | None
-    ) = Field(None, description="llama.cpp's name of `guided_grammar`; also TGI's object of `type` and `value`.")
+    ) = Field(None, description="llama.cpp's name of `guided_grammar`; also TGI's object with `type` and `value`.")
 
     def structure(self) -> Structure | None:
         """Raises ApiError."""

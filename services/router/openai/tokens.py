@@ -19,18 +19,21 @@ from services.router.sampling import SamplingParams, StopConditions
 
 
 class TokenizeRequest(Body, PromptFields):
-    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
-    prompt: str | None = Field(None, description="A text.")
+    model: str | None = Field(
+        None, description="Name or alias of a served model. Default: the model, if only one is served."
+    )
+    prompt: str | None = Field(None, description="Text to tokenize.")
     messages: list[ChatMessage] | None = Field(
-        None, min_length=1, max_length=MAX_MESSAGES, description="A conversation, which goes through the chat template."
+        None,
+        min_length=1,
+        max_length=MAX_MESSAGES,
+        description="Conversation to tokenize, after the chat template is applied.",
     )
     add_special_tokens: bool | None = Field(
         None,
-        description=(
-            "Whether special tokens are added: for a text unless told otherwise, for a conversation only on request."
-        ),
+        description="Whether the tokenizer adds special tokens. Default: true for a text, false for a conversation.",
     )
-    return_token_strs: bool | None = Field(None, description="Whether the answer has the tokens' texts, too.")
+    return_token_strs: bool | None = Field(None, description="Whether to return the tokens' strings as well.")
 
     def check(self) -> None:
         """What the schema cannot say. Raises ApiError."""
@@ -61,8 +64,10 @@ class TokenizeRequest(Body, PromptFields):
 
 
 class DetokenizeRequest(Body):
-    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
-    tokens: list[int] = Field(description="Token ids.")
+    model: str | None = Field(
+        None, description="Name or alias of a served model. Default: the model, if only one is served."
+    )
+    tokens: list[int] = Field(description="Token ids to turn into text.")
 
 
 def tokenizer_info(model: ServedModel) -> dict[str, Any]:

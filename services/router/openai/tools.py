@@ -16,20 +16,20 @@ FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
 
 
 class FunctionCall(Body):
-    """Of an earlier turn, perhaps another server's: the name is any, and the arguments are what a model wrote, which
-    may have been cut."""
+    """A call of an earlier turn, perhaps from another server: any name, and arguments as the model wrote them, perhaps
+    incomplete."""
 
-    name: str = Field(description="The function's.")
-    arguments: str = Field(description="As the model wrote them, perhaps cut.")
+    name: str = Field(description="Name of the function.")
+    arguments: str = Field(description="Arguments as the model wrote them; they may be incomplete.")
 
 
 class ToolCall(Body):
     # Of calls that were put together from a stream.
     known_extras = frozenset({"index"})
 
-    id: str = Field(description="By which the result names it.")
-    type: Literal["function"] = Field(description="There is one kind.")
-    function: FunctionCall = Field(description="What was called.")
+    id: str = Field(description="Id of the call, to which its result refers.")
+    type: Literal["function"] = Field(description="Always `function`.")
+    function: FunctionCall = Field(description="The function that was called, with its arguments.")
 
     def to_template(self) -> dict[str, Any]:
         function = {"name": self.function.name, "arguments": self.function.arguments or "{}"}
@@ -37,10 +37,15 @@ class ToolCall(Body):
 
 
 class FunctionDefinition(Body):
-    name: FunctionName = Field(description="By which it is called.")
-    description: str | None = Field(None, description="What it does, for the model.")
-    parameters: dict[str, Any] | None = Field(None, description="A JSON schema of its arguments.")
-    strict: bool | None = Field(None, description="Without effect where calls are forced: arguments match the schema.")
+    name: FunctionName = Field(description="Name of the function.")
+    description: str | None = Field(None, description="Description of the function, for the model.")
+    parameters: dict[str, Any] | None = Field(None, description="JSON schema of the arguments.")
+    strict: bool | None = Field(
+        None,
+        description=(
+            "No effect: arguments of forced calls always match the schema; those of other calls are not checked."
+        ),
+    )
 
     def to_tool(self) -> Tool:
         return Tool(self.name, self.description or "", self.parameters, bool(self.strict))
@@ -49,30 +54,34 @@ class FunctionDefinition(Body):
 class ToolDefinition(Body):
     known_extras = frozenset({"cache_control"})
 
-    type: Literal["function"] = Field(description="There is one kind.")
-    function: FunctionDefinition = Field(description="The function.")
+    type: Literal["function"] = Field(description="Always `function`.")
+    function: FunctionDefinition = Field(description="Definition of the function.")
 
     def to_tool(self) -> Tool:
         return self.function.to_tool()
 
 
 class NamedFunction(Body):
-    name: str = Field(description="Of one of `tools`.")
+    name: str = Field(description="Name of one of `tools`.")
 
 
 class NamedTool(Body):
-    type: Literal["function"] = Field(description="There is one kind.")
-    function: NamedFunction = Field(description="Which function is called.")
+    type: Literal["function"] = Field(description="Always `function`.")
+    function: NamedFunction = Field(description="The function to call.")
 
 
 class AllowedTools(Body):
-    mode: Literal["auto", "required"] = Field(description="Whether one of them has to be called.")
-    tools: list[NamedTool] = Field(min_length=1, max_length=MAX_TOOLS, description="Which of `tools` may be called.")
+    mode: Literal["auto", "required"] = Field(
+        description="`required`: at least one of the tools must be called; `auto`: the model decides."
+    )
+    tools: list[NamedTool] = Field(
+        min_length=1, max_length=MAX_TOOLS, description="Those of `tools` that the model may call."
+    )
 
 
 class AllowedToolsChoice(Body):
-    type: Literal["allowed_tools"] = Field(description="Some of the tools.")
-    allowed_tools: AllowedTools = Field(description="Which, and how.")
+    type: Literal["allowed_tools"] = Field(description="Restricts the calls to some of `tools`.")
+    allowed_tools: AllowedTools = Field(description="The allowed tools, and whether one must be called.")
 
 
 def _choice_kind(value: object) -> str | None:

@@ -23,7 +23,7 @@ def may_lack(description: str, **extra: Any) -> Any:
 
 
 class ErrorDetails(Reply):
-    """What went wrong, in OpenAI's words."""
+    """The error in OpenAI's format."""
 
     message: str
     type: str

@@ -59,11 +59,13 @@ StringOrStrings = Annotated[
 
 
 class Format(Body):
-    type: Literal["text", "json_object", "json_schema"] = Field(description="What the answer looks like.")
-    name: str | None = Field(None, description="The schema's name, without effect.")
-    description: str | None = Field(None, description="What the schema is for, without effect.")
-    schema_: dict[str, Any] | None = Field(None, alias="schema", description="Of `json_schema`, and required there.")
-    strict: bool | None = Field(None, description="Without effect: answers match the schema whatever it says.")
+    type: Literal["text", "json_object", "json_schema"] = Field(description="Format of the answer.")
+    name: str | None = Field(None, description="Name of the schema; no effect.")
+    description: str | None = Field(None, description="Purpose of the schema; no effect.")
+    schema_: dict[str, Any] | None = Field(
+        None, alias="schema", description="The JSON schema; required for `json_schema`."
+    )
+    strict: bool | None = Field(None, description="No effect: answers always match the schema.")
 
     def echo(self) -> dict[str, Any]:
         """As the response repeats it."""
@@ -74,8 +76,8 @@ class Format(Body):
 
 
 class Text(Body):
-    format: Format | None = Field(None, description="What the text looks like.")
-    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="Without effect.")
+    format: Format | None = Field(None, description="Format of the text.")
+    verbosity: Literal["low", "medium", "high"] | None = Field(None, description="No effect.")
 
 
 class Reasoning(Body):
@@ -87,39 +89,48 @@ class Reasoning(Body):
     }
 
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
-        None, description="Told to the template; `none` turns thinking off where it can."
+        None,
+        description=(
+            "Reasoning effort; passed to the chat template. `none` turns reasoning off, if the chat template can."
+        ),
     )
     summary: Literal["auto", "concise", "detailed"] | None = Field(
-        None, description="Without effect: reasoning is told as it is."
+        None, description="No effect: reasoning is returned in full."
     )
 
 
 class InputTokensBody(Body):
-    """What makes the prompt."""
+    """The fields that make the prompt."""
 
     known_extras = frozenset(_NEEDS_A_STORE)
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"personality": ()}
 
-    model: str | None = Field(None, description="A served name or alias. Left out: the one model that is served.")
+    model: str | None = Field(
+        None, description="Name or alias of a served model. Default: the model, if only one is served."
+    )
     input: Annotated[
         Annotated[str, Tag("#string")]
         | Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES), Tag("#array")],
         union(string_or_array, "a string or an array of items"),
-    ] = Field(description="A text, or items: messages, calls, their results, reasoning.")
-    instructions: str | None = Field(None, description="A system message before the input.")
-    tools: list[ResponseTool] | None = Field(None, description="Functions that the model may call.")
+    ] = Field(description="A text, or a list of items: messages, function calls, their results, reasoning.")
+    instructions: str | None = Field(None, description="System message before the input.")
+    tools: list[ResponseTool] | None = Field(None, description="Functions that the model may call, at most 128.")
     tool_choice: StringOrToolChoice | None = Field(
-        None, description="`none`, `auto`, `required`, a function, or `allowed_tools`."
+        None,
+        description=(
+            "Whether the model must call tools, and which: `none`, `auto`, `required`, a function, or `allowed_tools`."
+        ),
     )
-    parallel_tool_calls: bool | None = Field(None, description="False: one call at most where calls are forced.")
-    text: Text | None = Field(None, description="What the answer's text looks like.")
-    reasoning: Reasoning | None = Field(None, description="How much the model reasons.")
+    parallel_tool_calls: bool | None = Field(None, description="If false, forced calls are limited to one.")
+    text: Text | None = Field(None, description="Format of the text of the answer.")
+    reasoning: Reasoning | None = Field(None, description="Options for the reasoning.")
     truncation: Literal["auto", "disabled"] | None = Field(
-        None, description="Without effect: what does not fit is an error."
+        None, description="No effect: input that does not fit in the context is an error."
     )
     # vLLM's.
     chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="What the template is told besides; it may not replace its own arguments."
+        None,
+        description="Additional arguments of the chat template; they cannot replace the template's own arguments.",
     )
 
     def check(self) -> None:
@@ -181,78 +192,96 @@ class ResponseBody(InputTokensBody):
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
     max_output_tokens: int | None = Field(
-        None, ge=1, description="The longest answer, in tokens; what the context leaves unless told otherwise."
+        None, ge=1, description="Maximum number of tokens in the answer. Default: as many as fit in the context."
     )
     temperature: float | None = Field(
-        None, ge=0, le=2, description="Divides the logits before a token is drawn; 0 takes the likeliest."
+        None, ge=0, le=2, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
     )
     top_p: float | None = Field(
         None,
         ge=0,
         le=1,
         description=(
-            "Draws from the fewest likeliest tokens whose probabilities sum to this; 0 keeps the likeliest alone."
+            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
+            "the most likely token."
         ),
     )
     top_logprobs: int | None = Field(
         None,
         ge=0,
         le=MAX_LOGPROBS,
-        description="Tells the log probability of each token, and those of so many of the likeliest.",
+        description="Number of most likely tokens to return at each position.",
     )
-    stream: bool | None = Field(None, description="Whether the answer comes as server-sent events.")
+    stream: bool | None = Field(None, description="Whether the answer is streamed as server-sent events.")
     metadata: dict[str, str] | None = Field(
-        None, max_length=_MAX_METADATA, description="Up to 16 pairs, which the answer repeats."
+        None, max_length=_MAX_METADATA, description="Up to 16 pairs; repeated in the answer."
     )
     include: list[str] | None = Field(
-        None, description="`message.output_text.logprobs` tells log probabilities; anything else has no effect."
+        None, description="`message.output_text.logprobs` adds log probabilities; other values have no effect."
     )
     user: str | None = Field(None, description="Repeated in the answer.")
     safety_identifier: str | None = Field(None, max_length=64, description="Repeated in the answer.")
     prompt_cache_key: str | None = Field(
-        None, description="Requests with one key go to one scheduler, which has cached what they begin with."
+        None, description="Requests with the same key go to the same scheduler, to find their prefixes in its cache."
     )
     # vLLM's.
     stop: StringOrStrings | None = Field(
-        None, description="One string or up to 16, of at most 512 characters, any of which ends the answer."
+        None,
+        description=(
+            "Stop strings: one or up to 16, each of at most 512 characters. The first one found ends the answer."
+        ),
     )
-    include_stop_str_in_output: bool | None = Field(None, description="Whether the text has what stopped it, too.")
-    ignore_eos: bool | None = Field(None, description="Whether the answer goes on past the model's own end tokens.")
+    include_stop_str_in_output: bool | None = Field(
+        None, description="Whether the text includes the stop string that ended it."
+    )
+    ignore_eos: bool | None = Field(None, description="Whether generation continues after the model's own end tokens.")
     skip_special_tokens: bool | None = Field(
-        None, description="Whether special tokens are left out of the text; true unless told otherwise."
+        None, description="Whether special tokens are left out of the text. Default: true."
     )
     top_k: int | None = Field(
-        None, ge=-1, le=2**31, description="Draws from so many of the likeliest tokens; -1 and 0 keep all."
+        None, ge=-1, le=2**31, description="Samples from the k most likely tokens; -1 and 0 keep all."
     )
     min_p: float | None = Field(
-        None, ge=0, le=1, description="Draws from tokens at least this many times as likely as the likeliest."
+        None,
+        ge=0,
+        le=1,
+        description="Samples from tokens whose probability is at least this fraction of the most likely token's.",
     )
     presence_penalty: float | None = Field(
-        None, ge=-2, le=2, description="Subtracted from the logit of every token that the answer has already."
+        None, ge=-2, le=2, description="Subtracted from the logit of every token that is already in the answer."
     )
     frequency_penalty: float | None = Field(
         None,
         ge=-2,
         le=2,
-        description="Subtracted from the logit of every token of the answer, once for each time it came.",
+        description="Subtracted from the logit of every token in the answer, once for each occurrence.",
     )
     repetition_penalty: float | None = Field(
         None,
         gt=0,
         le=100,
         description=(
-            "Divides positive logits, and multiplies negative ones, of every token "
-            "of the prompt and the answer; 1 changes nothing."
+            "Divides positive logits, and multiplies negative ones, of every token in the prompt and the answer; "
+            "1 has no effect."
         ),
     )
     seed: int | None = Field(
-        None, ge=-(2**63), le=_UINT64, description="Equal seeds give equal tokens; one is drawn where none is given."
+        None,
+        ge=-(2**63),
+        le=_UINT64,
+        description="Random seed: equal requests with equal seeds get equal tokens. Default: a random one.",
     )
     priority: int | None = Field(
-        None, ge=-(2**31), lt=2**31, description="Less is sooner, where the server schedules by priority."
+        None,
+        ge=-(2**31),
+        lt=2**31,
+        description="Scheduling priority, if the server schedules by priority; a lower value runs earlier.",
     )
     cache_salt: str | None = Field(
-        None, min_length=1, max_length=1024, description="Prompts share cached beginnings only where it is equal."
+        None,
+        min_length=1,
+        max_length=1024,
+        description="Requests share cached prefixes only with requests that have the same salt.",
     )
 
     @property

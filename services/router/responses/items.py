@@ -18,13 +18,13 @@ _OF_ITEMS = frozenset({"id", "status"})
 
 
 class Part(Body):
-    """`text` where it is a text's part, whatever kind of text."""
+    """A text part, of any of OpenAI's text types, or a refusal."""
 
     known_extras = frozenset({"annotations", "logprobs", "prompt_cache_breakpoint"})
 
-    type: str = Field(description="Which kind it is: a text's, or a refusal's.")
-    text: str | None = Field(None, description="Of a text's part.")
-    refusal: str | None = Field(None, description="Of a refusal's part.")
+    type: str = Field(description="Type of the part: a text, or a refusal.")
+    text: str | None = Field(None, description="Text of a text part.")
+    refusal: str | None = Field(None, description="Text of a refusal.")
 
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
@@ -37,40 +37,42 @@ StringOrParts = Annotated[
 class MessageItem(Body):
     known_extras = _OF_ITEMS | {"phase"}
 
-    type: Literal["message"] = Field("message", description="May be left out.")
-    role: Literal["user", "assistant", "system", "developer"] = Field(description="Who says it.")
-    content: StringOrParts = Field(description="A text, or parts of text.")
+    type: Literal["message"] = Field("message", description="Can be left out.")
+    role: Literal["user", "assistant", "system", "developer"] = Field(description="Role of the author.")
+    content: StringOrParts = Field(description="A text, or a list of text parts.")
 
 
 class FunctionCallItem(Body):
     known_extras = _OF_ITEMS | {"caller", "namespace", "async"}
 
-    type: Literal["function_call"] = Field(description="A call.")
-    call_id: str = Field(description="By which its result names it.")
-    name: str = Field(description="The function's.")
-    arguments: str = Field(description="JSON, as the model wrote it.")
+    type: Literal["function_call"] = Field(description="The type of an item with a function call.")
+    call_id: str = Field(description="Id of the call, to which its result refers.")
+    name: str = Field(description="Name of the function.")
+    arguments: str = Field(description="Arguments as JSON, as the model wrote them.")
 
 
 class FunctionCallOutputItem(Body):
     known_extras = _OF_ITEMS | {"caller", "namespace", "name"}
 
-    type: Literal["function_call_output"] = Field(description="A call's result.")
-    call_id: str = Field(description="Which call's.")
-    output: StringOrParts = Field(description="A text, or parts of text.")
+    type: Literal["function_call_output"] = Field(description="The type of an item with the result of a function call.")
+    call_id: str = Field(description="Id of the call that this is the result of.")
+    output: StringOrParts = Field(description="A text, or a list of text parts.")
 
 
 class ReasoningItem(Body):
-    """As a response had it, or as another server wrote it, which may have a summary alone."""
+    """Reasoning from an earlier response; one from another server may have only a summary."""
 
     known_extras = _OF_ITEMS | {"encrypted_content"}
 
-    type: Literal["reasoning"] = Field(description="What an assistant reasoned.")
-    summary: list[Part] = Field(default_factory=list, description="Read where there is no content.")
-    content: list[Part] | None = Field(None, description="The reasoning's text.")
+    type: Literal["reasoning"] = Field(description="The type of an item with the assistant's reasoning.")
+    summary: list[Part] = Field(
+        default_factory=list, description="Summary of the reasoning; used if there is no content."
+    )
+    content: list[Part] | None = Field(None, description="Text of the reasoning.")
 
 
 class OtherItem(Body):
-    type: str = Field(description="Refused.")
+    type: str = Field(description="Not supported.")
 
 
 _KINDS = ("message", "function_call", "function_call_output", "reasoning")

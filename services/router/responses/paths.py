@@ -20,8 +20,9 @@ _ADD = {
 OPERATIONS = (
     Operation(
         "POST", "/v1/responses", "createResponse", _TAG, "Answers a conversation",
-        "As OpenAI's, of text and functions. Nothing is kept: a conversation goes on with all of its items in `input`. "
-        "A stream's last event is `response.completed`, `response.incomplete` or `response.failed`.",
+        "OpenAI's Responses API, with text and functions. Responses are not stored: to continue a conversation, send "
+        "all of its items in `input`. The last event of a stream is `response.completed`, `response.incomplete` or "
+        "`response.failed`.",
         body=ResponseBody, reply=Response, event=ResponseEvent,
         examples=(
             Example("A question", {"model": _MODEL, "input": _QUESTION, "max_output_tokens": 16}),
@@ -41,13 +42,13 @@ OPERATIONS = (
     ),
     Operation(
         "POST", "/v1/responses/input_tokens", "countInputTokens", _TAG, "Counts a conversation's tokens",
-        "Those of the prompt that it would make.", body=InputTokensBody, reply=InputTokenCount,
+        "Counts the tokens of the prompt that the request would have.", body=InputTokensBody, reply=InputTokenCount,
         examples=(Example("A question", {"model": _MODEL, "input": _QUESTION}),),
         names_model=True, may_overload=True,
     ),
     Operation(
         "GET", "/v1/responses/{response_id}", "retrieveResponse", _TAG, "Finds no response",
-        "The answer is 404, whatever the id: no response is kept.",
+        "Always 404: responses are not stored.",
         parameters={"response_id": "The id of a response."}, is_always_missing=True,
     ),
 )  # fmt: skip

@@ -15,8 +15,8 @@ Status = Literal["in_progress", "completed", "incomplete"]
 class OutputText(Reply):
     type: Literal["output_text"]
     text: str
-    annotations: list[None] = Field(description="Empty: nothing is cited.", max_length=0)
-    logprobs: list[TokenLogprob] = Field(description="Empty unless they were asked for.")
+    annotations: list[None] = Field(description="Always empty: there are no citations.", max_length=0)
+    logprobs: list[TokenLogprob] = Field(description="Log probabilities; empty unless the request asks for them.")
 
 
 class ReasoningText(Reply):
@@ -36,7 +36,7 @@ class ReasoningOutput(Reply):
     id: str
     type: Literal["reasoning"]
     status: Status
-    summary: list[None] = Field(description="Empty: nothing is summed up.", max_length=0)
+    summary: list[None] = Field(description="Always empty: reasoning is not summarized.", max_length=0)
     content: list[ReasoningText]
 
 
@@ -46,7 +46,7 @@ class FunctionCallOutput(Reply):
     status: Status
     call_id: str
     name: str
-    arguments: str = Field(description="JSON, as the model wrote it.")
+    arguments: str = Field(description="Arguments as JSON, as the model wrote them.")
 
 
 OutputItem = Annotated[OutputMessage | ReasoningOutput | FunctionCallOutput, Field(discriminator="type")]
@@ -69,15 +69,15 @@ class ReasoningEcho(Reply):
 
 class FormatEcho(Reply):
     type: Literal["text", "json_object", "json_schema"]
-    name: str = may_lack("Of a schema.")
-    description: str = may_lack("Of a schema.")
-    json_schema: dict[str, Any] = may_lack("The schema itself.", alias="schema")
-    strict: bool = may_lack("Of a schema; outputs match it whatever it says.")
+    name: str = may_lack("Name of the schema.")
+    description: str = may_lack("Purpose of the schema.")
+    json_schema: dict[str, Any] = may_lack("The JSON schema.", alias="schema")
+    strict: bool = may_lack("No effect: answers always match the schema.")
 
 
 class TextEcho(Reply):
     format: FormatEcho
-    verbosity: Literal["low", "medium", "high"] = may_lack("Where the request has one.")
+    verbosity: Literal["low", "medium", "high"] = may_lack("As in the request; absent if the request has none.")
 
 
 class FunctionToolEcho(Reply):
@@ -105,7 +105,7 @@ class AllowedToolsEcho(Reply):
 
 
 class CachedTokens(Reply):
-    cached_tokens: int = Field(description="Prompt tokens that were found in the prefix cache.")
+    cached_tokens: int = Field(description="Number of prompt tokens that were found in the prefix cache.")
     cache_write_tokens: int
 
 
@@ -122,7 +122,7 @@ class ResponseUsage(Reply):
 
 
 class Response(Reply):
-    """Most of it repeats the request."""
+    """A response. Most fields repeat the request."""
 
     id: str
     object: Literal["response"]
@@ -134,7 +134,7 @@ class Response(Reply):
     error: ResponseFault | None
     frequency_penalty: float
     incomplete_details: IncompleteDetails | None
-    usage: ResponseUsage | None = Field(description="Null until it is over, and of one that failed.")
+    usage: ResponseUsage | None = Field(description="Usage; null while the response is in progress, and if it failed.")
     background: Literal[False]
     instructions: str | None
     max_output_tokens: int | None
@@ -155,7 +155,7 @@ class Response(Reply):
     top_logprobs: int
     top_p: float
     truncation: Literal["disabled"]
-    user: str = may_lack("Where the request has one.")
+    user: str = may_lack("As in the request; absent if the request has none.")
 
 
 class InputTokenCount(Reply):
@@ -164,7 +164,7 @@ class InputTokenCount(Reply):
 
 
 class _Event(Reply):
-    sequence_number: int = Field(description="Counts the events of one stream.")
+    sequence_number: int = Field(description="Number of the event in its stream.")
 
 
 class ResponseStateEvent(_Event):
@@ -245,4 +245,4 @@ class ResponseEvent(
         ]
     ]
 ):
-    """One event of a response that streams."""
+    """One event of a streamed response."""

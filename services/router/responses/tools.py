@@ -19,13 +19,18 @@ class ResponseTool(Body):
     known_extras = frozenset({"defer_loading", "output_schema"})
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"async": (False,)}
 
-    type: str = Field(description="`function`; others are refused by name.")
-    name: str | None = Field(None, description="By which it is called, and required.")
-    description: str | None = Field(None, description="What it does, for the model.")
-    parameters: dict[str, Any] | None = Field(None, description="A JSON schema of its arguments.")
-    strict: bool | None = Field(None, description="Without effect where calls are forced: arguments match the schema.")
+    type: str = Field(description="`function`; other types are refused with an error that names them.")
+    name: str | None = Field(None, description="Name of the function; required.")
+    description: str | None = Field(None, description="Description of the function, for the model.")
+    parameters: dict[str, Any] | None = Field(None, description="JSON schema of the arguments.")
+    strict: bool | None = Field(
+        None,
+        description=(
+            "No effect: arguments of forced calls always match the schema; those of other calls are not checked."
+        ),
+    )
     allowed_callers: list[str] | None = Field(
-        None, description="`direct` must be among them: the model alone calls tools here."
+        None, description="Who may call the tool. Must contain `direct`, as only the model calls tools here."
     )
 
     def to_tool(self, param: str) -> Tool:
@@ -55,16 +60,21 @@ class ResponseTool(Body):
 
 class AllowedTool(Body):
     type: str = Field(description="`function`.")
-    name: str | None = Field(None, description="Of one of `tools`.")
+    name: str | None = Field(None, description="Name of one of `tools`.")
 
 
 class ResponseToolChoice(Body):
-    type: str = Field(description="`function`, or `allowed_tools`.")
-    name: str | None = Field(None, description="Of `function`: which is called.")
+    type: str = Field(description="`function` or `allowed_tools`.")
+    name: str | None = Field(None, description="With `function`: name of the function to call.")
     mode: Literal["auto", "required"] | None = Field(
-        None, description="Of `allowed_tools`: whether one of them has to be called."
+        None,
+        description=(
+            "With `allowed_tools`. `required`: at least one of the tools must be called; `auto`: the model decides."
+        ),
     )
-    tools: list[AllowedTool] | None = Field(None, min_length=1, description="Of `allowed_tools`: which may be called.")
+    tools: list[AllowedTool] | None = Field(
+        None, min_length=1, description="With `allowed_tools`: the tools that the model may call."
+    )
 
     def echo(self) -> dict[str, Any]:
         """As the response repeats it. Of a choice that `choose` takes."""

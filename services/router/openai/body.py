@@ -216,7 +216,7 @@ class GenerationBody(Body, StructureFields):
         ),
     )
     include_stop_str_in_output: bool | None = Field(
-        None, description="Whether the text includes the stop string that ended it."
+        None, description="Whether the text includes the stop string or stop token that ended it."
     )
     return_token_ids: bool | None = Field(
         None, description="Whether to return token ids: `token_ids` of each choice, and `prompt_token_ids`."

@@ -232,7 +232,7 @@ class ResponseBody(InputTokensBody):
         ),
     )
     include_stop_str_in_output: bool | None = Field(
-        None, description="Whether the text includes the stop string that ended it."
+        None, description="Whether the text includes the stop string or stop token that ended it."
     )
     ignore_eos: bool | None = Field(None, description="Whether generation continues after the model's own end tokens.")
     skip_special_tokens: bool | None = Field(

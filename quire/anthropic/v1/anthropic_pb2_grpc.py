@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class AnthropicServiceStub(object):
-    """Anthropic's Messages API, in the manner of quire.openai.v1.OpenAIService: a stream is text/event-stream messages that end
-    with `event: message_stop`, and the JSON body of an error has Anthropic's shape.
+    """Anthropic's Messages API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of
+    text/event-stream messages that end with `event: message_stop`, and the JSON body of an error has Anthropic's format.
     """
 
     def __init__(self, channel):
@@ -49,8 +49,8 @@ class AnthropicServiceStub(object):
 
 
 class AnthropicServiceServicer(object):
-    """Anthropic's Messages API, in the manner of quire.openai.v1.OpenAIService: a stream is text/event-stream messages that end
-    with `event: message_stop`, and the JSON body of an error has Anthropic's shape.
+    """Anthropic's Messages API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of
+    text/event-stream messages that end with `event: message_stop`, and the JSON body of an error has Anthropic's format.
     """
 
     def CreateMessage(self, request, context):
@@ -89,8 +89,8 @@ def add_AnthropicServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AnthropicService(object):
-    """Anthropic's Messages API, in the manner of quire.openai.v1.OpenAIService: a stream is text/event-stream messages that end
-    with `event: message_stop`, and the JSON body of an error has Anthropic's shape.
+    """Anthropic's Messages API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of
+    text/event-stream messages that end with `event: message_stop`, and the JSON body of an error has Anthropic's format.
     """
 
     @staticmethod

@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class AnthropicServiceStub:
-    """Anthropic's Messages API, in the manner of quire.openai.v1.OpenAIService: a stream is text/event-stream messages that end
-    with `event: message_stop`, and the JSON body of an error has Anthropic's shape.
+    """Anthropic's Messages API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of
+    text/event-stream messages that end with `event: message_stop`, and the JSON body of an error has Anthropic's format.
     """
 
     @_typing.overload
@@ -42,8 +42,8 @@ class AnthropicServiceStub:
 
 @_typing.type_check_only
 class AnthropicServiceAsyncStub(AnthropicServiceStub):
-    """Anthropic's Messages API, in the manner of quire.openai.v1.OpenAIService: a stream is text/event-stream messages that end
-    with `event: message_stop`, and the JSON body of an error has Anthropic's shape.
+    """Anthropic's Messages API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of
+    text/event-stream messages that end with `event: message_stop`, and the JSON body of an error has Anthropic's format.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -53,8 +53,8 @@ class AnthropicServiceAsyncStub(AnthropicServiceStub):
     """Counts the tokens of a conversation's prompt."""
 
 class AnthropicServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Anthropic's Messages API, in the manner of quire.openai.v1.OpenAIService: a stream is text/event-stream messages that end
-    with `event: message_stop`, and the JSON body of an error has Anthropic's shape.
+    """Anthropic's Messages API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of
+    text/event-stream messages that end with `event: message_stop`, and the JSON body of an error has Anthropic's format.
     """
 
     @_abc_1.abstractmethod

@@ -53,14 +53,14 @@ class DocumentServiceServicer(object):
     """
 
     def GetOpenApi(self, request, context):
-        """Gives the description as OpenAPI 3.1, in JSON.
+        """Returns the OpenAPI 3.1 document, as JSON.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetDocs(self, request, context):
-        """Gives the description for people, as one HTML page that loads nothing else.
+        """Returns the documentation as one HTML page that loads nothing else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,9 +35,9 @@ class DocumentServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DocumentServiceAsyncStub: ...
     GetOpenApi: _grpc.UnaryUnaryMultiCallable[_documents_pb2.GetOpenApiRequest, _httpbody_pb2.HttpBody]
-    """Gives the description as OpenAPI 3.1, in JSON."""
+    """Returns the OpenAPI 3.1 document, as JSON."""
     GetDocs: _grpc.UnaryUnaryMultiCallable[_documents_pb2.GetDocsRequest, _httpbody_pb2.HttpBody]
-    """Gives the description for people, as one HTML page that loads nothing else."""
+    """Returns the documentation as one HTML page that loads nothing else."""
 
 @_typing.type_check_only
 class DocumentServiceAsyncStub(DocumentServiceStub):
@@ -45,9 +45,9 @@ class DocumentServiceAsyncStub(DocumentServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetOpenApi: _aio.UnaryUnaryMultiCallable[_documents_pb2.GetOpenApiRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Gives the description as OpenAPI 3.1, in JSON."""
+    """Returns the OpenAPI 3.1 document, as JSON."""
     GetDocs: _aio.UnaryUnaryMultiCallable[_documents_pb2.GetDocsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Gives the description for people, as one HTML page that loads nothing else."""
+    """Returns the documentation as one HTML page that loads nothing else."""
 
 class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
     """Describes what the gateway serves. The router that serves it writes the description."""
@@ -58,7 +58,7 @@ class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _documents_pb2.GetOpenApiRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Gives the description as OpenAPI 3.1, in JSON."""
+        """Returns the OpenAPI 3.1 document, as JSON."""
 
     @_abc_1.abstractmethod
     def GetDocs(
@@ -66,6 +66,6 @@ class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _documents_pb2.GetDocsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Gives the description for people, as one HTML page that loads nothing else."""
+        """Returns the documentation as one HTML page that loads nothing else."""
 
 def add_DocumentServiceServicer_to_server(servicer: DocumentServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -107,8 +107,8 @@ Global___Choices: _TypeAlias = Choices  # noqa: Y015
 
 @_typing.final
 class TokenConstraints(_message.Message):
-    """Limits on the tokens that may be drawn, as token ids. The router makes them from a request's options, and a worker makes one
-    mask per drawn token from them. Schedulers pass this message on and read only `grammar`. Columns are little-endian bytes.
+    """Limits on the tokens that may be sampled, as token ids. The router makes them from a request's options. A worker computes one
+    mask per sampled token from them. Schedulers pass this message on and read only `grammar`. Columns are little-endian bytes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -127,17 +127,17 @@ class TokenConstraints(_message.Message):
     {"grammars": [{"json_schema": {"type": "integer"}}]}. Quire's router has compiled it once as a check. Empty: no grammar.
     """
     min_tokens: _builtins.int
-    """Tokens of output before which no end token is drawn, unless the grammar allows nothing else. 0: no minimum."""
+    """Minimum number of output tokens: no end token is sampled before, unless the grammar allows nothing else. 0: no minimum."""
     end_token_ids: _builtins.bytes
     """u32[]: the end tokens that min_tokens excludes. Empty: it excludes none."""
     allowed_token_ids: _builtins.bytes
-    """u32[]: the only tokens that may be drawn. Empty: all tokens may be drawn."""
+    """u32[]: the only tokens that may be sampled. Empty: all tokens may be sampled."""
     bad_word_token_ids: _builtins.bytes
     """u32[]: the tokens of all forbidden runs, one run after the other. Empty: no run is forbidden."""
     bad_word_offsets: _builtins.bytes
     """u32[n + 1]: run w is bad_word_token_ids[offsets[w]:offsets[w + 1]]. Empty where bad_word_token_ids is empty."""
     thinking_budget: _builtins.int
-    """Tokens of reasoning after which the token that ends reasoning is forced. Unset: no limit."""
+    """Maximum number of reasoning tokens, after which the token that ends reasoning is forced. Unset: no limit."""
     thinking_end_token_id: _builtins.int
     """The token that ends reasoning. Read only with thinking_budget."""
     thinking_begin_token_id: _builtins.int

@@ -146,34 +146,40 @@ class GenerationOptions(_message.Message):
     RETURN_PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     n: _builtins.int
-    """How many answers to generate. 1 to 128, default 1."""
+    """Number of answers to generate. 1 to 128, default 1."""
     cache_salt: _builtins.str
-    """Prompts share the KV of a common beginning only where this is equal: keeps tenants apart. Empty is a value like others."""
+    """Requests share cached prefixes only with requests that have the same salt. This keeps tenants apart. An empty salt is a
+    value like any other.
+    """
     priority: _builtins.int
-    """Less is sooner, where the schedulers run with --scheduling-policy priority; ignored elsewhere. Default 0."""
+    """Scheduling priority, if the schedulers run with --scheduling-policy priority; a lower value runs earlier. Otherwise
+    ignored. Default 0.
+    """
     tenant: _builtins.str
-    """Whose request it is, where the schedulers are fair among tenants. Empty: the metadata `x-tenant-id`."""
+    """Tenant of the request, for fair queueing. Empty: the metadata `x-tenant-id`."""
     skip_special_tokens: _builtins.bool
-    """Whether the text leaves special tokens out. Default true."""
+    """Whether special tokens are left out of the text. Default true."""
     include_stop_str_in_output: _builtins.bool
-    """Whether the text has what ended it: the stop string, or the stop token's own text."""
+    """Whether the text includes the stop string or stop token that ended it."""
     truncate_prompt_tokens: _builtins.int
-    """Number of tokens that a longer prompt is cut to; -1: to as many as leave room for the answer. Unset: a prompt that is too
-    long is refused.
+    """Maximum number of prompt tokens; longer prompts are cut. -1: as many as leave room for the answer. Unset: a prompt that is
+    too long is refused.
     """
     truncation_side: Global___TruncationSide.ValueType
-    """Which end of the prompt is cut. Read only with truncate_prompt_tokens."""
+    """Side on which long prompts are cut. Read only with truncate_prompt_tokens."""
     prompt_cache_key: _builtins.str
-    """Requests with one key go to one scheduler, where their common beginning is cached. Empty: the prompt's beginning is the key."""
+    """Requests with the same key go to the same scheduler, to find their prefixes in its cache. Empty: the beginning of the
+    prompt is the key.
+    """
     return_prompt_token_ids: _builtins.bool
-    """Whether Final has the prompt's tokens."""
+    """Whether to return the prompt's token ids, in Final."""
     add_special_tokens: _builtins.bool
     """Whether the tokenizer adds its own beginning and end tokens. Default true for Generate's text; default false for Chat, as
     chat templates write their own.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
-        """How tokens are drawn. Unset fields: the model's own defaults."""
+        """How tokens are sampled. Unset fields: the model's own defaults."""
 
     @_builtins.property
     def stop(self) -> _sampling_pb2.StopConditions:
@@ -181,21 +187,23 @@ class GenerationOptions(_message.Message):
 
     @_builtins.property
     def stop_strings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Strings that end the output, wherever token boundaries fall. The output ends before them. At most 16, of 512
+        """Stop strings. They are found across token boundaries, and the output ends before the first one found. At most 16, of 512
         characters each. Empty: none.
         """
 
     @_builtins.property
     def structure(self) -> _constraints_pb2.Structure:
-        """What the output must be. It ends where nothing can follow, whatever `ignore_eos` says. Unset: free text."""
+        """The structure that the output must have. Generation stops when it is complete, also with `ignore_eos`. Unset: free text."""
 
     @_builtins.property
     def allowed_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Only these tokens are drawn. Empty: any. An end token that is not among them ends nothing."""
+        """Ids of the only tokens that may be sampled. Empty: all. An end token that is not among them cannot end the output."""
 
     @_builtins.property
     def bad_words(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Strings that the output must not contain, by their tokens: at the beginning of a word, and elsewhere. Empty: none."""
+        """Strings that the output must not contain. They are compared as tokens, both at the beginning of a word and elsewhere.
+        Empty: none.
+        """
 
     def __init__(
         self,
@@ -253,12 +261,12 @@ class GenerateRequest(_message.Message):
     OPTIONS_FIELD_NUMBER: _builtins.int
     WHOLE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """A name that ListModels lists. Empty: the one model that is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
     text: _builtins.str
     """A text, which the router tokenizes."""
     whole: _builtins.bool
-    """Whether each choice comes as one delta when it is over, which costs less where nobody reads along. A choice of more than
-    8,192 tokens comes in pieces, and so does one of more than 128 tokens with log probabilities.
+    """Whether each choice is sent as one delta when it is complete. This costs less if nobody reads along. A choice of more than
+    8,192 tokens, or of more than 128 tokens with log probabilities, is sent in several deltas.
     """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
@@ -304,14 +312,14 @@ class ChatMessage(_message.Message):
     content: _builtins.str
     """The text of the message. May be empty."""
     reasoning: _builtins.str
-    """What the model reasoned before an assistant's content. Empty: nothing."""
+    """Reasoning of the assistant before its content. Empty: none."""
     tool_call_id: _builtins.str
-    """Required where role is tool: the id of the call that this message answers."""
+    """Required if the role is `tool`: id of the call that this message is the result of."""
     name: _builtins.str
-    """The speaker's name, for templates that write it. Empty: none."""
+    """Name of the author, for chat templates that show it. Empty: none."""
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
-        """Calls that an assistant's message made."""
+        """Tool calls of an assistant's message."""
 
     def __init__(
         self,
@@ -341,7 +349,7 @@ class ToolCall(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
-    """The call's id, as ToolCallDelta had it. A tool's message answers it by this id."""
+    """Id of the call, as in ToolCallDelta. A tool message refers to the call by this id."""
     name: _builtins.str
     """Name of the function."""
     arguments: _builtins.str
@@ -375,7 +383,7 @@ class Tool(_message.Message):
     description: _builtins.str
     """What the function does, for the model. May be empty."""
     parameters: _builtins.str
-    """A JSON Schema of its arguments, as JSON. Empty: it takes none."""
+    """JSON Schema of the arguments, as JSON. Empty: the function has none."""
     def __init__(
         self,
         *,
@@ -441,7 +449,7 @@ class ChatRequest(_message.Message):
     TOOL_CHOICE_FIELD_NUMBER: _builtins.int
     TEMPLATE_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """A name that ListModels lists. Empty: the one model that is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
         """The conversation, oldest message first. At least one message."""
@@ -482,7 +490,7 @@ Global___ChatRequest: _TypeAlias = ChatRequest  # noqa: Y015
 
 @_typing.final
 class TemplateOptions(_message.Message):
-    """What a chat template is told besides messages and tools."""
+    """Arguments of a chat template besides messages and tools."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -493,16 +501,18 @@ class TemplateOptions(_message.Message):
     DOCUMENTS_FIELD_NUMBER: _builtins.int
     REASONING_EFFORT_FIELD_NUMBER: _builtins.int
     add_generation_prompt: _builtins.bool
-    """Whether the beginning of an assistant's message is written at the end. Default: not continue_final_message."""
+    """Whether the chat template adds the beginning of the assistant's turn to the prompt. Default: the opposite of
+    continue_final_message.
+    """
     continue_final_message: _builtins.bool
-    """Whether the answer continues the last message. Excludes add_generation_prompt."""
+    """Whether the answer continues the last message. Cannot be combined with add_generation_prompt."""
     chat_template: _builtins.str
     """A Jinja template to use instead of the model's own; at most 65,536 characters. Empty: the model's own."""
     chat_template_kwargs: _builtins.str
-    """Arguments of the template's own, as a JSON object. Empty: none."""
+    """Additional arguments of the chat template, as a JSON object. Empty: none."""
     reasoning_effort: _builtins.str
-    """none, minimal, low, medium, high, xhigh or max, for templates that ask. `none` turns thinking off where the template can.
-    Empty: the template's default.
+    """Reasoning effort; passed to the chat template: none, minimal, low, medium, high, xhigh or max. `none` turns reasoning off,
+    if the chat template can. Empty: the template's default.
     """
     @_builtins.property
     def documents(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -594,7 +604,7 @@ Global___ChatResponse: _TypeAlias = ChatResponse  # noqa: Y015
 
 @_typing.final
 class Delta(_message.Message):
-    """New output of one choice. Text is whole characters; ids run ahead of text that is not complete yet."""
+    """New output of one choice. Text has whole characters only, so token ids may arrive before their text."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -609,34 +619,34 @@ class Delta(_message.Message):
     STOP_STRING_FIELD_NUMBER: _builtins.int
     STOP_TOKEN_ID_FIELD_NUMBER: _builtins.int
     choice_index: _builtins.int
-    """Which answer this is of: 0 to n - 1."""
+    """Index of the answer: 0 to n - 1."""
     text: _builtins.str
     """New text. May be empty."""
     finish_reason: _sampling_pb2.FinishReason.ValueType
     """Set once per choice, with its last delta."""
     reasoning: _builtins.str
-    """Chat only: new text of the model's reasoning, which is no part of `text`."""
+    """Chat only: new text of the model's reasoning, which is not part of `text`."""
     stop_string: _builtins.str
-    """The one of `stop_strings` that was found."""
+    """The stop string that was found."""
     stop_token_id: _builtins.int
-    """The one of `stop_token_ids` that was drawn."""
+    """The stop token that was sampled."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """New tokens, those included that have no text or end the output."""
+        """New token ids, including those of tokens without text and of tokens that end the output."""
 
     @_builtins.property
     def logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
-        """One entry per token of token_ids, where options.sampling.logprobs is set."""
+        """One entry per token of token_ids, if options.sampling.logprobs is set."""
 
     @_builtins.property
     def prompt_logprobs(self) -> _containers.RepeatedCompositeFieldContainer[Global___TokenLogprob]:
-        """One entry per token of the prompt from the second on, where options.sampling.prompt_logprobs is set. They come in each
-        choice's first deltas, before its output, at most 128 in one delta.
+        """One entry per token of the prompt from the second on, if options.sampling.prompt_logprobs is set. They are in each choice's
+        first deltas, before its output, at most 128 in one delta.
         """
 
     @_builtins.property
     def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallDelta]:
-        """Chat only: news of calls, which are no part of `text`."""
+        """Chat only: new parts of tool calls, which are not part of `text`."""
 
     def __init__(
         self,
@@ -664,7 +674,7 @@ Global___Delta: _TypeAlias = Delta  # noqa: Y015
 
 @_typing.final
 class ToolCallDelta(_message.Message):
-    """What is new of one call. The first delta of a call has its id and name."""
+    """New part of one call. The first delta of a call has its id and name."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -673,13 +683,13 @@ class ToolCallDelta(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     ARGUMENTS_FIELD_NUMBER: _builtins.int
     index: _builtins.int
-    """Counts the calls of one choice, from 0."""
+    """Index of the call in its choice, from 0."""
     id: _builtins.str
     """The call's id. Empty in all but its first delta."""
     name: _builtins.str
     """Name of the function. Empty in all but the call's first delta."""
     arguments: _builtins.str
-    """More of the arguments, as a piece of JSON."""
+    """New part of the arguments, as a piece of JSON."""
     def __init__(
         self,
         *,
@@ -713,10 +723,10 @@ class TokenLogprob(_message.Message):
     logprob: _builtins.float
     """Its log probability."""
     rank: _builtins.int
-    """Set for prompt tokens only: the number of tokens that are likelier, plus 1."""
+    """Set for prompt tokens only: rank of the token; 1 is the most likely."""
     @_builtins.property
     def top(self) -> _containers.RepeatedCompositeFieldContainer[Global___TopLogprob]:
-        """The likeliest tokens at this place, likeliest first; or those of logprob_token_ids."""
+        """The most likely tokens at this position, most likely first; or those of logprob_token_ids."""
 
     def __init__(
         self,
@@ -738,7 +748,7 @@ Global___TokenLogprob: _TypeAlias = TokenLogprob  # noqa: Y015
 
 @_typing.final
 class TopLogprob(_message.Message):
-    """Log probability of a token that could have been drawn."""
+    """Log probability of a token that could have been sampled."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -777,11 +787,11 @@ class Final(_message.Message):
 
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Generate and Chat only: the prompt's tokens, after it was cut, where return_prompt_token_ids asks for them. Empty otherwise."""
+        """Generate and Chat only: the prompt's token ids, after it was cut, if return_prompt_token_ids is set. Otherwise empty."""
 
     @_builtins.property
     def timings(self) -> Global___Timings:
-        """Generate and Chat only: where the time went."""
+        """Generate and Chat only: durations of the request."""
 
     def __init__(
         self,
@@ -809,11 +819,11 @@ class Timings(_message.Message):
     LAST_TOKEN_SECONDS_FIELD_NUMBER: _builtins.int
     TOTAL_SECONDS_FIELD_NUMBER: _builtins.int
     queue_seconds: _builtins.float
-    """To the first step that a scheduler planned for any choice. Unset where the scheduler does not tell it."""
+    """To the first step that a scheduler planned for any choice. Unset if the scheduler does not report it."""
     first_token_seconds: _builtins.float
-    """To the first token of any choice. Unset where there was no token."""
+    """To the first token of any choice. Unset if there was no token."""
     last_token_seconds: _builtins.float
-    """To the latest token of any choice. Unset where there was no token."""
+    """To the latest token of any choice. Unset if there was no token."""
     total_seconds: _builtins.float
     """To the end of the last choice."""
     def __init__(
@@ -845,7 +855,7 @@ Global___Timings: _TypeAlias = Timings  # noqa: Y015
 
 @_typing.final
 class Usage(_message.Message):
-    """Number of tokens that a request took."""
+    """Token counts of a request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -858,9 +868,9 @@ class Usage(_message.Message):
     completion_tokens: _builtins.int
     """Tokens of all outputs, up to and including the token that completed a stop string."""
     cached_tokens: _builtins.int
-    """Prompt tokens that were found in the prefix cache."""
+    """Number of prompt tokens that were found in the prefix cache."""
     reasoning_tokens: _builtins.int
-    """Of completion_tokens, those of reasoning. Chat only."""
+    """Chat only: number of completion tokens that belong to the model's reasoning."""
     def __init__(
         self,
         *,
@@ -893,10 +903,10 @@ class EmbedRequest(_message.Message):
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     RETURN_PROMPT_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """A name that ListModels lists. Empty: the one model that is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
     truncate_prompt_tokens: _builtins.int
-    """Number of tokens that longer inputs are cut to, those that the tokenizer adds included; -1: to as many as the model takes.
-    Unset: an input that is too long is refused.
+    """Maximum number of tokens of an input, including those that the tokenizer adds; longer inputs are cut. -1: the maximum of
+    the model. Unset: an input that is too long is refused.
     """
     cache_salt: _builtins.str
     """As GenerationOptions.cache_salt."""
@@ -907,14 +917,14 @@ class EmbedRequest(_message.Message):
     add_special_tokens: _builtins.bool
     """Whether the tokenizer adds its own beginning and end tokens to texts. Default true."""
     return_prompt_token_ids: _builtins.bool
-    """Whether each vector comes with its input's tokens."""
+    """Whether to return each input's token ids with its vector."""
     @_builtins.property
     def inputs(self) -> _containers.RepeatedCompositeFieldContainer[Global___EmbedInput]:
         """1 to 2,048 inputs, all texts or all token ids."""
 
     @_builtins.property
     def pooling(self) -> _pooling_pb2.PoolingParams:
-        """The form of the vectors. Unset: the model's defaults."""
+        """Format of the vectors. Unset: the model's defaults."""
 
     def __init__(
         self,
@@ -1023,7 +1033,7 @@ class Embedding(_message.Message):
 
     @_builtins.property
     def prompt_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """The input's tokens, after it was cut, where return_prompt_token_ids asks for them. Empty otherwise."""
+        """The input's token ids, after it was cut, if return_prompt_token_ids is set. Otherwise empty."""
 
     def __init__(
         self,
@@ -1055,7 +1065,7 @@ class ScoreRequest(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """A name that ListModels lists. Empty: the one model that is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
     truncate_prompt_tokens: _builtins.int
     """As EmbedRequest.truncate_prompt_tokens."""
     cache_salt: _builtins.str
@@ -1068,7 +1078,9 @@ class ScoreRequest(_message.Message):
     """Whether the tokenizer adds its own beginning and end tokens. Default true."""
     @_builtins.property
     def text_1(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """One text, to be compared with each of `text_2`; or as many as `text_2`, to be compared in pairs. At most 2,048."""
+        """One text, which is compared with each of `text_2`; or as many texts as `text_2`, which are compared in pairs. At most
+        2,048.
+        """
 
     @_builtins.property
     def text_2(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -1103,7 +1115,7 @@ Global___ScoreRequest: _TypeAlias = ScoreRequest  # noqa: Y015
 
 @_typing.final
 class ScoreResponse(_message.Message):
-    """How alike texts are."""
+    """Similarities of texts."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1111,7 +1123,7 @@ class ScoreResponse(_message.Message):
     USAGE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def scores(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """One cosine, -1 to 1, per text of `text_2`, in their order."""
+        """One cosine similarity, -1 to 1, per text of `text_2`, in their order."""
 
     @_builtins.property
     def usage(self) -> Global___Usage:
@@ -1143,7 +1155,7 @@ class TokenizeRequest(_message.Message):
     ADD_SPECIAL_TOKENS_FIELD_NUMBER: _builtins.int
     RETURN_TOKEN_STRS_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """A name that ListModels lists. Empty: the one model that is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
     text: _builtins.str
     """A text."""
     add_special_tokens: _builtins.bool
@@ -1151,10 +1163,10 @@ class TokenizeRequest(_message.Message):
     chat templates write their own.
     """
     return_token_strs: _builtins.bool
-    """Whether the answer also has the tokens as the vocabulary writes them. At most 262,144 tokens then."""
+    """Whether to return the tokens as the vocabulary writes them as well. The limit is then 262,144 tokens."""
     @_builtins.property
     def chat(self) -> Global___ChatMessages:
-        """A conversation, rendered through the model's chat template."""
+        """A conversation, rendered with the model's chat template."""
 
     def __init__(
         self,
@@ -1232,14 +1244,14 @@ class TokenizeResponse(_message.Message):
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     TOKEN_STRS_FIELD_NUMBER: _builtins.int
     max_model_len: _builtins.int
-    """The most tokens that a prompt and its output may have together."""
+    """Maximum number of tokens of prompt and output together."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """The tokens, in order."""
 
     @_builtins.property
     def token_strs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Where return_token_strs asks for them: each token as the vocabulary writes it. Empty otherwise."""
+        """Each token as the vocabulary writes it, if return_token_strs is set. Otherwise empty."""
 
     def __init__(
         self,
@@ -1266,9 +1278,9 @@ class DetokenizeRequest(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     EACH_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """A name that ListModels lists. Empty: the one model that is served."""
+    """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
     each: _builtins.bool
-    """Whether to turn each token into a text by itself, instead of all into one text. At most 262,144 tokens then."""
+    """Whether to turn each token into its own text, instead of all into one text. The limit is then 262,144 tokens."""
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Ids of the model's vocabulary, in order."""
@@ -1297,10 +1309,10 @@ class DetokenizeResponse(_message.Message):
     TEXT_FIELD_NUMBER: _builtins.int
     TEXTS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
-    """The text of all tokens together. Empty where `each` was set."""
+    """The text of all tokens together. Empty if `each` is set."""
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The text of each token, where `each` was set. A token that holds only part of a character has a replacement character for it."""
+        """The text of each token, if `each` is set. A token with only part of a character has a replacement character instead."""
 
     def __init__(
         self,
@@ -1371,14 +1383,14 @@ class Model(_message.Message):
     name: _builtins.str
     """The name."""
     max_model_len: _builtins.int
-    """The most tokens that a prompt and its output may have together."""
+    """Maximum number of tokens of prompt and output together."""
     root: _builtins.str
-    """The model's first name. It differs from `name` where that is an alias."""
+    """Name of the model; differs from `name` if that is an alias."""
     fingerprint: _builtins.str
     """Identifies the model's name, architecture, data type and tokenizer; changes when one of them does."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedScalarFieldContainer[Global___ModelTask.ValueType]:
-        """The kinds of request that the model answers."""
+        """Tasks that the model supports."""
 
     def __init__(
         self,

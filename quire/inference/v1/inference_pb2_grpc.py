@@ -86,22 +86,22 @@ class InferenceServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Chat(self, request, context):
-        """Answers a conversation, rendered through the model's chat template. The stream ends as that of Generate does.
+        """Answers a conversation, rendered with the model's chat template. The stream ends in the same way as that of Generate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Gives a vector for each input. Vectors come as they are done, in any order. The stream ends with one EmbedResponse whose
-        `final` is set; a stream that ends without it was cut.
+        """Returns a vector for each input. Vectors arrive when they are ready, in any order. The stream ends with one EmbedResponse
+        whose `final` is set; a stream that ends without it was cut.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Score(self, request, context):
-        """Tells how alike texts are: the cosines of their embeddings.
+        """Compares texts: returns the cosine similarities of their embeddings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

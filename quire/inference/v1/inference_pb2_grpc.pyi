@@ -38,13 +38,13 @@ class InferenceServiceStub:
     Generate: _grpc.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]
     """Continues a prompt. The stream ends with one GenerateResponse whose `final` is set; a stream that ends without it was cut."""
     Chat: _grpc.UnaryStreamMultiCallable[_inference_pb2.ChatRequest, _inference_pb2.ChatResponse]
-    """Answers a conversation, rendered through the model's chat template. The stream ends as that of Generate does."""
+    """Answers a conversation, rendered with the model's chat template. The stream ends in the same way as that of Generate."""
     Embed: _grpc.UnaryStreamMultiCallable[_inference_pb2.EmbedRequest, _inference_pb2.EmbedResponse]
-    """Gives a vector for each input. Vectors come as they are done, in any order. The stream ends with one EmbedResponse whose
-    `final` is set; a stream that ends without it was cut.
+    """Returns a vector for each input. Vectors arrive when they are ready, in any order. The stream ends with one EmbedResponse
+    whose `final` is set; a stream that ends without it was cut.
     """
     Score: _grpc.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]
-    """Tells how alike texts are: the cosines of their embeddings."""
+    """Compares texts: returns the cosine similarities of their embeddings."""
     Tokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]
     """Turns a text or a conversation into token ids, as Generate and Chat do with their prompts."""
     Detokenize: _grpc.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]
@@ -62,13 +62,13 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     Generate: _aio.UnaryStreamMultiCallable[_inference_pb2.GenerateRequest, _inference_pb2.GenerateResponse]  # type: ignore[assignment]
     """Continues a prompt. The stream ends with one GenerateResponse whose `final` is set; a stream that ends without it was cut."""
     Chat: _aio.UnaryStreamMultiCallable[_inference_pb2.ChatRequest, _inference_pb2.ChatResponse]  # type: ignore[assignment]
-    """Answers a conversation, rendered through the model's chat template. The stream ends as that of Generate does."""
+    """Answers a conversation, rendered with the model's chat template. The stream ends in the same way as that of Generate."""
     Embed: _aio.UnaryStreamMultiCallable[_inference_pb2.EmbedRequest, _inference_pb2.EmbedResponse]  # type: ignore[assignment]
-    """Gives a vector for each input. Vectors come as they are done, in any order. The stream ends with one EmbedResponse whose
-    `final` is set; a stream that ends without it was cut.
+    """Returns a vector for each input. Vectors arrive when they are ready, in any order. The stream ends with one EmbedResponse
+    whose `final` is set; a stream that ends without it was cut.
     """
     Score: _aio.UnaryUnaryMultiCallable[_inference_pb2.ScoreRequest, _inference_pb2.ScoreResponse]  # type: ignore[assignment]
-    """Tells how alike texts are: the cosines of their embeddings."""
+    """Compares texts: returns the cosine similarities of their embeddings."""
     Tokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.TokenizeRequest, _inference_pb2.TokenizeResponse]  # type: ignore[assignment]
     """Turns a text or a conversation into token ids, as Generate and Chat do with their prompts."""
     Detokenize: _aio.UnaryUnaryMultiCallable[_inference_pb2.DetokenizeRequest, _inference_pb2.DetokenizeResponse]  # type: ignore[assignment]
@@ -95,7 +95,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ChatRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.ChatResponse], _abc.AsyncIterator[_inference_pb2.ChatResponse]]:
-        """Answers a conversation, rendered through the model's chat template. The stream ends as that of Generate does."""
+        """Answers a conversation, rendered with the model's chat template. The stream ends in the same way as that of Generate."""
 
     @_abc_1.abstractmethod
     def Embed(
@@ -103,8 +103,8 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.EmbedRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_inference_pb2.EmbedResponse], _abc.AsyncIterator[_inference_pb2.EmbedResponse]]:
-        """Gives a vector for each input. Vectors come as they are done, in any order. The stream ends with one EmbedResponse whose
-        `final` is set; a stream that ends without it was cut.
+        """Returns a vector for each input. Vectors arrive when they are ready, in any order. The stream ends with one EmbedResponse
+        whose `final` is set; a stream that ends without it was cut.
         """
 
     @_abc_1.abstractmethod
@@ -113,7 +113,7 @@ class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _inference_pb2.ScoreRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_inference_pb2.ScoreResponse, _abc.Awaitable[_inference_pb2.ScoreResponse]]:
-        """Tells how alike texts are: the cosines of their embeddings."""
+        """Compares texts: returns the cosine similarities of their embeddings."""
 
     @_abc_1.abstractmethod
     def Tokenize(

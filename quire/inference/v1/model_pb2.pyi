@@ -22,7 +22,9 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ModelInfo(_message.Message):
-    """The model that a worker serves. The worker's Hello brings it to the scheduler, and the scheduler's to the router."""
+    """The model that a worker serves. The worker sends it to the scheduler in its Hello, and the scheduler sends it to the router
+    in its own.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -41,7 +43,7 @@ class ModelInfo(_message.Message):
     name: _builtins.str
     """The name that requests address."""
     max_model_len: _builtins.int
-    """The most tokens that a prompt and its output may have together."""
+    """Maximum number of tokens of prompt and output together."""
     vocab_size: _builtins.int
     """Number of token ids that the model knows: 0 to vocab_size - 1."""
     tokenizer_sha256: _builtins.str
@@ -53,8 +55,8 @@ class ModelInfo(_message.Message):
     dtype: _builtins.str
     """The type that the model computes in, such as float32."""
     is_encoder: _builtins.bool
-    """Whether the model only gives embeddings: every token attends to every other one, so prompts are computed in one step and
-    nothing is generated.
+    """Whether the model is an encoder, which serves embeddings only: every token attends to every other one, so each prompt is
+    computed in one step and nothing is generated.
     """
     @_builtins.property
     def aliases(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -70,7 +72,7 @@ class ModelInfo(_message.Message):
 
     @_builtins.property
     def embedding(self) -> _pooling_pb2.EmbeddingInfo:
-        """The embeddings that the model gives. Unset: it gives none."""
+        """The embeddings of the model. Unset: it has none."""
 
     def __init__(
         self,

@@ -18,8 +18,8 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class MessagePart(_message.Message):
-    """Some of a message that is too long to be sent at once. The data of its parts, in their order, are the message, serialized. No other
-    message comes between them on their stream.
+    """A part of a message that is too long to be sent at once. The data of all parts, in their order, are the serialized message.
+    No other message is sent between the parts on the same stream.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -29,7 +29,7 @@ class MessagePart(_message.Message):
     data: _builtins.bytes
     """At most 1 MiB."""
     is_last: _builtins.bool
-    """Whether the message is complete with it. All parts of a message together have 64 MiB at most."""
+    """Whether this is the last part of the message. All parts of a message together have at most 64 MiB."""
     def __init__(
         self,
         *,

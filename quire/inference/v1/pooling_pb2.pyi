@@ -28,7 +28,7 @@ class _PoolingTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PoolingTy
     POOLING_TYPE_UNSPECIFIED: _PoolingType.ValueType  # 0
     """Never sent."""
     POOLING_TYPE_LAST: _PoolingType.ValueType  # 1
-    """The hidden state of the last token, which in a decoder has seen all others."""
+    """The hidden state of the last token, which in a decoder attends to all others."""
     POOLING_TYPE_MEAN: _PoolingType.ValueType  # 2
     """The mean of all hidden states."""
     POOLING_TYPE_CLS: _PoolingType.ValueType  # 3
@@ -40,7 +40,7 @@ class PoolingType(_PoolingType, metaclass=_PoolingTypeEnumTypeWrapper):
 POOLING_TYPE_UNSPECIFIED: PoolingType.ValueType  # 0
 """Never sent."""
 POOLING_TYPE_LAST: PoolingType.ValueType  # 1
-"""The hidden state of the last token, which in a decoder has seen all others."""
+"""The hidden state of the last token, which in a decoder attends to all others."""
 POOLING_TYPE_MEAN: PoolingType.ValueType  # 2
 """The mean of all hidden states."""
 POOLING_TYPE_CLS: PoolingType.ValueType  # 3
@@ -49,7 +49,7 @@ Global___PoolingType: _TypeAlias = PoolingType  # noqa: Y015
 
 @_typing.final
 class EmbeddingInfo(_message.Message):
-    """The embeddings that a model gives."""
+    """The embeddings of a model."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -63,7 +63,7 @@ class EmbeddingInfo(_message.Message):
     pooling: Global___PoolingType.ValueType
     """How hidden states become a vector."""
     normalize: _builtins.bool
-    """Whether vectors are scaled to length 1 where a request does not say."""
+    """Whether vectors are scaled to length 1 by default."""
     is_matryoshka: _builtins.bool
     """Whether the first values of a vector are an embedding by themselves (Kusupati et al., Matryoshka Representation Learning,
     2022).
@@ -91,7 +91,7 @@ Global___EmbeddingInfo: _TypeAlias = EmbeddingInfo  # noqa: Y015
 
 @_typing.final
 class PoolingParams(_message.Message):
-    """The form in which one request wants its vectors."""
+    """Format of the vectors of one request."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -100,7 +100,7 @@ class PoolingParams(_message.Message):
     dimensions: _builtins.int
     """Number of values to keep, counted from the first. Unset: all values."""
     normalize: _builtins.bool
-    """Whether a vector is scaled to length 1, after it was cut. Unset: the model's own default, EmbeddingInfo.normalize."""
+    """Whether vectors are scaled to length 1, after they are cut. Unset: the model's own default, EmbeddingInfo.normalize."""
     def __init__(
         self,
         *,

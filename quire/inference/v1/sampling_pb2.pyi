@@ -32,7 +32,7 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """max_tokens, or the end of the context."""
     FINISH_REASON_ERROR: _FinishReason.ValueType  # 3
-    """The error beside it. Only schedulers send this; routers turn it into the status of the call."""
+    """An error. Only schedulers send this, together with the error; routers turn it into the status of the call."""
     FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 4
     """As FINISH_REASON_STOP, and the message calls tools. Only routers send this."""
 
@@ -46,16 +46,16 @@ FINISH_REASON_STOP: FinishReason.ValueType  # 1
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """max_tokens, or the end of the context."""
 FINISH_REASON_ERROR: FinishReason.ValueType  # 3
-"""The error beside it. Only schedulers send this; routers turn it into the status of the call."""
+"""An error. Only schedulers send this, together with the error; routers turn it into the status of the call."""
 FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 4
 """As FINISH_REASON_STOP, and the message calls tools. Only routers send this."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
-    """How the next token is chosen. One message from the client to the device: the router fills every field that the
-    client left out (first from the model's generation_config, then from the defaults below), and the scheduler passes
-    it on unread.
+    """How the next token is sampled. The same message goes from the client to the device: the router fills every field that the
+    client left out (first from the model's generation_config, then from the defaults below), and the scheduler passes it on
+    without reading it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -73,30 +73,32 @@ class SamplingParams(_message.Message):
     PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     LOGPROB_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     temperature: _builtins.float
-    """Divides the logits; 0 takes the likeliest token. 0 to 2, default 1."""
+    """Sampling temperature: divides the logits before sampling; 0 is greedy. 0 to 2, default 1."""
     top_k: _builtins.int
-    """Keep the k likeliest tokens; 0 keeps all. Default 0."""
+    """Samples from the k most likely tokens; 0 keeps all. Default 0."""
     top_p: _builtins.float
-    """Keep the fewest likeliest tokens whose probabilities sum to at least this; 0 keeps the likeliest alone. 0 to 1,
-    default 1. The router never passes 0 on.
+    """Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only the most likely token.
+    0 to 1, default 1. The router never passes 0 on.
     """
     min_p: _builtins.float
-    """Keep tokens at least this many times as likely as the likeliest. 0 to 1, default 0."""
+    """Samples from tokens whose probability is at least this fraction of the most likely token's. 0 to 1, default 0."""
     repetition_penalty: _builtins.float
-    """Divides positive and multiplies negative logits of tokens in the prompt or output. Over 0 to 100,
-    default 1.
+    """Divides positive logits, and multiplies negative ones, of every token in the prompt and the output; 1 has no effect. Over 0
+    to 100, default 1.
     """
     presence_penalty: _builtins.float
     """Subtracted from the logit of every token in the output. -2 to 2, default 0."""
     frequency_penalty: _builtins.float
     """Subtracted from the logit of every token in the output, once per occurrence. -2 to 2, default 0."""
     seed: _builtins.int
-    """Equal seeds give equal randomness. Unset: the router draws one."""
+    """Random seed: equal requests with equal seeds get equal tokens. Unset: the router sets a random one."""
     logprobs: _builtins.int
-    """Report each token's log probability and those of this many likeliest tokens (0 to 20). Unset: report none."""
+    """Number of most likely tokens to return at each position, with the log probability of each token. 0 to 20. Unset: return no
+    log probabilities.
+    """
     prompt_logprobs: _builtins.int
-    """Report the log probability of each prompt token but the first, and those of this many likeliest tokens (0 to 20).
-    Unset: report none.
+    """Number of most likely tokens to return at each position of the prompt, with the log probability of each prompt token except
+    the first. 0 to 20. Unset: return none.
     """
     @_builtins.property
     def logit_bias(self) -> _containers.RepeatedCompositeFieldContainer[Global___LogitBias]:
@@ -104,8 +106,8 @@ class SamplingParams(_message.Message):
 
     @_builtins.property
     def logprob_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """With `logprobs`: report the log probabilities of these tokens in place of the likeliest ones'. At most 20, each once.
-        Empty: report the likeliest.
+        """With `logprobs`: ids of up to 20 tokens, without duplicates, whose log probabilities are returned at each position, instead
+        of the most likely tokens'. Empty: return the most likely tokens.
         """
 
     def __init__(
@@ -173,7 +175,7 @@ Global___SamplingParams: _TypeAlias = SamplingParams  # noqa: Y015
 
 @_typing.final
 class LogitBias(_message.Message):
-    """What is added to the logit of one token."""
+    """A value that is added to the logit of one token."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -199,7 +201,7 @@ Global___LogitBias: _TypeAlias = LogitBias  # noqa: Y015
 
 @_typing.final
 class StopConditions(_message.Message):
-    """When a sequence ends. Judged in the scheduler, token by token."""
+    """When a sequence ends. The scheduler checks each token."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -208,11 +210,11 @@ class StopConditions(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     MIN_TOKENS_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
-    """The most tokens to generate, at least 1. Unset: as many as the context leaves; the router fills that in."""
+    """Maximum number of tokens in the output, at least 1. Unset: as many as fit in the context; the router sets this value."""
     ignore_eos: _builtins.bool
-    """Whether generation goes on past the model's own end tokens."""
+    """Whether generation continues after the model's own end tokens."""
     min_tokens: _builtins.int
-    """Tokens of output before which neither an end token nor a stop string ends it. 0 to max_tokens, default 0."""
+    """Minimum number of tokens: end tokens and stop strings do not end the output earlier. 0 to max_tokens, default 0."""
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Tokens that end the output, besides the model's own end tokens."""
@@ -253,9 +255,9 @@ class TokenLogprobs(_message.Message):
     logprobs: _builtins.bytes
     """f32[n]: log probability of the token itself."""
     top_counts: _builtins.bytes
-    """u32[n]: number of likeliest tokens that follow for each."""
+    """u32[n]: number of most likely tokens of each."""
     top_token_ids: _builtins.bytes
-    """u32[sum of top_counts]: the likeliest tokens of each, likeliest first."""
+    """u32[sum of top_counts]: the most likely tokens of each, most likely first."""
     top_logprobs: _builtins.bytes
     """f32[sum of top_counts]: log probabilities of top_token_ids."""
     def __init__(
@@ -300,11 +302,11 @@ class PromptLogprobs(_message.Message):
     logprobs: _builtins.bytes
     """f32[offsets[n]]: log probability of the prompt's token itself."""
     ranks: _builtins.bytes
-    """u32[offsets[n]]: number of tokens that are likelier than the prompt's token, plus 1."""
+    """u32[offsets[n]]: rank of the prompt's token; 1 is the most likely."""
     top_counts: _builtins.bytes
-    """u32[n]: number of likeliest tokens that each of a sequence's entries has."""
+    """u32[n]: number of most likely tokens in each entry of the sequence."""
     top_token_ids: _builtins.bytes
-    """u32[]: the likeliest tokens, entry by entry, likeliest first."""
+    """u32[]: the most likely tokens, entry by entry, most likely first."""
     top_logprobs: _builtins.bytes
     """f32[]: log probabilities of top_token_ids."""
     def __init__(

@@ -19,7 +19,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class GetLiveRequest(_message.Message):
-    """Asks whether the server answers."""
+    """Asks whether the server is alive."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -36,7 +36,7 @@ Global___GetLiveRequest: _TypeAlias = GetLiveRequest  # noqa: Y015
 
 @_typing.final
 class GetReadyRequest(_message.Message):
-    """Asks whether the server can take requests."""
+    """Asks whether the server is ready."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -53,7 +53,7 @@ Global___GetReadyRequest: _TypeAlias = GetReadyRequest  # noqa: Y015
 
 @_typing.final
 class GetServerMetadataRequest(_message.Message):
-    """Asks what the server is."""
+    """Asks for the server's name and version."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -76,7 +76,7 @@ class GetModelReadyRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the path; it may hold slashes."""
+    """Its name, from the path. It may contain slashes."""
     def __init__(
         self,
         *,
@@ -98,7 +98,7 @@ class GetModelMetadataRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the path; it may hold slashes."""
+    """Its name, from the path. It may contain slashes."""
     def __init__(
         self,
         *,
@@ -121,10 +121,10 @@ class GenerateRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the path; it may hold slashes."""
+    """Its name, from the path. It may contain slashes."""
     @_builtins.property
     def body(self) -> _httpbody_pb2.HttpBody:
-        """JSON: `text_input` and how to continue it."""
+        """JSON: `text_input` and generation parameters."""
 
     def __init__(
         self,
@@ -149,10 +149,10 @@ class InferRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the path; it may hold slashes."""
+    """Its name, from the path. It may contain slashes."""
     @_builtins.property
     def body(self) -> _httpbody_pb2.HttpBody:
-        """JSON, and after it the tensors of binary form."""
+        """JSON, followed by the tensors in binary form."""
 
     def __init__(
         self,

@@ -27,7 +27,8 @@ if _version_not_supported:
 
 
 class KserveServiceStub(object):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503.
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A check that fails
+    answers 503.
     """
 
     def __init__(self, channel):
@@ -79,60 +80,61 @@ class KserveServiceStub(object):
 
 
 class KserveServiceServicer(object):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503.
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A check that fails
+    answers 503.
     """
 
     def GetLive(self, request, context):
-        """Tells whether the server answers at all.
+        """Checks whether the server is alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetReady(self, request, context):
-        """Tells whether at least one scheduler can take requests.
+        """Checks whether at least one scheduler accepts requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerMetadata(self, request, context):
-        """Tells the server's name and version.
+        """Returns the server's name and version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModelReady(self, request, context):
-        """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model.
+        """Checks whether a scheduler of this model accepts requests. 404 if the model is unknown while other models are ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetModelMetadata(self, request, context):
-        """Tells a model's name and platform.
+        """Returns a model's name and platform.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Generate(self, request, context):
-        """Continues a text, as Triton's generate extension has it.
+        """Continues a text: Triton's generate extension.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GenerateStream(self, request, context):
-        """Continues a text and streams what follows, a server-sent event for each piece.
+        """Continues a text and streams the new text as server-sent events.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Infer(self, request, context):
-        """Continues a text that comes as a tensor.
+        """Continues a text, with tensors for input and output.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -190,7 +192,8 @@ def add_KserveServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class KserveService(object):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503.
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A check that fails
+    answers 503.
     """
 
     @staticmethod

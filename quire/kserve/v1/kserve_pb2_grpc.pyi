@@ -28,53 +28,59 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class KserveServiceStub:
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503."""
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A check that fails
+    answers 503.
+    """
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> KserveServiceAsyncStub: ...
     GetLive: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetLiveRequest, _httpbody_pb2.HttpBody]
-    """Tells whether the server answers at all."""
+    """Checks whether the server is alive."""
     GetReady: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetReadyRequest, _httpbody_pb2.HttpBody]
-    """Tells whether at least one scheduler can take requests."""
+    """Checks whether at least one scheduler accepts requests."""
     GetServerMetadata: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetServerMetadataRequest, _httpbody_pb2.HttpBody]
-    """Tells the server's name and version."""
+    """Returns the server's name and version."""
     GetModelReady: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelReadyRequest, _httpbody_pb2.HttpBody]
-    """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model."""
+    """Checks whether a scheduler of this model accepts requests. 404 if the model is unknown while other models are ready."""
     GetModelMetadata: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]
-    """Tells a model's name and platform."""
+    """Returns a model's name and platform."""
     Generate: _grpc.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]
-    """Continues a text, as Triton's generate extension has it."""
+    """Continues a text: Triton's generate extension."""
     GenerateStream: _grpc.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]
-    """Continues a text and streams what follows, a server-sent event for each piece."""
+    """Continues a text and streams the new text as server-sent events."""
     Infer: _grpc.UnaryUnaryMultiCallable[_kserve_pb2.InferRequest, _httpbody_pb2.HttpBody]
-    """Continues a text that comes as a tensor."""
+    """Continues a text, with tensors for input and output."""
 
 @_typing.type_check_only
 class KserveServiceAsyncStub(KserveServiceStub):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503."""
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A check that fails
+    answers 503.
+    """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetLive: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetLiveRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Tells whether the server answers at all."""
+    """Checks whether the server is alive."""
     GetReady: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetReadyRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Tells whether at least one scheduler can take requests."""
+    """Checks whether at least one scheduler accepts requests."""
     GetServerMetadata: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetServerMetadataRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Tells the server's name and version."""
+    """Returns the server's name and version."""
     GetModelReady: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelReadyRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model."""
+    """Checks whether a scheduler of this model accepts requests. 404 if the model is unknown while other models are ready."""
     GetModelMetadata: _aio.UnaryUnaryMultiCallable[_kserve_pb2.GetModelMetadataRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Tells a model's name and platform."""
+    """Returns a model's name and platform."""
     Generate: _aio.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Continues a text, as Triton's generate extension has it."""
+    """Continues a text: Triton's generate extension."""
     GenerateStream: _aio.UnaryStreamMultiCallable[_kserve_pb2.GenerateRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Continues a text and streams what follows, a server-sent event for each piece."""
+    """Continues a text and streams the new text as server-sent events."""
     Infer: _aio.UnaryUnaryMultiCallable[_kserve_pb2.InferRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Continues a text that comes as a tensor."""
+    """Continues a text, with tensors for input and output."""
 
 class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
-    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). The answer "no" is a 503."""
+    """The HTTP form of KServe's Open Inference Protocol, version 2 (open_inference.proto has its gRPC form). A check that fails
+    answers 503.
+    """
 
     @_abc_1.abstractmethod
     def GetLive(
@@ -82,7 +88,7 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.GetLiveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Tells whether the server answers at all."""
+        """Checks whether the server is alive."""
 
     @_abc_1.abstractmethod
     def GetReady(
@@ -90,7 +96,7 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.GetReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Tells whether at least one scheduler can take requests."""
+        """Checks whether at least one scheduler accepts requests."""
 
     @_abc_1.abstractmethod
     def GetServerMetadata(
@@ -98,7 +104,7 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.GetServerMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Tells the server's name and version."""
+        """Returns the server's name and version."""
 
     @_abc_1.abstractmethod
     def GetModelReady(
@@ -106,7 +112,7 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.GetModelReadyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Tells whether a scheduler of this model can take requests. 404: others can, and none of them has such a model."""
+        """Checks whether a scheduler of this model accepts requests. 404 if the model is unknown while other models are ready."""
 
     @_abc_1.abstractmethod
     def GetModelMetadata(
@@ -114,7 +120,7 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.GetModelMetadataRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Tells a model's name and platform."""
+        """Returns a model's name and platform."""
 
     @_abc_1.abstractmethod
     def Generate(
@@ -122,7 +128,7 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Continues a text, as Triton's generate extension has it."""
+        """Continues a text: Triton's generate extension."""
 
     @_abc_1.abstractmethod
     def GenerateStream(
@@ -130,7 +136,7 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.GenerateRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Continues a text and streams what follows, a server-sent event for each piece."""
+        """Continues a text and streams the new text as server-sent events."""
 
     @_abc_1.abstractmethod
     def Infer(
@@ -138,6 +144,6 @@ class KserveServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kserve_pb2.InferRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Continues a text that comes as a tensor."""
+        """Continues a text, with tensors for input and output."""
 
 def add_KserveServiceServicer_to_server(servicer: KserveServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -69,7 +69,7 @@ Global___GetVersionRequest: _TypeAlias = GetVersionRequest  # noqa: Y015
 
 @_typing.final
 class GetRootRequest(_message.Message):
-    """Asks whether a server is there."""
+    """Asks whether a server is running."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -27,8 +27,8 @@ if _version_not_supported:
 
 
 class OllamaServiceStub(object):
-    """Ollama's API, in the manner of quire.openai.v1.OpenAIService: a stream is application/x-ndjson messages of whole lines,
-    and the JSON body of an error has Ollama's shape.
+    """Ollama's API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of application/x-ndjson
+    messages of whole lines, and the JSON body of an error has Ollama's format.
     """
 
     def __init__(self, channel):
@@ -80,8 +80,8 @@ class OllamaServiceStub(object):
 
 
 class OllamaServiceServicer(object):
-    """Ollama's API, in the manner of quire.openai.v1.OpenAIService: a stream is application/x-ndjson messages of whole lines,
-    and the JSON body of an error has Ollama's shape.
+    """Ollama's API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of application/x-ndjson
+    messages of whole lines, and the JSON body of an error has Ollama's format.
     """
 
     def Chat(self, request, context):
@@ -99,7 +99,7 @@ class OllamaServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Embed(self, request, context):
-        """Gives a vector for each input.
+        """Returns a vector for each input.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,21 +120,21 @@ class OllamaServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ListRunningModels(self, request, context):
-        """Lists the models that are loaded: those that are served.
+        """Lists the loaded models, which are all served models.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetVersion(self, request, context):
-        """Tells the version of Ollama's API that is served.
+        """Returns the release of Ollama whose API this server follows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRoot(self, request, context):
-        """Answers "Ollama is running", by which clients see that a server is there.
+        """Answers "Ollama is running". Ollama clients use it to find the server.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -192,8 +192,8 @@ def add_OllamaServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OllamaService(object):
-    """Ollama's API, in the manner of quire.openai.v1.OpenAIService: a stream is application/x-ndjson messages of whole lines,
-    and the JSON body of an error has Ollama's shape.
+    """Ollama's API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of application/x-ndjson
+    messages of whole lines, and the JSON body of an error has Ollama's format.
     """
 
     @staticmethod

@@ -28,8 +28,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OllamaServiceStub:
-    """Ollama's API, in the manner of quire.openai.v1.OpenAIService: a stream is application/x-ndjson messages of whole lines,
-    and the JSON body of an error has Ollama's shape.
+    """Ollama's API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of application/x-ndjson
+    messages of whole lines, and the JSON body of an error has Ollama's format.
     """
 
     @_typing.overload
@@ -41,22 +41,22 @@ class OllamaServiceStub:
     Generate: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Continues a prompt."""
     Embed: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """Gives a vector for each input."""
+    """Returns a vector for each input."""
     ShowModel: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Describes one model."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]
     """Lists the models that are served."""
     ListRunningModels: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.ListRunningModelsRequest, _httpbody_pb2.HttpBody]
-    """Lists the models that are loaded: those that are served."""
+    """Lists the loaded models, which are all served models."""
     GetVersion: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]
-    """Tells the version of Ollama's API that is served."""
+    """Returns the release of Ollama whose API this server follows."""
     GetRoot: _grpc.UnaryUnaryMultiCallable[_ollama_pb2.GetRootRequest, _httpbody_pb2.HttpBody]
-    """Answers "Ollama is running", by which clients see that a server is there."""
+    """Answers "Ollama is running". Ollama clients use it to find the server."""
 
 @_typing.type_check_only
 class OllamaServiceAsyncStub(OllamaServiceStub):
-    """Ollama's API, in the manner of quire.openai.v1.OpenAIService: a stream is application/x-ndjson messages of whole lines,
-    and the JSON body of an error has Ollama's shape.
+    """Ollama's API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of application/x-ndjson
+    messages of whole lines, and the JSON body of an error has Ollama's format.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -65,21 +65,21 @@ class OllamaServiceAsyncStub(OllamaServiceStub):
     Generate: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Continues a prompt."""
     Embed: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Gives a vector for each input."""
+    """Returns a vector for each input."""
     ShowModel: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Describes one model."""
     ListModels: _aio.UnaryUnaryMultiCallable[_ollama_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Lists the models that are served."""
     ListRunningModels: _aio.UnaryUnaryMultiCallable[_ollama_pb2.ListRunningModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Lists the models that are loaded: those that are served."""
+    """Lists the loaded models, which are all served models."""
     GetVersion: _aio.UnaryUnaryMultiCallable[_ollama_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Tells the version of Ollama's API that is served."""
+    """Returns the release of Ollama whose API this server follows."""
     GetRoot: _aio.UnaryUnaryMultiCallable[_ollama_pb2.GetRootRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Answers "Ollama is running", by which clients see that a server is there."""
+    """Answers "Ollama is running". Ollama clients use it to find the server."""
 
 class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Ollama's API, in the manner of quire.openai.v1.OpenAIService: a stream is application/x-ndjson messages of whole lines,
-    and the JSON body of an error has Ollama's shape.
+    """Ollama's API. It works like quire.openai.v1.OpenAIService, with two differences: a stream consists of application/x-ndjson
+    messages of whole lines, and the JSON body of an error has Ollama's format.
     """
 
     @_abc_1.abstractmethod
@@ -104,7 +104,7 @@ class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Gives a vector for each input."""
+        """Returns a vector for each input."""
 
     @_abc_1.abstractmethod
     def ShowModel(
@@ -128,7 +128,7 @@ class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ollama_pb2.ListRunningModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Lists the models that are loaded: those that are served."""
+        """Lists the loaded models, which are all served models."""
 
     @_abc_1.abstractmethod
     def GetVersion(
@@ -136,7 +136,7 @@ class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ollama_pb2.GetVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Tells the version of Ollama's API that is served."""
+        """Returns the release of Ollama whose API this server follows."""
 
     @_abc_1.abstractmethod
     def GetRoot(
@@ -144,6 +144,6 @@ class OllamaServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _ollama_pb2.GetRootRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Answers "Ollama is running", by which clients see that a server is there."""
+        """Answers "Ollama is running". Ollama clients use it to find the server."""
 
 def add_OllamaServiceServicer_to_server(servicer: OllamaServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

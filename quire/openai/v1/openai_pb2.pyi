@@ -63,7 +63,7 @@ class GetModelRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the path; it may hold slashes."""
+    """Its name, from the path. It may contain slashes."""
     def __init__(
         self,
         *,
@@ -85,7 +85,7 @@ class GetTokenizerInfoRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the query parameter `model`. Empty: the one model that is served."""
+    """Its name, from the query parameter `model`. Empty: the model, if only one is served."""
     def __init__(
         self,
         *,
@@ -101,7 +101,7 @@ Global___GetTokenizerInfoRequest: _TypeAlias = GetTokenizerInfoRequest  # noqa: 
 
 @_typing.final
 class GetHealthRequest(_message.Message):
-    """Asks whether the server can take requests."""
+    """Asks whether the server is ready."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

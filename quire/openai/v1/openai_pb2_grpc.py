@@ -27,10 +27,9 @@ if _version_not_supported:
 
 
 class OpenAIServiceStub(object):
-    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
-    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
-    JSON body.
+    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through unchanged, in both directions. A reply is a stream of
+    HttpBody: either one application/json message, or text/event-stream messages that end with `data: [DONE]` (or, for responses,
+    with the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` has the JSON body.
     """
 
     def __init__(self, channel):
@@ -147,10 +146,9 @@ class OpenAIServiceStub(object):
 
 
 class OpenAIServiceServicer(object):
-    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
-    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
-    JSON body.
+    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through unchanged, in both directions. A reply is a stream of
+    HttpBody: either one application/json message, or text/event-stream messages that end with `data: [DONE]` (or, for responses,
+    with the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` has the JSON body.
     """
 
     def CreateChatCompletion(self, request, context):
@@ -182,49 +180,49 @@ class OpenAIServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CountInputTokens(self, request, context):
-        """How many tokens the prompt of a response would have.
+        """Counts the tokens of the prompt that a response would have.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetResponse(self, request, context):
-        """Answers 404: no response is kept.
+        """Always answers 404: responses are not stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateEmbedding(self, request, context):
-        """Gives a vector for each input.
+        """Returns a vector for each input.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateScore(self, request, context):
-        """Tells how alike texts are. vLLM's call.
+        """Compares texts. vLLM's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateRerank(self, request, context):
-        """Orders documents by their likeness to a query. vLLM's call.
+        """Ranks documents by their similarity to a query. vLLM's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateCohereEmbedding(self, request, context):
-        """Gives a vector for each input. Cohere's call.
+        """Returns a vector for each input. Cohere's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateInvocation(self, request, context):
-        """Answers what the body's fields ask for, on the one path that SageMaker has.
+        """Answers any kind of request on SageMaker's path; the body's fields decide which.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -259,7 +257,7 @@ class OpenAIServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetTokenizerInfo(self, request, context):
-        """Gives a model's tokenizer_config.json, with its chat template. vLLM's call.
+        """Returns a model's tokenizer_config.json and chat template. vLLM's call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -273,7 +271,7 @@ class OpenAIServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetHealth(self, request, context):
-        """Answers 200 while at least one scheduler can take requests, else 503.
+        """Answers 200 if a scheduler accepts requests, otherwise 503.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -287,14 +285,14 @@ class OpenAIServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetVersion(self, request, context):
-        """Tells the server's version.
+        """Returns the server's version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetMetrics(self, request, context):
-        """Gives Prometheus text: this router's own metrics and the load of the schedulers it is connected to.
+        """Returns metrics in Prometheus' text format: this router's own, and the load of the schedulers that it is connected to.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -417,10 +415,9 @@ def add_OpenAIServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OpenAIService(object):
-    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
-    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
-    JSON body.
+    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through unchanged, in both directions. A reply is a stream of
+    HttpBody: either one application/json message, or text/event-stream messages that end with `data: [DONE]` (or, for responses,
+    with the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` has the JSON body.
     """
 
     @staticmethod

@@ -28,10 +28,9 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class OpenAIServiceStub:
-    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
-    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
-    JSON body.
+    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through unchanged, in both directions. A reply is a stream of
+    HttpBody: either one application/json message, or text/event-stream messages that end with `data: [DONE]` (or, for responses,
+    with the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` has the JSON body.
     """
 
     @_typing.overload
@@ -47,19 +46,19 @@ class OpenAIServiceStub:
     CreateResponse: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Answers a conversation, in the form of OpenAI's Responses API."""
     CountInputTokens: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """How many tokens the prompt of a response would have."""
+    """Counts the tokens of the prompt that a response would have."""
     GetResponse: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]
-    """Answers 404: no response is kept."""
+    """Always answers 404: responses are not stored."""
     CreateEmbedding: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """Gives a vector for each input."""
+    """Returns a vector for each input."""
     CreateScore: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """Tells how alike texts are. vLLM's call."""
+    """Compares texts. vLLM's call."""
     CreateRerank: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """Orders documents by their likeness to a query. vLLM's call."""
+    """Ranks documents by their similarity to a query. vLLM's call."""
     CreateCohereEmbedding: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """Gives a vector for each input. Cohere's call."""
+    """Returns a vector for each input. Cohere's call."""
     CreateInvocation: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """Answers what the body's fields ask for, on the one path that SageMaker has."""
+    """Answers any kind of request on SageMaker's path; the body's fields decide which."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]
     """Lists the models that are served, by each of their names."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]
@@ -69,24 +68,23 @@ class OpenAIServiceStub:
     Detokenize: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Turns token ids into text. vLLM's call."""
     GetTokenizerInfo: _grpc.UnaryStreamMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]
-    """Gives a model's tokenizer_config.json, with its chat template. vLLM's call."""
+    """Returns a model's tokenizer_config.json and chat template. vLLM's call."""
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Empties the prefix cache of every scheduler. vLLM's call."""
     GetHealth: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]
-    """Answers 200 while at least one scheduler can take requests, else 503."""
+    """Answers 200 if a scheduler accepts requests, otherwise 503."""
     GetPing: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """As GetHealth, on SageMaker's path."""
     GetVersion: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]
-    """Tells the server's version."""
+    """Returns the server's version."""
     GetMetrics: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]
-    """Gives Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
+    """Returns metrics in Prometheus' text format: this router's own, and the load of the schedulers that it is connected to."""
 
 @_typing.type_check_only
 class OpenAIServiceAsyncStub(OpenAIServiceStub):
-    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
-    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
-    JSON body.
+    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through unchanged, in both directions. A reply is a stream of
+    HttpBody: either one application/json message, or text/event-stream messages that end with `data: [DONE]` (or, for responses,
+    with the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` has the JSON body.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -99,19 +97,19 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     CreateResponse: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Answers a conversation, in the form of OpenAI's Responses API."""
     CountInputTokens: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """How many tokens the prompt of a response would have."""
+    """Counts the tokens of the prompt that a response would have."""
     GetResponse: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetResponseRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Answers 404: no response is kept."""
+    """Always answers 404: responses are not stored."""
     CreateEmbedding: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Gives a vector for each input."""
+    """Returns a vector for each input."""
     CreateScore: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Tells how alike texts are. vLLM's call."""
+    """Compares texts. vLLM's call."""
     CreateRerank: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Orders documents by their likeness to a query. vLLM's call."""
+    """Ranks documents by their similarity to a query. vLLM's call."""
     CreateCohereEmbedding: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Gives a vector for each input. Cohere's call."""
+    """Returns a vector for each input. Cohere's call."""
     CreateInvocation: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Answers what the body's fields ask for, on the one path that SageMaker has."""
+    """Answers any kind of request on SageMaker's path; the body's fields decide which."""
     ListModels: _aio.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Lists the models that are served, by each of their names."""
     GetModel: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -121,23 +119,22 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     Detokenize: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Turns token ids into text. vLLM's call."""
     GetTokenizerInfo: _aio.UnaryStreamMultiCallable[_openai_pb2.GetTokenizerInfoRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Gives a model's tokenizer_config.json, with its chat template. vLLM's call."""
+    """Returns a model's tokenizer_config.json and chat template. vLLM's call."""
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Empties the prefix cache of every scheduler. vLLM's call."""
     GetHealth: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Answers 200 while at least one scheduler can take requests, else 503."""
+    """Answers 200 if a scheduler accepts requests, otherwise 503."""
     GetPing: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """As GetHealth, on SageMaker's path."""
     GetVersion: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Tells the server's version."""
+    """Returns the server's version."""
     GetMetrics: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Gives Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
+    """Returns metrics in Prometheus' text format: this router's own, and the load of the schedulers that it is connected to."""
 
 class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
-    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through untouched, both ways: a reply is a stream of
-    HttpBody, either one application/json message or text/event-stream messages that end in `data: [DONE]` (or, for
-    responses, in the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` holds the
-    JSON body.
+    """OpenAI's HTTP API. Envoy's grpc_json_transcoder passes bodies through unchanged, in both directions. A reply is a stream of
+    HttpBody: either one application/json message, or text/event-stream messages that end with `data: [DONE]` (or, for responses,
+    with the event that has the whole response). Errors are gRPC statuses whose trailer `quire-error` has the JSON body.
     """
 
     @_abc_1.abstractmethod
@@ -178,7 +175,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """How many tokens the prompt of a response would have."""
+        """Counts the tokens of the prompt that a response would have."""
 
     @_abc_1.abstractmethod
     def GetResponse(
@@ -186,7 +183,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _openai_pb2.GetResponseRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Answers 404: no response is kept."""
+        """Always answers 404: responses are not stored."""
 
     @_abc_1.abstractmethod
     def CreateEmbedding(
@@ -194,7 +191,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Gives a vector for each input."""
+        """Returns a vector for each input."""
 
     @_abc_1.abstractmethod
     def CreateScore(
@@ -202,7 +199,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Tells how alike texts are. vLLM's call."""
+        """Compares texts. vLLM's call."""
 
     @_abc_1.abstractmethod
     def CreateRerank(
@@ -210,7 +207,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Orders documents by their likeness to a query. vLLM's call."""
+        """Ranks documents by their similarity to a query. vLLM's call."""
 
     @_abc_1.abstractmethod
     def CreateCohereEmbedding(
@@ -218,7 +215,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Gives a vector for each input. Cohere's call."""
+        """Returns a vector for each input. Cohere's call."""
 
     @_abc_1.abstractmethod
     def CreateInvocation(
@@ -226,7 +223,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Answers what the body's fields ask for, on the one path that SageMaker has."""
+        """Answers any kind of request on SageMaker's path; the body's fields decide which."""
 
     @_abc_1.abstractmethod
     def ListModels(
@@ -266,7 +263,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _openai_pb2.GetTokenizerInfoRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Gives a model's tokenizer_config.json, with its chat template. vLLM's call."""
+        """Returns a model's tokenizer_config.json and chat template. vLLM's call."""
 
     @_abc_1.abstractmethod
     def ResetPrefixCache(
@@ -282,7 +279,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _openai_pb2.GetHealthRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Answers 200 while at least one scheduler can take requests, else 503."""
+        """Answers 200 if a scheduler accepts requests, otherwise 503."""
 
     @_abc_1.abstractmethod
     def GetPing(
@@ -298,7 +295,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _openai_pb2.GetVersionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Tells the server's version."""
+        """Returns the server's version."""
 
     @_abc_1.abstractmethod
     def GetMetrics(
@@ -306,6 +303,6 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _openai_pb2.GetMetricsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """Gives Prometheus text: this router's own metrics and the load of the schedulers it is connected to."""
+        """Returns metrics in Prometheus' text format: this router's own, and the load of the schedulers that it is connected to."""
 
 def add_OpenAIServiceServicer_to_server(servicer: OpenAIServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

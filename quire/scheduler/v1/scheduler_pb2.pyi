@@ -43,11 +43,11 @@ class ConnectRequest(_message.Message):
 
     @_builtins.property
     def abort(self) -> Global___Abort:
-        """Ends sequences that nobody wants any more."""
+        """Aborts sequences."""
 
     @_builtins.property
     def part(self) -> _parts_pb2.MessagePart:
-        """Some of a message of this stream that has more than 1 MiB."""
+        """A part of a message of this stream that is larger than 1 MiB."""
 
     def __init__(
         self,
@@ -83,15 +83,15 @@ class ConnectResponse(_message.Message):
 
     @_builtins.property
     def frame(self) -> Global___Frame:
-        """News of the router's sequences."""
+        """New output and state changes of the router's sequences."""
 
     @_builtins.property
     def load(self) -> Global___Load:
-        """How busy the scheduler is."""
+        """The scheduler's load."""
 
     @_builtins.property
     def part(self) -> _parts_pb2.MessagePart:
-        """Some of a message of this stream that has more than 1 MiB."""
+        """A part of a message of this stream that is larger than 1 MiB."""
 
     def __init__(
         self,
@@ -163,12 +163,12 @@ Global___SchedulerHello: _TypeAlias = SchedulerHello  # noqa: Y015
 
 @_typing.final
 class Submit(_message.Message):
-    """One request: a prompt and the choices to generate from it. Also a resubmission after a scheduler was lost: then each
-    choice carries the output received so far, and goes on from there. Penalties and limits are rebuilt from prompt and output.
-    The scheduler checks every field. If one is out of its bounds, each choice ends with a Finished of code 3 (INVALID_ARGUMENT)
-    whose message names the field, and nothing else on the stream is affected. Bounds that a field does not state itself: 1,024
-    choices, 1,024 logit biases, 256 stop tokens, 2,048 bad words of 262,144 tokens together, 65,536 characters in a string. Of more
-    than 1,024 choices only the first 1,024 are answered.
+    """One request: a prompt and the choices to generate from it. Also a resubmission after a scheduler was lost: then each choice
+    has the output received so far, and continues from there. Penalties and limits are rebuilt from prompt and output. The
+    scheduler checks every field. If one is out of range, each choice ends with a Finished of code 3 (INVALID_ARGUMENT) whose
+    message names the field, and nothing else on the stream is affected. Bounds that a field does not state itself: 1,024
+    choices, 1,024 logit biases, 256 stop tokens, 2,048 bad words of 262,144 tokens together, 65,536 characters in a string. Of
+    more than 1,024 choices only the first 1,024 are answered.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -195,19 +195,20 @@ class Submit(_message.Message):
     traceparent: _builtins.str
     """W3C trace context. Empty: the request is not traced."""
     cache_salt: _builtins.str
-    """Prompts share the KV of a common beginning only where this is equal: keeps tenants apart. Empty is a value like others."""
+    """Requests share cached prefixes only with requests that have the same salt. This keeps tenants apart. An empty salt is a
+    value like any other.
+    """
     priority: _builtins.int
-    """Less is sooner, under --scheduling-policy priority; ignored elsewhere."""
+    """Scheduling priority under --scheduling-policy priority; a lower value runs earlier. Otherwise ignored."""
     tenant: _builtins.str
-    """Whose request it is, under --fair-queueing. Empty is a tenant like others."""
+    """Tenant of the request, for --fair-queueing. The empty tenant is one like any other."""
     turn_id: _builtins.int
-    """A name for the client's request, which no other of the router's requests under way has. Submits with an equal one take turns
-    with the other requests as if they were one: the more a request asks for, the later its last sequences start. 0: this Submit
-    is a request of its own.
+    """Identifies the client's request among the router's running requests. Scheduling treats Submits with the same turn_id as one
+    request: the more a request asks for, the later its last sequences start. 0: this Submit is a separate request.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
-        """How tokens are drawn. Every field is set but logprobs and prompt_logprobs."""
+        """How tokens are sampled. Every field is set, except that logprobs and prompt_logprobs may be unset."""
 
     @_builtins.property
     def stop(self) -> _sampling_pb2.StopConditions:
@@ -219,12 +220,12 @@ class Submit(_message.Message):
 
     @_builtins.property
     def constraints(self) -> _constraints_pb2.TokenConstraints:
-        """Limits on the tokens that may be drawn. Unset: any token may be drawn."""
+        """Limits on the tokens that may be sampled. Unset: any token may be sampled."""
 
     @_builtins.property
     def pooling(self) -> _pooling_pb2.PoolingParams:
-        """Set: the prompt's embedding is wanted instead of output. There is one choice then, without output, and neither sampling nor
-        stop nor constraints are read. Unset: output is wanted.
+        """If set, the request is for the prompt's embedding instead of output. It then has one choice, without output, and the fields
+        sampling, stop and constraints are not read.
         """
 
     def __init__(
@@ -268,24 +269,26 @@ class Choice(_message.Message):
     NUM_PROMPT_LOGPROBS_FIELD_NUMBER: _builtins.int
     NUM_WORKER_LOSSES_FIELD_NUMBER: _builtins.int
     sequence_id: _builtins.int
-    """The router's name for this sequence, unique among its sequences under way on this stream. A Submit with the id of a sequence
-    under way replaces that sequence without a Finished.
+    """The router's id of this sequence, unique among its running sequences on this stream. A Submit with the id of a running
+    sequence replaces that sequence, without a Finished.
     """
     choice_index: _builtins.int
-    """Which of the request's answers this is, from 0. It keys the randomness."""
+    """Index of the answer in the request, from 0. The random numbers depend on it."""
     attempt: _builtins.int
-    """0, and one more for each resubmission."""
+    """0; increased by one with each resubmission."""
     output_token_ids: _builtins.bytes
     """u32[]: output received before this attempt. Empty: none."""
     was_accepted: _builtins.bool
-    """Whether a scheduler had accepted the sequence and was lost: then no queue is too long for it. A sequence that was only
-    refused elsewhere is new.
+    """Whether a scheduler accepted the sequence and was then lost. Such a sequence is accepted even if the queue is full. A
+    sequence that was only refused elsewhere is new.
     """
     num_prompt_logprobs: _builtins.int
-    """Number of prompt tokens whose log probabilities were received before this attempt. Only the choice of index 0 brings any."""
+    """Number of prompt tokens whose log probabilities were received before this attempt. Only the choice with index 0 returns
+    them.
+    """
     num_worker_losses: _builtins.int
-    """WorkerLoss.num_losses of this choice's last WorkerLoss, or 0 if output came since. A choice that loses three workers in a row
-    fails.
+    """WorkerLoss.num_losses of this choice's last WorkerLoss, or 0 if output was received since. A choice that loses three
+    workers in a row fails.
     """
     def __init__(
         self,
@@ -308,14 +311,14 @@ Global___Choice: _TypeAlias = Choice  # noqa: Y015
 
 @_typing.final
 class Abort(_message.Message):
-    """Ends sequences. Their blocks are free at once, and no Finished comes for them; frames that were on their way may still arrive."""
+    """Aborts sequences. Their blocks are free at once, and there is no Finished for them. Frames already sent may still arrive."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     SEQUENCE_IDS_FIELD_NUMBER: _builtins.int
     sequence_ids: _builtins.bytes
-    """u32[]: the sequences. Unknown ids are ignored. If the length is no multiple of four, the scheduler ignores the whole message
-    and logs it.
+    """u32[]: the sequences. Unknown ids are ignored. If the length is not a multiple of four, the scheduler ignores the whole
+    message and logs it.
     """
     def __init__(
         self,
@@ -332,8 +335,9 @@ Global___Abort: _TypeAlias = Abort  # noqa: Y015
 
 @_typing.final
 class Frame(_message.Message):
-    """All news for one router since the last frame, in columns (little-endian bytes). A frame is one step's tokens, or those of
-    several steps when the router reads slowly. Every column but token_ids has one value per row; a row is new output of one sequence.
+    """New output for one router since the last frame, in columns (little-endian bytes). A frame is one step's tokens, or those of
+    several steps when the router reads slowly. Every column but token_ids has one value per row; a row is new output of one
+    sequence.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -354,13 +358,15 @@ class Frame(_message.Message):
     attempts: _builtins.bytes
     """u32[n]: the rows' attempts."""
     first_output_indices: _builtins.bytes
-    """u32[n]: index in the choice's output of the row's first token. Lower than expected: stale or double, drop. Higher: a gap, resubmit."""
+    """u32[n]: index in the choice's output of the row's first token. Lower than expected: the row is stale or a duplicate; drop
+    it. Higher: output is missing; resubmit.
+    """
     token_offsets: _builtins.bytes
-    """u32[n + 1]: row r brings token_ids[offsets[r]:offsets[r + 1]]."""
+    """u32[n + 1]: row r has token_ids[offsets[r]:offsets[r + 1]]."""
     token_ids: _builtins.bytes
     """u32[]: the tokens of all rows. A token that ends its sequence is among them."""
     prompt_logprobs_attempts: _builtins.bytes
-    """u32[]: attempts beside prompt_logprobs.sequence_ids. Each is that of the choice of index 0 that asked."""
+    """u32[]: attempts, one for each of prompt_logprobs.sequence_ids. Each is that of the choice with index 0."""
     @_builtins.property
     def logprobs(self) -> _sampling_pb2.TokenLogprobs:
         """Log probabilities of those of token_ids whose requests ask for them. Unset: there are none."""
@@ -375,7 +381,7 @@ class Frame(_message.Message):
 
     @_builtins.property
     def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
-        """Log probabilities of prompts. All of a prompt's come before its first output token."""
+        """Log probabilities of prompts. All those of a prompt are sent before its first output token."""
 
     @_builtins.property
     def worker_losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerLoss]:
@@ -406,9 +412,10 @@ Global___Frame: _TypeAlias = Frame  # noqa: Y015
 
 @_typing.final
 class WorkerLoss(_message.Message):
-    """A worker group was lost while it computed this sequence, which waits now: for another group of this scheduler, or for the same one to come
-    back. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to another scheduler that has one: it
-    aborts them here and submits them there. If there is none, they stay, and fail only after the scheduler's --worker-timeout.
+    """A worker group was lost while it computed this sequence. The sequence now waits for another group of this scheduler, or for
+    the same one to come back. If the scheduler has no group left (Load.num_ready_groups), the router moves its sequences to
+    another scheduler that has one: it aborts them here and submits them there. If there is none, they stay, and fail only after
+    the scheduler's --worker-timeout.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -439,7 +446,7 @@ Global___WorkerLoss: _TypeAlias = WorkerLoss  # noqa: Y015
 
 @_typing.final
 class Started(_message.Message):
-    """The first message about one attempt at a sequence. It comes with the attempt's first token."""
+    """The first message about one attempt at a sequence. It is sent with the attempt's first token."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -452,9 +459,9 @@ class Started(_message.Message):
     attempt: _builtins.int
     """The attempt at it."""
     num_cached_tokens: _builtins.int
-    """Number of prompt tokens whose keys and values were found instead of computed."""
+    """Number of prompt tokens that were found in the prefix cache."""
     queue_us: _builtins.int
-    """Microseconds from the arrival of this attempt at the scheduler to the first plan that had a part of it."""
+    """Microseconds from the arrival of this attempt at the scheduler to the first plan that contains it."""
     def __init__(
         self,
         *,
@@ -491,7 +498,7 @@ class Finished(_message.Message):
     reason: _sampling_pb2.FinishReason.ValueType
     """Why it ended."""
     embedding: _builtins.bytes
-    """f32[]: the vector of a sequence that was pooled. Empty for others."""
+    """f32[]: the vector of a pooled sequence. Empty for others."""
     @_builtins.property
     def error(self) -> Global___Error:
         """What went wrong. Set with FINISH_REASON_ERROR only."""
@@ -526,11 +533,11 @@ class Error(_message.Message):
     code: _builtins.int
     """A google.rpc.Code."""
     message: _builtins.str
-    """A sentence for the client."""
+    """An error message for the client."""
     retry_after_ms: _builtins.int
-    """With RESOURCE_EXHAUSTED and UNAVAILABLE: milliseconds after which another try is worth it. 0: not known."""
+    """With RESOURCE_EXHAUSTED and UNAVAILABLE: milliseconds to wait before a retry. 0: unknown."""
     field: _builtins.str
-    """With INVALID_ARGUMENT: name of the Submit's field that is at fault. Empty where the message names it."""
+    """With INVALID_ARGUMENT: name of the invalid field of the Submit. Empty if the message names it."""
     def __init__(
         self,
         *,
@@ -549,7 +556,7 @@ Global___Error: _TypeAlias = Error  # noqa: Y015
 
 @_typing.final
 class Load(_message.Message):
-    """How busy a scheduler is: sums over its worker groups. Pushed to every router each 100 ms."""
+    """Load of a scheduler: sums over its worker groups. Sent to every router every 100 ms."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -575,11 +582,11 @@ class Load(_message.Message):
     num_running: _builtins.int
     """Number of sequences in the running batches."""
     num_waiting: _builtins.int
-    """Number of sequences that wait for their turn."""
+    """Number of waiting sequences."""
     num_used_blocks: _builtins.int
     """Number of KV blocks in use."""
     num_blocks: _builtins.int
-    """Number of KV blocks that there are."""
+    """Total number of KV blocks."""
     block_size: _builtins.int
     """Tokens per block."""
     num_prompt_tokens: _builtins.int
@@ -587,21 +594,21 @@ class Load(_message.Message):
     num_generation_tokens: _builtins.int
     """Tokens generated since the scheduler's start."""
     num_preemptions: _builtins.int
-    """Preemptions since the scheduler's start: sequences that gave their blocks to others and were resumed later."""
+    """Number of preemptions since the scheduler's start."""
     num_ready_groups: _builtins.int
-    """Worker groups that are claimed now. With none, what is submitted waits for one to come back: routers prefer schedulers that have some,
-    and move to them what waits here.
+    """Number of worker groups that are connected now. If there are none, submitted sequences wait for one to come back; routers
+    prefer schedulers that have some, and move waiting sequences to them.
     """
     is_draining: _builtins.bool
-    """Whether the scheduler refuses new requests because it is about to stop. Sequences under way go on."""
+    """Whether the scheduler refuses new requests because it is stopping. Running sequences continue."""
     num_prefix_cache_queries: _builtins.int
     """Since the scheduler's start: tokens of sequences that were started."""
     num_prefix_cache_hits: _builtins.int
     """Since the scheduler's start: tokens among num_prefix_cache_queries whose KV was found in the prefix cache."""
     num_used_host_blocks: _builtins.int
-    """Number of blocks in use of the workers' swap space in host memory."""
+    """Number of blocks in use in the workers' swap space in host memory."""
     num_host_blocks: _builtins.int
-    """Number of blocks that the workers' swap space has."""
+    """Total number of blocks in the workers' swap space."""
     num_scheduled_tokens: _builtins.int
     """Since the scheduler's start: tokens that steps computed."""
     @_builtins.property
@@ -675,7 +682,7 @@ Global___ResetPrefixCacheResponse: _TypeAlias = ResetPrefixCacheResponse  # noqa
 
 @_typing.final
 class GetStatsRequest(_message.Message):
-    """Asks how busy the scheduler is."""
+    """Asks for the scheduler's load and counters."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -692,7 +699,7 @@ Global___GetStatsRequest: _TypeAlias = GetStatsRequest  # noqa: Y015
 
 @_typing.final
 class GetStatsResponse(_message.Message):
-    """How busy the scheduler is, and what it has done."""
+    """The scheduler's load and counters."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

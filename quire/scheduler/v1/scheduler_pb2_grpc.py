@@ -27,8 +27,8 @@ if _version_not_supported:
 
 
 class SchedulerServiceStub(object):
-    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
-    one's own has to know.
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md explains how to write
+    a router.
     """
 
     def __init__(self, channel):
@@ -60,34 +60,35 @@ class SchedulerServiceStub(object):
 
 
 class SchedulerServiceServicer(object):
-    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
-    one's own has to know.
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md explains how to write
+    a router.
     """
 
     def Connect(self, request_iterator, context):
-        """The one stream a router keeps with a scheduler, for all of its requests. The router's first message is a RouterHello; the
-        scheduler's a SchedulerHello, sent once a worker group is ready. When the stream ends, the scheduler aborts what came over it.
+        """The only stream between a router and a scheduler, for all of the router's requests. The router's first message is a
+        RouterHello, and the scheduler's is a SchedulerHello, sent once a worker group is ready. When the stream ends, the
+        scheduler aborts its sequences.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetTokenizer(self, request, context):
-        """Sends the tokenizer of the model, in pieces. UNAVAILABLE until a worker group was ready once.
+        """Sends the tokenizer of the model, in pieces. UNAVAILABLE until the first worker group is ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStats(self, request, context):
-        """Tells how busy the scheduler is and what it has done since it started.
+        """Returns the scheduler's load and its counters since the start.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResetPrefixCache(self, request, context):
-        """Empties the prefix cache: later sequences compute their whole prompts. Sequences under way keep the blocks that they share.
+        """Empties the prefix cache: later sequences compute their whole prompts. Running sequences keep the blocks that they share.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,8 +126,8 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class SchedulerService(object):
-    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
-    one's own has to know.
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md explains how to write
+    a router.
     """
 
     @staticmethod

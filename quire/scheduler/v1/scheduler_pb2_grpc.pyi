@@ -28,8 +28,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class SchedulerServiceStub:
-    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
-    one's own has to know.
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md explains how to write
+    a router.
     """
 
     @_typing.overload
@@ -37,37 +37,39 @@ class SchedulerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> SchedulerServiceAsyncStub: ...
     Connect: _grpc.StreamStreamMultiCallable[_scheduler_pb2.ConnectRequest, _scheduler_pb2.ConnectResponse]
-    """The one stream a router keeps with a scheduler, for all of its requests. The router's first message is a RouterHello; the
-    scheduler's a SchedulerHello, sent once a worker group is ready. When the stream ends, the scheduler aborts what came over it.
+    """The only stream between a router and a scheduler, for all of the router's requests. The router's first message is a
+    RouterHello, and the scheduler's is a SchedulerHello, sent once a worker group is ready. When the stream ends, the
+    scheduler aborts its sequences.
     """
     GetTokenizer: _grpc.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]
-    """Sends the tokenizer of the model, in pieces. UNAVAILABLE until a worker group was ready once."""
+    """Sends the tokenizer of the model, in pieces. UNAVAILABLE until the first worker group is ready."""
     GetStats: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.GetStatsRequest, _scheduler_pb2.GetStatsResponse]
-    """Tells how busy the scheduler is and what it has done since it started."""
+    """Returns the scheduler's load and its counters since the start."""
     ResetPrefixCache: _grpc.UnaryUnaryMultiCallable[_scheduler_pb2.ResetPrefixCacheRequest, _scheduler_pb2.ResetPrefixCacheResponse]
-    """Empties the prefix cache: later sequences compute their whole prompts. Sequences under way keep the blocks that they share."""
+    """Empties the prefix cache: later sequences compute their whole prompts. Running sequences keep the blocks that they share."""
 
 @_typing.type_check_only
 class SchedulerServiceAsyncStub(SchedulerServiceStub):
-    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
-    one's own has to know.
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md explains how to write
+    a router.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Connect: _aio.StreamStreamMultiCallable[_scheduler_pb2.ConnectRequest, _scheduler_pb2.ConnectResponse]  # type: ignore[assignment]
-    """The one stream a router keeps with a scheduler, for all of its requests. The router's first message is a RouterHello; the
-    scheduler's a SchedulerHello, sent once a worker group is ready. When the stream ends, the scheduler aborts what came over it.
+    """The only stream between a router and a scheduler, for all of the router's requests. The router's first message is a
+    RouterHello, and the scheduler's is a SchedulerHello, sent once a worker group is ready. When the stream ends, the
+    scheduler aborts its sequences.
     """
     GetTokenizer: _aio.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]  # type: ignore[assignment]
-    """Sends the tokenizer of the model, in pieces. UNAVAILABLE until a worker group was ready once."""
+    """Sends the tokenizer of the model, in pieces. UNAVAILABLE until the first worker group is ready."""
     GetStats: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.GetStatsRequest, _scheduler_pb2.GetStatsResponse]  # type: ignore[assignment]
-    """Tells how busy the scheduler is and what it has done since it started."""
+    """Returns the scheduler's load and its counters since the start."""
     ResetPrefixCache: _aio.UnaryUnaryMultiCallable[_scheduler_pb2.ResetPrefixCacheRequest, _scheduler_pb2.ResetPrefixCacheResponse]  # type: ignore[assignment]
-    """Empties the prefix cache: later sequences compute their whole prompts. Sequences under way keep the blocks that they share."""
+    """Empties the prefix cache: later sequences compute their whole prompts. Running sequences keep the blocks that they share."""
 
 class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
-    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md tells what a router of
-    one's own has to know.
+    """A scheduler owns the batches and block tables of some worker groups that serve one model. docs/grpc.md explains how to write
+    a router.
     """
 
     @_abc_1.abstractmethod
@@ -76,8 +78,9 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_scheduler_pb2.ConnectRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_scheduler_pb2.ConnectResponse], _abc.AsyncIterator[_scheduler_pb2.ConnectResponse]]:
-        """The one stream a router keeps with a scheduler, for all of its requests. The router's first message is a RouterHello; the
-        scheduler's a SchedulerHello, sent once a worker group is ready. When the stream ends, the scheduler aborts what came over it.
+        """The only stream between a router and a scheduler, for all of the router's requests. The router's first message is a
+        RouterHello, and the scheduler's is a SchedulerHello, sent once a worker group is ready. When the stream ends, the
+        scheduler aborts its sequences.
         """
 
     @_abc_1.abstractmethod
@@ -86,7 +89,7 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _model_pb2.GetTokenizerRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_model_pb2.GetTokenizerResponse], _abc.AsyncIterator[_model_pb2.GetTokenizerResponse]]:
-        """Sends the tokenizer of the model, in pieces. UNAVAILABLE until a worker group was ready once."""
+        """Sends the tokenizer of the model, in pieces. UNAVAILABLE until the first worker group is ready."""
 
     @_abc_1.abstractmethod
     def GetStats(
@@ -94,7 +97,7 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.GetStatsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.GetStatsResponse, _abc.Awaitable[_scheduler_pb2.GetStatsResponse]]:
-        """Tells how busy the scheduler is and what it has done since it started."""
+        """Returns the scheduler's load and its counters since the start."""
 
     @_abc_1.abstractmethod
     def ResetPrefixCache(
@@ -102,6 +105,6 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _scheduler_pb2.ResetPrefixCacheRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_scheduler_pb2.ResetPrefixCacheResponse, _abc.Awaitable[_scheduler_pb2.ResetPrefixCacheResponse]]:
-        """Empties the prefix cache: later sequences compute their whole prompts. Sequences under way keep the blocks that they share."""
+        """Empties the prefix cache: later sequences compute their whole prompts. Running sequences keep the blocks that they share."""
 
 def add_SchedulerServiceServicer_to_server(servicer: SchedulerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

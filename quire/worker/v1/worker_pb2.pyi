@@ -44,7 +44,7 @@ class RunRequest(_message.Message):
 
     @_builtins.property
     def heartbeat(self) -> Global___Heartbeat:
-        """A sign of life."""
+        """Shows that the scheduler is alive."""
 
     @_builtins.property
     def prepare(self) -> Global___PrepareGrammar:
@@ -52,7 +52,7 @@ class RunRequest(_message.Message):
 
     @_builtins.property
     def part(self) -> _parts_pb2.MessagePart:
-        """Some of a message of this stream that has more than 1 MiB."""
+        """A part of a message of this stream that is larger than 1 MiB."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RunResponse(_message.Message):
 
     @_builtins.property
     def part(self) -> _parts_pb2.MessagePart:
-        """Some of a message of this stream that has more than 1 MiB."""
+        """A part of a message of this stream that is larger than 1 MiB."""
 
     def __init__(
         self,
@@ -141,8 +141,8 @@ Global___Claim: _TypeAlias = Claim  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
-    """Sent by the scheduler's event loop when it had no plan to send for 2 s. An owner that sends nothing for 10 s has hung,
-    even if its connection lives, and loses the worker.
+    """The scheduler's event loop sends it after 2 s without a plan. An owner that sends nothing for 10 s counts as hung, even if
+    its connection is open, and loses the worker.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -160,8 +160,8 @@ Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 
 @_typing.final
 class PrepareGrammar(_message.Message):
-    """Asks for a grammar to be compiled beside the steps, so that no step waits for it when its sequences are planned. One that is planned
-    unasked is compiled before its plan is run.
+    """Asks to compile a grammar in parallel with the steps, so that no step waits for it when its sequences are planned. A grammar
+    that is planned without this message is compiled before its plan runs.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -169,7 +169,7 @@ class PrepareGrammar(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
-    """The scheduler's name for the grammar."""
+    """The scheduler's key of the grammar."""
     grammar: _builtins.str
     """The grammar, in the form of TokenConstraints.grammar."""
     def __init__(
@@ -197,7 +197,9 @@ class GrammarPrepared(_message.Message):
     key: _builtins.bytes
     """PrepareGrammar.key."""
     error: _builtins.str
-    """A sentence for the client where it cannot be compiled; sequences planned with it would fail. Empty: it was compiled."""
+    """An error message for the client if the grammar cannot be compiled; sequences planned with it would fail. Empty: it was
+    compiled.
+    """
     def __init__(
         self,
         *,
@@ -214,7 +216,7 @@ Global___GrammarPrepared: _TypeAlias = GrammarPrepared  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
-    """What a new owner gets: no sequences, empty pages. Weights stay."""
+    """Sent to a new owner. The worker has no sequences and empty pages; the weights are loaded."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -230,17 +232,17 @@ class Hello(_message.Message):
     STEP_SECONDS_FIELD_NUMBER: _builtins.int
     STEP_SECONDS_PER_TOKEN_FIELD_NUMBER: _builtins.int
     boot_id: _builtins.int
-    """A random number, drawn when the process starts."""
+    """A random number, chosen when the process starts."""
     epoch: _builtins.int
-    """Counts the owners of this boot. Every plan carries it."""
+    """Number of the owner since this boot. Every plan contains it."""
     num_blocks: _builtins.int
     """Number of KV blocks on the device."""
     block_size: _builtins.int
     """KV slots (token positions) per block."""
     max_num_seqs: _builtins.int
-    """Sequence slots: the most sequences one plan may run."""
+    """Number of sequence slots: the maximum number of sequences in one plan."""
     max_num_batched_tokens: _builtins.int
-    """The most tokens one plan may schedule."""
+    """Maximum number of tokens in one plan."""
     num_host_blocks: _builtins.int
     """Number of slots in host memory, each for a block. 0: the worker cannot swap."""
     swap_seconds_per_block: _builtins.float
@@ -278,10 +280,9 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class StepPlan(_message.Message):
-    """One step: a diff of the batch, and one forward pass over it. Applied in this order: swap-out, release, swap-in,
-    copies, new sequences, forward, sample.
-    Columns are little-endian bytes; an empty one has no values. Blocks and slots released here may be given out again in the same
-    plan: steps run in order on one compute stream, so whatever still reads them runs before.
+    """One step: a diff of the batch, and one forward pass over it. Applied in this order: swap-out, release, swap-in, copies, new
+    sequences, forward, sample. Columns are little-endian bytes; an empty column has no values. The same plan may reuse the
+    blocks and slots that it releases: steps run in order on one compute stream, so all earlier reads run before.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -348,7 +349,7 @@ Global___StepPlan: _TypeAlias = StepPlan  # noqa: Y015
 
 @_typing.final
 class NewSequence(_message.Message):
-    """A sequence the worker has not seen, or sees again after a preemption under another id."""
+    """A sequence that is new to the worker, or that returns with another id after a preemption."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -365,38 +366,38 @@ class NewSequence(_message.Message):
     PROMPT_LOGPROBS_FROM_FIELD_NUMBER: _builtins.int
     POOLING_FIELD_NUMBER: _builtins.int
     wire_id: _builtins.int
-    """The sequence's name between scheduler and worker: never used twice in an epoch. Routers know it by another."""
+    """Id of the sequence between scheduler and worker; never reused in an epoch. Routers use another id."""
     slot: _builtins.int
     """Where the device keeps its state: last token, position, penalty counts. 0 to max_num_seqs - 1."""
     token_ids: _builtins.bytes
     """u32[]: the prompt, then the output so far."""
     num_prompt_tokens: _builtins.int
-    """How many of token_ids are the prompt's."""
+    """Number of token_ids that belong to the prompt."""
     num_computed_tokens: _builtins.int
     """Number of tokens whose keys and values are in the blocks already."""
     block_ids: _builtins.bytes
     """u32[]: its block table up to and with this step."""
     choice_index: _builtins.int
-    """Which of the request's answers this is; keys the randomness."""
+    """Index of the answer in the request. The random numbers depend on it."""
     traceparent: _builtins.str
     """W3C trace context of the request. Empty: it is not traced."""
     prompt_logprobs_from: _builtins.int
-    """Position of the first prompt token whose log probability is wanted, with sampling.prompt_logprobs. Not before the first whose own
-    position, or the one before it, is still to compute. Unset: none is wanted.
+    """Position of the first prompt token whose log probability is requested, with sampling.prompt_logprobs. Its own position, or
+    the one before it, must be still to compute. Unset: none is requested.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
-        """How its tokens are drawn. Every field is set but logprobs and prompt_logprobs."""
+        """How its tokens are sampled. Every field is set, except that logprobs and prompt_logprobs may be unset."""
 
     @_builtins.property
     def constraints(self) -> _constraints_pb2.TokenConstraints:
-        """Limits on the tokens that may be drawn. Unset: any token may be drawn. What it needs to know of the output so far is in token_ids."""
+        """Limits on the tokens that may be sampled. Unset: any token may be sampled. Their state is rebuilt from token_ids."""
 
     @_builtins.property
     def pooling(self) -> _pooling_pb2.PoolingParams:
-        """Set: where a row would sample the sequence's first output, the sequence is pooled instead, and over. A mean is over the tokens
-        computed under this wire id, so such a sequence comes with none computed. `sampling` and `constraints` are not read then,
-        and no log probabilities are wanted. Unset: the sequence generates.
+        """If set, the sequence is pooled: it ends with a vector where a row would sample its first output. A mean covers the tokens
+        computed under this wire id, so such a sequence has no computed tokens. `sampling` and `constraints` are then not read, and
+        there are no log probabilities. Unset: the sequence generates.
         """
 
     def __init__(
@@ -427,9 +428,9 @@ Global___NewSequence: _TypeAlias = NewSequence  # noqa: Y015
 
 @_typing.final
 class Rows(_message.Message):
-    """The batch, a column per field, a row per sequence. A row's tokens are those at positions
-    [num_computed_tokens, num_computed_tokens + num_scheduled_tokens) of its sequence; a token not known to the scheduler yet is
-    the one the device sampled last. A row that reaches its sequence's last token samples the next one.
+    """The batch, a column per field, a row per sequence. A row's tokens are those at positions [num_computed_tokens,
+    num_computed_tokens + num_scheduled_tokens) of its sequence; if the scheduler does not know a token yet, it is the one that
+    the device sampled last. A row that reaches its sequence's last token samples the next one.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -472,7 +473,7 @@ Global___Rows: _TypeAlias = Rows  # noqa: Y015
 
 @_typing.final
 class StepResult(_message.Message):
-    """What one step brought."""
+    """The result of one step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -489,28 +490,28 @@ class StepResult(_message.Message):
     wire_ids: _builtins.bytes
     """u32[n]: the rows that sampled, in the plan's order."""
     token_ids: _builtins.bytes
-    """u32[n]: the token that each of wire_ids drew."""
+    """u32[n]: the sampled token of each of wire_ids."""
     @_builtins.property
     def logprobs(self) -> _sampling_pb2.TokenLogprobs:
-        """Log probabilities of the rows that asked for them; token_indices index the columns above. Unset: none asked."""
+        """Log probabilities of the rows that request them; token_indices index the columns above. Unset: no row requests them."""
 
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceError]:
-        """Sequences that failed in this step and no other sequence with them; they are not among the columns above."""
+        """Sequences that failed in this step, without affecting others. They are not in the columns above."""
 
     @_builtins.property
     def timings(self) -> Global___StepTimings:
-        """Where the step's time went."""
+        """Durations of the step."""
 
     @_builtins.property
     def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
-        """Log probabilities of the prompt tokens that follow those computed in this step, for sequences that asked; sequence_ids are wire ids.
-        Unset: none asked.
+        """Log probabilities of the prompt tokens after those computed in this step, for sequences that request them; sequence_ids are
+        wire ids. Unset: no sequence requests them.
         """
 
     @_builtins.property
     def pooled(self) -> _containers.RepeatedCompositeFieldContainer[Global___PooledSequence]:
-        """Vectors of the rows whose sequences were pooled; they are not among the columns above."""
+        """Vectors of the pooled sequences. They are not in the columns above."""
 
     def __init__(
         self,
@@ -534,7 +535,7 @@ Global___StepResult: _TypeAlias = StepResult  # noqa: Y015
 
 @_typing.final
 class PooledSequence(_message.Message):
-    """The vector of a sequence that was pooled."""
+    """The vector of a pooled sequence."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -570,9 +571,9 @@ class SequenceError(_message.Message):
     wire_id: _builtins.int
     """The sequence."""
     message: _builtins.str
-    """A sentence for the client."""
+    """An error message for the client."""
     is_request_at_fault: _builtins.bool
-    """Whether the request itself cannot be met, because its constraints leave no token or its grammar cannot be run."""
+    """Whether the request itself is the cause: its constraints leave no token to sample, or its grammar cannot be run."""
     def __init__(
         self,
         *,
@@ -590,7 +591,7 @@ Global___SequenceError: _TypeAlias = SequenceError  # noqa: Y015
 
 @_typing.final
 class StepTimings(_message.Message):
-    """Where the time of one step went."""
+    """Durations of one step."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -599,7 +600,7 @@ class StepTimings(_message.Message):
     queue_us: _builtins.int
     """Microseconds between the plan's arrival and its start on the device, copies of blocks included."""
     run_us: _builtins.int
-    """Microseconds of inputs, forward pass and sampling; 0 where the plan had no rows."""
+    """Microseconds of inputs, forward pass and sampling; 0 if the plan had no rows."""
     def __init__(
         self,
         *,

@@ -47,7 +47,8 @@ _CALLED = {
 _RESULT = {"role": "tool", "tool_call_id": "a1b2c3d4e", "name": "get_weather", "content": "Dry, 21 degrees."}
 _TEXTS = ("raining in Bonn?",)
 _TURNS = (*_TEXTS, "Non pluit.", "And in Rome?")
-_CALLS = ("Bonn am Rhein", "Dry, 21 degrees.", "get_weather")
+# The calls have the tool's name, too: only its description says that the prompt has the tool.
+_CALLS = ("Bonn am Rhein", "Dry, 21 degrees.", "get_weather", TOOLS[0].description)
 
 CONVERSATIONS = {
     "user": Conversation((_ASKED,), (), _TEXTS),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum
@@ -27,6 +28,8 @@ from tests.chat_templates.published import Source, in_directory, ours, published
 from tests.integration.router.small_tokenizers import byte_level
 
 _TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+# A text part as Python or as JSON prints it.
+_PARTS = re.compile(r"""(['"])type\1: \1text\1""")
 
 
 class Outcome(Enum):
@@ -72,7 +75,7 @@ def _outcome(source: Source, model: ServedModel, given: Conversation) -> Outcome
         return Outcome.DIFFERS
     if given.tools and _is_plain(model, source):
         return Outcome.PLAIN
-    return Outcome.TEXT if "'type': 'text'" in theirs and "'type': 'text'" not in ours else Outcome.DIFFERS
+    return Outcome.TEXT if _PARTS.search(theirs) and not _PARTS.search(ours) else Outcome.DIFFERS
 
 
 def _is_plain(model: ServedModel, source: Source) -> bool:

@@ -19,8 +19,10 @@ OUTCOMES = {
     "either_content": "same same same same same same same same",
     "named": "same text same same same same same same",
     "other_variables": "same added same same added added added added",
+    "parts_as_json": "same text same same plain plain plain added",
     "strict_turns": "same text refused same added added added added",
     "system_left_out": "same added lacks same plain added plain added",
+    "tools_left_out": "same added same same added added added added",
     "tools_of_messages": "same text same same added added added added",
     "wants_system": "refused refused added refused refused added refused added",
 }

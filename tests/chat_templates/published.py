@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "sources"
@@ -32,3 +33,11 @@ def published() -> dict[str, Source]:
 def in_directory(directory: Path) -> dict[str, Source]:
     """Every .jinja file below a directory, by its path in it."""
     return {str(path.relative_to(directory)): path.read_text() for path in sorted(directory.rglob("*.jinja"))}
+
+
+def distinct(sources: Mapping[str, Source]) -> dict[str, Source]:
+    """The sources without those that equal an earlier one, but for whitespace at the ends."""
+    first: dict[str, str] = {}
+    for name, source in sources.items():
+        first.setdefault(json.dumps(source.strip() if isinstance(source, str) else source), name)
+    return {name: sources[name] for name in first.values()}

@@ -10,6 +10,7 @@ import copy
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -24,7 +25,7 @@ from services.router.options import GenerationOptions
 from services.router.sampling import SamplingParams, StopConditions
 from services.router.tokenizer import TextThreads, Tokenizer
 from tests.chat_templates.conversations import CONVERSATIONS, Conversation
-from tests.chat_templates.published import Source, in_directory, ours, published
+from tests.chat_templates.published import Source, distinct, in_directory, ours, published
 from tests.integration.router.small_tokenizers import byte_level
 
 _TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -140,14 +141,24 @@ def markdown(rows: Mapping[str, Mapping[str, Outcome]]) -> str:
     return "\n".join(lines)
 
 
+def summary(rows: Mapping[str, Mapping[str, Outcome]]) -> str:
+    """How many prompts have each outcome."""
+    counts = Counter(outcome for row in rows.values() for outcome in row.values())
+    parts = [f"{outcome.value} {counts[outcome]}" for outcome in Outcome]
+    return f"{len(rows)} published templates, {counts.total()} prompts: {', '.join(parts)}"
+
+
 def main() -> None:
-    sources = ours() | published()
+    shared = published()
     for directory in sys.argv[1:]:
-        sources |= in_directory(Path(directory))
+        shared |= in_directory(Path(directory))
+    shared = distinct(shared)
     threads = TextThreads(1)
-    rows = {name: compare(source, threads) for name, source in sources.items()}
+    rows = {name: compare(source, threads) for name, source in (ours() | shared).items()}
     threads.close()
     print(markdown(rows))
+    if shared:
+        print(f"\n{summary({name: rows[name] for name in shared})}")
     if any(Outcome.DIFFERS in row.values() for row in rows.values()):
         sys.exit(1)
 

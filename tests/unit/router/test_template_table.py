@@ -8,8 +8,8 @@ import pytest
 
 from services.router.tokenizer import TextThreads
 from tests.chat_templates.conversations import CONVERSATIONS
-from tests.chat_templates.published import ours, published
-from tests.chat_templates.table import Outcome, compare
+from tests.chat_templates.published import distinct, ours, published
+from tests.chat_templates.table import Outcome, compare, summary
 
 # In the order of CONVERSATIONS.
 OUTCOMES = {
@@ -49,3 +49,11 @@ def test_every_difference_of_a_published_template_has_a_name(name: str, threads:
     assert Outcome.DIFFERS not in row.values()
     # A text in turns is what every template is for.
     assert row["turns"] in (Outcome.SAME, Outcome.ADDED, Outcome.REFUSED)
+
+
+def test_the_summary_counts_each_template_once() -> None:
+    assert list(distinct({"a": "{{ x }}", "b": "{{ x }}\n", "c": "{{ y }}"})) == ["a", "c"]
+    rows = {"a": {"user": Outcome.SAME, "parts": Outcome.TEXT}, "c": {"user": Outcome.SAME, "parts": Outcome.DIFFERS}}
+    assert summary(rows) == (
+        "2 published templates, 4 prompts: same 2, added 0, plain 0, text 1, refused 0, lacks 0, DIFFERS 1"
+    )

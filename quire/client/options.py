@@ -11,7 +11,7 @@ from quire.inference.v1 import constraints_pb2, inference_pb2, pooling_pb2, samp
 
 
 class Options(TypedDict, total=False):
-    """How to generate; every option may be left out. Meanings and ranges as in quire/inference/v1/sampling.proto."""
+    """Generation options, all optional. quire/inference/v1/sampling.proto has their meanings and ranges."""
 
     max_tokens: int
     temperature: float
@@ -26,34 +26,34 @@ class Options(TypedDict, total=False):
     seed: int
     logprobs: int
     prompt_logprobs: int
-    # With logprobs: whose log probabilities are reported, in place of the likeliest ones'.
+    # With logprobs: ids of the tokens whose log probabilities are returned, instead of the most likely tokens'.
     logprob_token_ids: Sequence[int]
-    # Strings that end the output.
+    # Stop strings; the first one found ends the output.
     stop: str | Sequence[str]
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     min_tokens: int
-    # What the output must be, one of: a JSON schema, as an object or as JSON; True for any JSON object; a regular
-    # expression; strings of which it is one; a grammar in Lark's notation or in GBNF.
+    # The structure of the output, at most one of: a JSON schema, as an object or as a JSON string; True for any JSON
+    # object; a regular expression; strings of which the output is one; a grammar in Lark or GBNF notation.
     json_schema: Mapping[str, Any] | str
     json_object: bool
     regex: str
     choices: Sequence[str]
     grammar: str
-    # No other tokens are drawn.
+    # Ids of the only tokens that may be sampled.
     allowed_token_ids: Sequence[int]
-    # Strings that must not stand in the output.
+    # Strings that the output must not contain.
     bad_words: Sequence[str]
     n: int
     skip_special_tokens: bool
-    # Whether the text has what ended it.
+    # Whether the text includes the stop string or stop token that ended it.
     include_stop_str_in_output: bool
-    # -1: to as many as leave room for the answer.
+    # Maximum number of prompt tokens. -1: as many as leave room for the answer.
     truncate_prompt_tokens: int
-    # Which end goes: left or right.
+    # Side on which long prompts are cut: left or right.
     truncation_side: str
     add_special_tokens: bool
-    # Whether the result has the prompt's tokens.
+    # Whether to return the prompt's token ids.
     return_prompt_token_ids: bool
     prompt_cache_key: str
     cache_salt: str
@@ -70,8 +70,8 @@ _SAMPLING = tuple(
 
 
 class TemplateOptions(TypedDict, total=False):
-    """What a conversation's prompt is made of besides its messages. Meanings as in TemplateOptions
-    (quire/inference/v1/inference.proto)."""
+    """Tools and chat template options of a conversation. TemplateOptions in quire/inference/v1/inference.proto has
+    their meanings."""
 
     tools: Sequence[Tool]
     # auto, none, required, or the name of the function to call.
@@ -87,11 +87,11 @@ class TemplateOptions(TypedDict, total=False):
 
 
 class ChatOptions(Options, TemplateOptions, total=False):
-    """What chats take."""
+    """Options of chats."""
 
 
 class ScoreOptions(TypedDict, total=False):
-    """How to compare; every option may be left out. Meanings as in ScoreRequest (inference.proto)."""
+    """Options of scores, all optional. ScoreRequest in inference.proto has their meanings."""
 
     truncate_prompt_tokens: int
     add_special_tokens: bool
@@ -101,16 +101,16 @@ class ScoreOptions(TypedDict, total=False):
 
 
 class EmbedOptions(ScoreOptions, total=False):
-    """How to embed; every option may be left out. Meanings as in EmbedRequest."""
+    """Options of embeddings, all optional. EmbedRequest in inference.proto has their meanings."""
 
     dimensions: int
     normalize: bool
-    # Whether the result has each input's tokens.
+    # Whether to return each input's token ids.
     return_prompt_token_ids: bool
 
 
-# A role and content each, and perhaps a `name`; an assistant's may have `reasoning` and `tool_calls` (those of a
-# Result), a tool's has the `tool_call_id` that it answers.
+# Each has `role`, `content` and optionally `name`. An assistant message may have `reasoning` and `tool_calls` (those of
+# a Result). A tool message has the `tool_call_id` of the call that it is the result of.
 Messages = Iterable[Mapping[str, Any]]
 
 

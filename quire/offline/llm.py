@@ -1,4 +1,4 @@
-"""Many prompts at once, in a few lines of Python: `LLM` starts a stack of its own, asks it, and stops it."""
+"""Answers many prompts at once from Python: `LLM` starts its own stack, sends requests to it, and stops it."""
 
 from __future__ import annotations
 
@@ -36,16 +36,17 @@ _GATEWAY_ONLY = {field.name for field in fields(SERVICES["gateway"])} - {
 
 
 class LLM:
-    """A model, ready to generate or to embed, on a router, a scheduler and a worker that end with this object, at the
-    latest with the program. A part that dies is started again, and the answers under way go on. Any thread may use it,
-    also of a program that has an event loop (a notebook); each call waits for its answers.
+    """A model that generates and embeds, on its own router, scheduler and worker. They stop with this object, or at the
+    latest when the program ends. If a part dies, it is restarted, and calls still return all of their answers. Any
+    thread may use the object, also in programs with an event loop (a notebook). Each call blocks until its answers are
+    complete.
 
     `model` and the options are those of `quire serve`, with underscores: `LLM("./Qwen3-0.6B", max_model_len=4096)`.
-    `seed`: of the seeds that are drawn for requests that name none, in the order of the requests; None: they differ
-    each time. Options of vLLM's that Quire does not have are accepted where they change nothing, such as
-    `trust_remote_code=False`.
-    Raises ConfigError (a ValueError) for an option that cannot be used, and StackError, with the part's own reason,
-    where a part cannot start.
+    `seed` makes runs repeatable for requests without a seed: the same calls in the same order get the same seeds.
+    None: their seeds differ in every run. Options of vLLM that Quire does not have are accepted if they change nothing,
+    such as `trust_remote_code=False`.
+    Raises ConfigError (a ValueError) for an option that cannot be used, and StackError, with the part's own reason, if
+    a part cannot start.
     """
 
     def __init__(
@@ -84,17 +85,17 @@ class LLM:
         self.close()
 
     def close(self) -> None:
-        """Stops the stack; answers under way end in StackError. Idempotent."""
+        """Stops the stack. Calls in progress raise StackError. Idempotent."""
         self._stop()
 
     def get_tokenizer(self) -> PreTrainedTokenizerBase:
-        """The model's, as transformers reads it; one and the same for every caller. Raises ValueError where it reads
-        none."""
+        """Returns the model's tokenizer as loaded by transformers, the same object on every call. Raises ValueError if
+        transformers cannot load it."""
         return self._tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """A new one that says what counts where a call names none: the model's own defaults. Raises ValueError where
-        the model's files are there no more."""
+        """Returns a new SamplingParams with the model's own defaults, which calls without `sampling_params` use.
+        Raises ValueError if the model's files no longer exist."""
         return default_sampling_params(self._worker_config)
 
     @functools.cached_property
@@ -109,11 +110,11 @@ class LLM:
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
-        """Continues each prompt: a text, a list of token ids, or a mapping with `prompt` or `prompt_token_ids`. One
-        SamplingParams is for all prompts, several are one for each; without, the model's own defaults count. `use_tqdm`
-        shows a progress bar. `priority`: one for each prompt, less is sooner, with `scheduling_policy="priority"`.
-        Outputs are in the order of the prompts. Raises ValueError and TypeError for what is no prompt, QuireError for
-        what the model cannot take, StackError where the stack is gone for good."""
+        """Continues each prompt: a text, a list of token ids, or a mapping with `prompt` or `prompt_token_ids`.
+        `sampling_params`: one object for all prompts, or a list with one for each; None: the model's own defaults.
+        `use_tqdm` shows a progress bar. `priority`: one value per prompt; with `scheduling_policy="priority"`, lower
+        values run earlier. Returns the outputs in the order of the prompts. Raises ValueError and TypeError for an
+        invalid prompt, QuireError for a request that the model refuses, StackError if the stack cannot be restarted."""
         return self._answer(parse_prompts(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
@@ -128,11 +129,11 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
-        """Answers a conversation, or each of several, as the model's chat template renders them. Messages and `tools`
-        are OpenAI's; what the model writes of calls and reasoning is in the text, as it wrote it. `chat_template`:
-        Jinja, instead of the model's own; `chat_template_kwargs`: more arguments of it. `add_generation_prompt`:
-        whether the beginning of an answer follows the messages; None: unless the last one is continued. Otherwise as
-        `generate`."""
+        """Answers one or several conversations, rendered with the model's chat template. Messages and `tools` have
+        OpenAI's format. Tool calls and reasoning stay in the text, as the model wrote them. `chat_template`: a Jinja
+        template to use instead of the model's own; `chat_template_kwargs`: its additional arguments.
+        `add_generation_prompt`: whether the template adds the beginning of the assistant's turn; None: the opposite of
+        `continue_final_message`. Otherwise like `generate`."""
         template = TemplateOptions(continue_final_message=continue_final_message)
         if add_generation_prompt is not None:
             template["add_generation_prompt"] = add_generation_prompt
@@ -151,8 +152,8 @@ class LLM:
         use_tqdm: bool = True,
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
     ) -> list[EmbeddingRequestOutput]:
-        """The embedding of each prompt, which may be what `generate` takes. One PoolingParams is for all prompts,
-        several are one for each. Raises as `generate`."""
+        """Returns the embedding of each prompt. Prompts have the same forms as in `generate`. `pooling_params`: one
+        object for all prompts, or a list with one for each. Raises the same errors as `generate`."""
         return self._embed(parse_prompts(prompts), pooling_params, use_tqdm)
 
     def score(
@@ -163,8 +164,8 @@ class LLM:
         use_tqdm: bool = True,
         pooling_params: PoolingParams | None = None,
     ) -> list[ScoringRequestOutput]:
-        """How alike texts are, as the cosine of their embeddings: one with each of some, or as many with as many, pair
-        by pair. Raises ValueError for other numbers, and as `embed`."""
+        """Compares texts: returns cosine similarities of their embeddings, of one text with each of a list, or of two
+        lists of equal length in pairs. Raises ValueError for other lengths, and the same errors as `embed`."""
         first, second = parse_texts(data_1, "data_1"), parse_texts(data_2, "data_2")
         if len(first) not in (1, len(second)):
             raise ValueError(f"data_1 has {len(first)} texts: use one, or {len(second)} as in data_2")

@@ -80,7 +80,7 @@ def test_no_limit_of_envoy_ends_an_answer_that_takes_its_time() -> None:
     # A drain brings the idle timeout of health's watches to 0; until then it is out of the way.
     watches = {"cluster": "routers", "timeout": "0s", "idle_timeout": f"{365 * 24 * 3600}s"}
     assert [action for action in actions if action not in ({"cluster": "routers", "timeout": "0s"}, watches)] == []
-    assert actions.count(watches) == 1
+    assert actions.count(watches) == 2, "of gRPC and gRPC-Web"
     assert not [name for policy in (host["retry_policy"], *policies) for name in policy if "timeout" in name]
     assert {"per_try_timeout", "per_try_idle_timeout"}.isdisjoint(host["retry_policy"])
     (protocol,) = cluster["typed_extension_protocol_options"].values()
@@ -121,8 +121,8 @@ def test_an_answer_may_take_as_long_as_it_takes() -> None:
     (host,) = connections["route_config"]["virtual_hosts"]
 
     to_routers = [route["route"] for route in host["routes"] if "route" in route]
-    # Two more are for what the CORS filter answers, and two are of gRPC's health; each prefix takes gRPC and gRPC-Web.
-    assert len(to_routers) == 4 + 2 * len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
+    # Two more are for what the CORS filter answers, three of gRPC's health; each prefix takes gRPC and gRPC-Web.
+    assert len(to_routers) == 5 + 2 * len(GRPC_PREFIXES) + sum(len(route.methods) for route in http_routes())
     assert {route.get("timeout") for route in to_routers} == {"0s"}
     assert connections["stream_idle_timeout"] == "0s"
 

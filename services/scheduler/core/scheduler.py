@@ -99,10 +99,13 @@ class Scheduler:
         num_of_request = roster.turns.num_sequences(flow) + num_new
         if num_of_request > most:
             message = (
-                f"The request has {num_of_request} answers or more, and this server takes at most {most} at a time"
+                f"This request asks for at least {num_of_request} sequences, but this server accepts at most {most} "
+                "per request. Ask for fewer."
             )
-            raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, f"{message}: ask for fewer.", field="choices"))
-        message = f"The queue is full: {self.num_waiting} answers are waiting, and there is no room for {num_new} more."
+            raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, message, field="choices"))
+        message = (
+            f"The queue is full: {self.num_waiting} sequences are waiting, and there is no room for {num_new} more."
+        )
         raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
 
     def adopt(self, drained: Sequence) -> None:

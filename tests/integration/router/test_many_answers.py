@@ -57,4 +57,4 @@ async def test_what_can_never_fit_is_a_bad_request(
     refused = await api.refused("CreateCompletion", body)
     assert refused.status is grpc.StatusCode.INVALID_ARGUMENT
     assert refused.error["param"] == param
-    assert f"at most {MOST} at a time" in refused.error["message"]
+    assert f"at most {MOST} per request" in refused.error["message"]

@@ -101,7 +101,7 @@ def test_free_places_in_the_batch_count_beside_the_queue() -> None:
     with pytest.raises(RefusedError) as refused:
         core.check_room("another", 1)
     assert refused.value.failure.kind is ErrorKind.RESOURCE_EXHAUSTED
-    assert "2 answers are waiting" in refused.value.failure.message
+    assert "2 sequences are waiting" in refused.value.failure.message
     core.abort("0")
     core.check_room("another", 1)
 
@@ -128,7 +128,7 @@ def test_a_request_that_never_fits_is_a_bad_one(num_here: int) -> None:
         core.check_room("many", 7 - num_here)
     assert refused.value.failure.kind is ErrorKind.INVALID_ARGUMENT
     assert refused.value.failure.field == "choices"
-    assert "7 answers" in refused.value.failure.message
+    assert "at least 7 sequences" in refused.value.failure.message
     assert "at most 6" in refused.value.failure.message
 
 

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 CLAIM_TIMEOUT_S = 10.0
 # Without a result for so long, a worker with plans is no longer called healthy.
 STUCK_S = 30.0
-# Between two looks at the time (every 100 ms), more is time in which this process was held up itself.
+# A longer gap between two ticks (one is due every 100 ms) means that this process was paused.
 _LONGEST_TICK_S = 1.0
 RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -52,7 +52,7 @@ class Engine:
         self._config = fleet.config
         self._link: WorkerLink | None = None
         self._pump_due: asyncio.Handle | None = None
-        # The same, where the next plan is held back.
+        # Timer that calls `_pump` when the plan held back is due.
         self._held: asyncio.TimerHandle | None = None
         # When its worker was lost, if it is; seconds, monotonic.
         self.lost_since: float | None = None

@@ -76,7 +76,8 @@ class WorkerConfig:
     block_size: int = option(16, "KV slots (token positions) per block.", minimum=1, maximum=1024)
     kv_cache_memory_bytes: int | None = option(
         None,
-        "Size of the KV cache in bytes. If left out, 1 GiB on a CPU; on a GPU, --gpu-memory-utilization sets it.",
+        "Size of the KV cache in bytes. If left out, 1 GiB on a CPU, or half of the available memory if that is less; "
+        "on a GPU, --gpu-memory-utilization sets it.",
         minimum=1,
     )
     num_gpu_blocks_override: int | None = option(

@@ -48,7 +48,7 @@ class Available:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an option of the start takes of the host's memory."""
+    """Bytes of memory that an option of the start asks for."""
 
     flag: str
     num_bytes: int

@@ -129,7 +129,7 @@ class StepTimes:
 
     @property
     def short_step_seconds(self) -> float:
-        """What a step without prompts takes."""
+        """Seconds that the quickest steps without prompts take."""
         return self.seconds(1, 1) if self._short_step is None else self._short_step
 
     def seconds(self, num_tokens: int, num_pairs: float, num_prompt_logprobs: int = 0) -> float:
@@ -138,7 +138,7 @@ class StepTimes:
         return self._slowness * max(0.0, without + self._per_logprob * num_prompt_logprobs)
 
     def decode_seconds(self, num_tokens: int, num_pairs: float) -> float:
-        """What a step without prompts would take: at most, where the two fits differ."""
+        """Seconds of a step without prompts: the smaller of both fits' predictions."""
         seconds = self.seconds(num_tokens, num_pairs)
         if not self._decodes.is_known:
             return seconds
@@ -210,8 +210,9 @@ class RunAhead:
         self._in_flight.clear()
 
     def seconds_to_hold(self, now: float) -> float:
-        """How long the next plan can wait. The worker, which may be faster than was thought, has it before it ends
-        those in flight; if it is faster than that, its result is what the plan leaves on."""
+        """Seconds that the next plan can wait. It leaves before the plans in flight are expected to end, early enough
+        for a worker that is somewhat faster than expected. If the worker is faster still, its result releases the plan.
+        """
         if self._is_fixed or not self._in_flight:
             return 0.0
         seconds = sum(seconds for _, seconds in self._in_flight)

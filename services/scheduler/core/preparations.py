@@ -34,8 +34,8 @@ class Preparations:
         return True
 
     def ask(self, preparation: Preparation, is_awaited: Callable[[Preparation], bool]) -> None:
-        """Has it prepared, unless that is under way: as soon as less than MAX_PENDING is. `is_awaited`: whether a
-        sequence still needs one."""
+        """Queues a preparation unless it is pending or queued already. It goes to the worker once fewer than
+        MAX_PENDING are pending. `is_awaited`: whether a sequence still needs one."""
         if preparation.key in self._pending or preparation.key in self._backlog:
             return
         if len(self._pending) < MAX_PENDING:

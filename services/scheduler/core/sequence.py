@@ -41,7 +41,7 @@ class Failure:
     kind: ErrorKind
     message: str
     retry_after_s: float | None = None
-    field: str = ""  # of the Submit, that is at fault; empty where the message names it
+    field: str = ""  # the Submit's field that is wrong; empty if the message names it
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ class Preparations:
         self._wanted: list[Preparation] = []
         self._pending: dict[bytes, Preparation] = {}
         # Those that find no place among the pending ones, first come first served.
-        self._backlog: dict[bytes, Preparation] = {}
+        self._backlog: OrderedDict[bytes, Preparation] = OrderedDict()
         self._ready: OrderedDict[bytes, None] = OrderedDict()
         self._num_awaited = 0  # of the backlog, when it was last looked through
 
@@ -43,14 +43,15 @@ class Preparations:
             return
         if len(self._backlog) >= 2 * self._num_awaited + MAX_PENDING:
             # Sequences are aborted while they wait. Memory stays in proportion to those that are left.
-            self._backlog = {key: one for key, one in self._backlog.items() if is_awaited(one)}
+            self._backlog = OrderedDict((key, one) for key, one in self._backlog.items() if is_awaited(one))
             self._num_awaited = len(self._backlog)
         self._backlog[preparation.key] = preparation
 
     def fill(self, is_awaited: Callable[[Preparation], bool]) -> None:
         """Gives the places that are free to those that wait for one, where a sequence still needs them."""
         while self._backlog and len(self._pending) < MAX_PENDING:
-            preparation = self._backlog.pop(next(iter(self._backlog)))
+            # In a plain dict, finding the first key means passing all those removed before it.
+            _, preparation = self._backlog.popitem(last=False)
             if is_awaited(preparation):
                 self._begin(preparation)
 

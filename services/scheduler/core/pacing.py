@@ -110,7 +110,7 @@ class StepTimes:
         x = _features(num_tokens, num_pairs, num_prompt_logprobs)
         expected = _dot(self._all.weights, x)
         num_prompt_tokens = num_tokens - num_rows
-        if num_prompt_tokens <= _NO_PROMPT_TOKENS:
+        if not _has_prompts(num_tokens, num_rows):
             self._decodes.observe(x, seconds)
             last = seconds if self._short_step is None else self._short_step
             self._short_step = last + (_SHARE_OF_SHORT if seconds < last else _SHARE_OF_LONGER) * (seconds - last)
@@ -131,6 +131,12 @@ class StepTimes:
     def short_step_seconds(self) -> float:
         """Seconds that the quickest steps without prompts take."""
         return self.seconds(1, 1) if self._short_step is None else self._short_step
+
+    def step_seconds(self, num_tokens: int, num_pairs: float, num_prompt_logprobs: int, num_rows: int) -> float:
+        """Seconds that a step is expected to take. `num_rows`: as in `observe`."""
+        if _has_prompts(num_tokens, num_rows):
+            return self.seconds(num_tokens, num_pairs, num_prompt_logprobs)
+        return self.decode_seconds(num_tokens, num_pairs)
 
     def seconds(self, num_tokens: int, num_pairs: float, num_prompt_logprobs: int = 0) -> float:
         """What such a step would take."""
@@ -166,6 +172,11 @@ class StepTimes:
         """Seconds that one token takes more where its log probabilities are wanted. Until some such step has run: as
         long as the token takes without them."""
         return max(0.0, self._all.weights[3] if self._knows_logprobs else self._all.weights[1]) * _TOKENS_SCALE
+
+
+def _has_prompts(num_tokens: int, num_rows: int) -> bool:
+    """Whether a step of so many sequences computes enough prompt tokens to take notably longer than its decodes."""
+    return num_tokens - num_rows > _NO_PROMPT_TOKENS
 
 
 def _features(num_tokens: int, num_pairs: float, num_prompt_logprobs: int) -> tuple[float, float, float, float]:

@@ -203,7 +203,7 @@ class Scheduler:
 
     def expected_seconds(self, plan: StepPlan) -> float:
         """What a step of this plan takes, by the steps so far."""
-        return self.step_times.seconds(plan.num_tokens, plan.num_pairs, plan.num_prompt_logprobs)
+        return self.step_times.step_seconds(plan.num_tokens, plan.num_pairs, plan.num_prompt_logprobs, len(plan.rows))
 
     def apply(self, result: StepResult) -> StepOutcome:
         """Takes the result of the oldest step in flight. Tokens of sequences that have ended or were preempted are

@@ -219,6 +219,27 @@ def test_a_long_prompt_leaves_decodes_the_time_between_tokens_they_were_promised
         assert num_steps == 15, "whole steps, where nothing limits them"
 
 
+def test_prompts_in_between_make_no_step_of_decodes_look_longer() -> None:
+    """A step with prompts takes far longer here than the weights of decodes say: the next plan would be held too long
+    behind decodes."""
+    core = Scheduler(
+        CoreConfig(num_blocks=256, block_size=16, max_num_seqs=16, max_num_batched_tokens=2048, max_model_len=4096)
+    )
+    for key in range(10):
+        core.submit(SequenceRequest(key, array("I", [key] * 100), max_tokens=1000))
+    for step in range(300):
+        plan = core.schedule()
+        assert plan is not None
+        is_decode = plan.num_tokens == len(plan.rows)
+        answer(core, plan, 0.042 if is_decode else 0.12 + 2e-4 * plan.num_tokens)
+        if step % 3 == 0:
+            core.submit(SequenceRequest(f"prompt {step}", array("I", [step] * (100 + step)), max_tokens=1))
+    plan = core.schedule()
+    assert plan is not None
+    assert plan.num_tokens == len(plan.rows) == 10
+    assert core.expected_seconds(plan) == pytest.approx(0.042, rel=0.05)
+
+
 def test_whoever_is_refused_comes_again_when_it_would_have_had_its_turn() -> None:
     rate = TurnRate()
     assert rate.seconds_until_turn(500) == 1.0  # nothing is known yet

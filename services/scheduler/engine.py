@@ -54,9 +54,10 @@ class Engine:
         self._pump_due: asyncio.Handle | None = None
         # Timer that calls `_pump` when the plan held back is due.
         self._held: asyncio.TimerHandle | None = None
-        # When its worker was lost, if it is; seconds, monotonic.
-        self.lost_since: float | None = None
-        self._last_progress = self._last_tick = time.monotonic()
+        # Seconds since the last result, or since the worker was lost, without those for which this process was paused.
+        # Of a worker that is here, they say something only while plans are in flight.
+        self.silent_s = 0.0
+        self._last_tick = time.monotonic()
         self._run_ahead = RunAhead(fleet.config.run_ahead)
         self._turn_rate = TurnRate()
         self._spans = fleet.spans
@@ -94,35 +95,25 @@ class Engine:
 
     def tick(self, now: float) -> None:
         """What only time brings about: deadlines, and the end of patience with a worker that is away or silent."""
-        self._excuse(now)
+        self.silent_s += min(now - self._last_tick, _LONGEST_TICK_S)
+        self._last_tick = now
         if self.core is None:
             return
         self._finish(self.core.expire(now))
         self._turn_rate.observe(now, self.core.counters.starts)
-        if self.lost_since is not None and now - self.lost_since > self._config.worker_timeout:
+        if not self.ready.is_set() and self.silent_s > self._config.worker_timeout:
             failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0)
             self._fail_all(failure, self.core)
-        if self.core.num_in_flight and now - self._last_progress > self._config.step_timeout and self._link is not None:
+        if self.core.num_in_flight and self.silent_s > self._config.step_timeout and self._link is not None:
             logger.error("worker %s answered no plan for %g s: giving it up", self.address, self._config.step_timeout)
-            self._last_progress = now
+            self.silent_s = 0.0
             self._link.cancel()
         self._pump_soon()
-
-    def _excuse(self, now: float) -> None:
-        """Time in which this process was held up itself is not held against the worker."""
-        seconds = now - self._last_tick
-        self._last_tick = now
-        if seconds > _LONGEST_TICK_S:
-            self._last_progress = min(self._last_progress + seconds, now)
-            if self.lost_since is not None:
-                self.lost_since = min(self.lost_since + seconds, now)
 
     @property
     def is_healthy(self) -> bool:
         """Whether a worker is claimed and plans in flight make progress."""
-        is_stuck = (
-            self.core is not None and self.core.num_in_flight and time.monotonic() - self._last_progress > STUCK_S
-        )
+        is_stuck = self.core is not None and self.core.num_in_flight and self.silent_s > STUCK_S
         return self.ready.is_set() and not is_stuck
 
     @property
@@ -169,8 +160,7 @@ class Engine:
         except ValueError as error:
             raise WorkerLostError(f"worker {self.address} offers what cannot work: {error}") from error
         self._link = link
-        self.lost_since = None
-        self._last_progress = time.monotonic()
+        self.silent_s = 0.0
         logger.info(
             "claimed worker %s, epoch %d: %s, %d blocks of %d",
             self.address,
@@ -236,10 +226,10 @@ class Engine:
         self._pump_soon()
 
     def _lose(self) -> None:
+        if self.ready.is_set():
+            self.silent_s = 0.0
         self.ready.clear()
         self._link = None
-        if self.lost_since is None:
-            self.lost_since = time.monotonic()
         if self.core is None:
             return
         self._run_ahead.lost()
@@ -272,7 +262,7 @@ class Engine:
             return
         while self.core.num_in_flight < self._run_ahead.depth:
             if not self.core.num_in_flight:
-                self._last_progress = time.monotonic()
+                self.silent_s = 0.0
             elif seconds := self._run_ahead.seconds_to_hold(time.monotonic()):
                 self._held = asyncio.get_running_loop().call_later(seconds, self._pump)
                 return
@@ -309,8 +299,8 @@ class Engine:
             outcome = self.core.apply(result)
         except (ValueError, IndexError) as error:
             raise WorkerLostError(f"worker {self.address} broke the contract: {error}") from error
-        self._last_progress = time.monotonic()
-        sent_at = self._run_ahead.answered(self._last_progress)
+        self.silent_s = 0.0
+        sent_at = self._run_ahead.answered(time.monotonic())
         # The next plan first: the device waits for it, the routers do not wait for the device.
         self._pump()
         timings = message.timings

@@ -30,7 +30,7 @@ class Fleet:
         ready = [engine for engine in engines if engine.ready.is_set()]
         if ready:
             return min(ready, key=lambda engine: engine.num_unfinished)
-        return max(engines, key=lambda engine: engine.lost_since or 0.0, default=None)
+        return min(engines, key=lambda engine: engine.silent_s, default=None)
 
     @property
     def max_model_len(self) -> int:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+
+import pytest
 
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.engine import Engine
+from services.scheduler.engine import STUCK_S, Engine
 from services.scheduler.fleet import Fleet
+from services.scheduler.session import RouterSession
 from tests.unit.scheduler.driver import request, scheduler
 
 
@@ -44,12 +48,48 @@ async def test_what_a_lost_group_leaves_goes_to_groups_that_hold_it() -> None:
 
 async def test_time_in_which_the_scheduler_was_stopped_is_not_held_against_a_lost_worker() -> None:
     fleet = Fleet("s", SchedulerConfig(worker_timeout=10.0))
-    lost = group(fleet, scheduler(), is_ready=False)
+    lost = group(fleet, scheduler(), is_ready=True)
     assert lost.core is not None
-    lost.core.submit(request("waits"))
-    lost.lost_since = now = time.monotonic()
+    lost.core.submit(replace(request("waits"), key=RouterSession("r").add_owner(1, 0)))
+    lost._lose()
+    now = time.monotonic()
     lost.tick(now)
     lost.tick(now + 60.0)
-    for tenths in range(100):
+    for tenths in range(1, 90):
         lost.tick(now + 60.0 + tenths / 10)
     assert lost.num_unfinished == 1
+    for tenths in range(90, 102):
+        lost.tick(now + 60.0 + tenths / 10)
+    assert lost.num_unfinished == 0, "the worker was away for longer than its timeout"
+
+
+async def test_a_claim_that_fails_gives_a_lost_worker_no_more_time() -> None:
+    fleet = Fleet("s", SchedulerConfig(worker_timeout=10.0))
+    lost = group(fleet, scheduler(), is_ready=True)
+    lost._lose()
+    now = time.monotonic()
+    for second in range(10):
+        lost.tick(now + second)
+        lost._lose()
+    assert lost.silent_s == pytest.approx(9.0, abs=0.5)
+
+
+async def test_a_scheduler_that_was_stopped_finds_its_worker_healthy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its health may be asked for before the first tick after the pause."""
+    stuck = group(Fleet("s", SchedulerConfig()), scheduler(), is_ready=True)
+    assert stuck.core is not None
+    stuck.core.submit(request("runs"))
+    stuck.core.schedule()
+    now = time.monotonic()
+    stuck.tick(now)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "monotonic", lambda: now + 60.0)
+        assert stuck.is_healthy
+    stuck.tick(now + 60.0)
+    assert stuck.is_healthy
+    for second in range(61, 60 + int(STUCK_S) - 1):
+        stuck.tick(now + second)
+    assert stuck.is_healthy
+    for second in range(60 + int(STUCK_S) - 1, 60 + int(STUCK_S) + 2):
+        stuck.tick(now + second)
+    assert not stuck.is_healthy

@@ -260,6 +260,8 @@ class Engine:
         self._pump_due = self._held = None
         if self._link is None or self.core is None:
             return
+        # Whether a step may leave or not: the worker prepares beside its steps.
+        self._send_preparations(self.core, self._link)
         while self.core.num_in_flight < self._run_ahead.depth:
             if not self.core.num_in_flight:
                 self.silent_s = 0.0
@@ -267,8 +269,7 @@ class Engine:
                 self._held = asyncio.get_running_loop().call_later(seconds, self._pump)
                 return
             plan = self.core.schedule()
-            for preparation in self.core.preparations.take_wanted():
-                self._link.prepare(preparation)
+            self._send_preparations(self.core, self._link)
             if plan is None:
                 if self.core.is_cut_short:
                     self._pump_soon()
@@ -280,6 +281,11 @@ class Engine:
                 owner.queue_timer.stop(now)
             self._run_ahead.sent(now, self.core.expected_seconds(plan))
             self._link.send(plan)
+
+    @staticmethod
+    def _send_preparations(core: Scheduler, link: WorkerLink) -> None:
+        for preparation in core.preparations.take_wanted():
+            link.prepare(preparation)
 
     def _prepared(self, message: worker_pb2.GrammarPrepared) -> None:
         assert self.core is not None

@@ -104,6 +104,18 @@ class Admission:
                 reserved += memory.num_blocks_short(sequence, num_left - chunk)
         return begun
 
+    def prepare(self, sequence: Sequence) -> None:
+        """Asks for what a sequence that has just arrived needs of the worker, if there are slots for all that wait: a
+        step would ask for it, too, but the next one may be far off. While there is a suspect, steps see to the order.
+        """
+        needs, roster = sequence.request.needs, self._roster
+        if needs is None or roster.num_waiting > roster.num_common_slots_free or self._preparations.is_ready(needs):
+            return
+        if any(map(is_suspect, roster.by_key.values())):
+            return
+        self._preparations.ask(needs, roster.is_awaited)
+        roster.set_aside(sequence, needs)
+
     def _start(self, sequence: Sequence, found: list[Prefix]) -> None:
         self._roster.start(sequence, found)
         self._roster.waiting.serve(sequence, len(sequence.token_ids) - sequence.num_computed_tokens)

@@ -24,14 +24,13 @@ def is_suspect(sequence: Sequence) -> bool:
 
 
 def lose_worker(
-    roster: Roster, in_flight_wire_ids: Container[int], preparing: list[Preparation]
+    roster: Roster, in_flight_wire_ids: Container[int], preparing: Preparation | None
 ) -> list[FinishedSequence]:
-    """Counts the loss against those that the worker computed or prepared something for. Running ones wait to be planned
-    anew, but for those lost too often, which end; these are returned.
+    """Counts the loss against those that the worker computed, and those that wait for what it was `preparing`. Running
+    ones wait to be planned anew, but for those lost too often, which end; these are returned.
     """
     finished = []
-    # It prepares one after the other, so the first is what it may have died of.
-    for sequence in roster.waiting_for(preparing[0]) if preparing else []:
+    for sequence in [] if preparing is None else roster.waiting_for(preparing):
         sequence.num_losses += 1
         if sequence.num_losses >= _LOSSES_BEFORE_FAILURE:
             finished.append(_give_up(roster, sequence))

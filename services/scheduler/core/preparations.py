@@ -1,4 +1,5 @@
-"""What workers prepare for sequences before these are planned: asked for when their turn comes, then known a while.
+"""What workers prepare for sequences before these are planned: asked for when their turn comes, then known a while. A
+sequence that finds a slot as it arrives has its turn at once.
 
 The worker works on it beside its steps, and the sequences that need it are set aside meanwhile, so that nobody else
 waits for it.
@@ -58,6 +59,12 @@ class Preparations:
     def _begin(self, preparation: Preparation) -> None:
         self._pending[preparation.key] = preparation
         self._wanted.append(preparation)
+
+    @property
+    def at_work(self) -> Preparation | None:
+        """What the worker is at: it prepares one after the other. None where it has been asked for nothing."""
+        first = next(iter(self._pending.values()), None)
+        return None if first in self._wanted[:1] else first
 
     @property
     def only_pending(self) -> Preparation | None:

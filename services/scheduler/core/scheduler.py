@@ -81,6 +81,7 @@ class Scheduler:
             self.counters.prompt_tokens += len(request.prompt_token_ids)
         sequence = self._roster.enqueue(request)
         sequence.num_losses = request.num_losses
+        self._admission.prepare(sequence)
         return sequence
 
     def check_room(self, flow: Hashable, num_new: int) -> None:
@@ -239,8 +240,9 @@ class Scheduler:
         with their workers too often.
         """
         in_flight = {wire_id for plan in self._in_flight for wire_id in plan.rows.wire_ids}
+        at_work = self.preparations.at_work
         preparing = self.preparations.forget_worker()
-        finished = lose_worker(self._roster, in_flight, preparing)
+        finished = lose_worker(self._roster, in_flight, at_work)
         self.memory.lose(self._roster.by_key.values(), [plan.moves for plan in self._in_flight])
         self._in_flight.clear()
         for preparation in preparing:

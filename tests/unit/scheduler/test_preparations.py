@@ -84,6 +84,50 @@ def test_a_crowd_that_waits_for_one_preparation_lets_others_pass_in_time() -> No
     assert planned(scheduler) == [0, 1, 2, 3, 4, 5, 6]
 
 
+def test_what_an_arrival_needs_is_asked_for_before_the_next_step() -> None:
+    """That step may be a while away, as it leaves when those in flight nearly end."""
+    scheduler = core()
+    submit(scheduler, 0)
+    plan = scheduler.schedule()
+    assert plan is not None
+    submit(scheduler, 1, A)
+    submit(scheduler, 2, A)
+    scheduler.check_integrity()
+    assert scheduler.preparations.take_wanted() == [A]
+    scheduler.prepared(b"a")
+    wire_ids = plan.sampling_wire_ids
+    scheduler.apply(StepResult(plan.step_id, wire_ids, array("I", [9] * len(wire_ids))))
+    assert planned(scheduler) == [1, 2]
+
+
+def test_what_has_no_slot_yet_is_not_asked_for_early() -> None:
+    """The worker would have forgotten it by its turn if many more came."""
+    scheduler = core()
+    for key in range(8):
+        submit(scheduler, key)
+    submit(scheduler, 8, A)
+    assert scheduler.preparations.take_wanted() == []
+
+
+@pytest.mark.parametrize("num_losses", [1, 2])
+def test_nothing_is_asked_for_early_beside_a_suspect(num_losses: int) -> None:
+    scheduler = core()
+    scheduler.submit(SequenceRequest(0, array("I", [1, 2, 3]), 8, was_accepted=True, num_losses=num_losses))
+    submit(scheduler, 1, A)
+    assert scheduler.preparations.take_wanted() == ([A] if num_losses < 2 else [])
+
+
+def test_a_worker_that_was_asked_for_nothing_did_not_die_of_it() -> None:
+    """A sequence that arrives while the worker is away, which is refused a few times when it comes back."""
+    scheduler = core()
+    submit(scheduler, 0, A)
+    for _ in range(5):
+        assert scheduler.reset() == []
+    assert scheduler.lost() == []
+    assert planned(scheduler) == []
+    assert scheduler.preparations.take_wanted() == [A]
+
+
 def test_another_worker_is_asked_again() -> None:
     scheduler = core()
     submit(scheduler, 0, A)

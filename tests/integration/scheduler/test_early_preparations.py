@@ -1,0 +1,37 @@
+"""A worker hears what it has to prepare as soon as somebody needs it, whatever steps it is at."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from quire.worker.v1 import worker_pb2
+from services.scheduler.config import SchedulerConfig
+from tests.fakes.fake_worker import Context, FakeWorker
+from tests.fakes.waiting import until
+from tests.integration.scheduler.driver import running
+
+
+class BusyWorker(FakeWorker):
+    """Its first step never ends. It reads on meanwhile, as a worker does."""
+
+    async def Run(  # noqa: N802
+        self, request_iterator: AsyncIterator[worker_pb2.RunRequest], context: Context
+    ) -> AsyncIterator[worker_pb2.RunResponse]:
+        await anext(aiter(request_iterator))
+        yield worker_pb2.RunResponse(hello=self.hello(self.make_model(), 1))
+        async for request in request_iterator:
+            self.steps += request.HasField("plan")
+            if request.HasField("prepare"):
+                self.grammars.append(request.prepare.grammar)
+
+
+async def test_a_grammar_overtakes_the_plans_that_may_not_leave_yet(tmp_path: Path) -> None:
+    worker = BusyWorker()
+    async with running(tmp_path, worker, config=SchedulerConfig(run_ahead=1)) as stack:
+        router = await stack.router()
+        await router.submit(1, [1, 2], 5)
+        await until(lambda: worker.steps == 1)
+        await router.submit(2, [2, 2], 5, grammar="good")
+        await until(lambda: worker.grammars == ["good"])
+        assert worker.steps == 1

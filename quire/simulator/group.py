@@ -144,6 +144,8 @@ class Group:
                 self._held_until = decided + seconds
                 break
             if (plan := self.core.schedule()) is None:
+                if self.core.is_cut_short:
+                    continue
                 break
             decided = self._decider.decide(self._now, overheads.plan + overheads.plan_row * len(plan.rows))
             self._run_ahead.sent(decided, self.core.expected_seconds(plan))

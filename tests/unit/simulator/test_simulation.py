@@ -57,6 +57,14 @@ def test_whoever_comes_during_a_long_step_is_in_the_next_one() -> None:
     assert whole_steps < second.first_token_s < whole_steps * 1.15
 
 
+def test_a_crowd_with_one_prompt_lets_others_pass_while_that_is_computed() -> None:
+    """One search of the queue sets 64 aside; the next one goes on behind them, before any step has ended."""
+    crowd = [Request(0.0, 160, 1, (1,))] * 200
+    *_, other = simulate(replace(ALONE, run_ahead=2), [*crowd, Request(0.0, 16, 1, (2,))]).outcome.served
+    first_step, second_step = (STEP.of_prompt(num_tokens) for num_tokens in (160, 16))
+    assert other.first_token_s == pytest.approx(first_step + second_step, rel=0.01)
+
+
 def test_waiting_is_that_of_a_queue_with_one_server() -> None:
     """One sequence at a time, of one step: M/D/1, whose mean wait is ρ / 2(1 - ρ) services (Pollaczek, Khinchine)."""
     service, load = 0.01, 0.7

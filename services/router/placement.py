@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
@@ -215,12 +215,20 @@ class Placement:
                 group[0].submission.waits_until = None
                 self._resubmit(group[0].submission, group)
 
-    def on_refused(self, connection: SchedulerConnection, sequence: Sequence, error: ApiError) -> None:
-        submission = sequence.submission
+    def on_refused(self, connection: SchedulerConnection, errors: Mapping[Sequence, ApiError]) -> None:
+        for group in _by_submission(errors):
+            for kind in dict.fromkeys(errors[sequence].kind for sequence in group):
+                refused = [sequence for sequence in group if errors[sequence].kind is kind]
+                self._offer_elsewhere(connection, refused, errors[refused[0]])
+
+    def _offer_elsewhere(self, connection: SchedulerConnection, refused: list[Sequence], error: ApiError) -> None:
+        """Sequences of one submission go on together, so that they are one Submit again: the prompt goes over the wire
+        once, and the next scheduler takes all of them or none. Fails the submission where no other may take them."""
+        submission = refused[0].submission
         if submission.is_closed:
             return
         submission.refusals.add(connection, error)
-        if connection.has_kept(sequence):
+        if any(connection.has_kept(sequence) for sequence in refused):
             submission.waits_until = None
         is_offered_elsewhere = (
             error.kind is ErrorKind.OVERLOADED
@@ -228,11 +236,12 @@ class Placement:
             and self._choose(submission) is not None
         )
         # Another scheduler accepted it, so the request itself is valid: this one is unable to take it.
-        is_unable = error.kind is ErrorKind.INVALID_REQUEST and sequence.is_just_moved and self._may_take(submission)
+        is_just_moved = all(sequence.is_just_moved for sequence in refused)
+        is_unable = error.kind is ErrorKind.INVALID_REQUEST and is_just_moved and self._may_take(submission)
         # A scheduler that is stopping, or has no worker, is soon replaced: the request waits for that if it has to.
         if is_offered_elsewhere or is_unable or error.kind is ErrorKind.UNAVAILABLE:
             # The others of this submission there will be refused in their own time, or not at all.
-            self._resubmit(submission, [sequence])
+            self._resubmit(submission, refused)
         else:
             if error.kind is ErrorKind.INVALID_REQUEST:
                 error = replace(error, param=submission.param_of(error.param))

@@ -12,6 +12,7 @@ import logging
 import random
 import time
 from collections import deque
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Protocol
 
@@ -60,8 +61,8 @@ class Owner(Protocol):
     def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None:
         """The stream broke; `sequences` ran on it."""
 
-    def on_refused(self, connection: SchedulerConnection, sequence: Sequence, error: ApiError) -> None:
-        """The scheduler ended one sequence with an error."""
+    def on_refused(self, connection: SchedulerConnection, errors: Mapping[Sequence, ApiError]) -> None:
+        """The scheduler ended sequences with errors, all in one frame."""
 
     def on_gap(self, sequence: Sequence) -> None:
         """Tokens of one sequence were lost on the way."""
@@ -344,19 +345,26 @@ class SchedulerConnection:
             sequence = sequences.get(loss.sequence_id)
             if sequence is not None and sequence.attempt == loss.attempt:
                 sequence.num_worker_losses = loss.num_losses
+        # They stay here until all of the frame was read: where the rest breaks the contract, they are lost with others.
+        errors: dict[Sequence, ApiError] = {}
         for message in frame.finished:
             sequence = sequences.get(message.sequence_id)
-            if sequence is None or sequence.attempt != message.attempt:
+            if sequence is None or sequence.attempt != message.attempt or sequence in errors:
                 continue
             finish = converters.finish_from_proto(message)
             if finish.error is None and sequence.choice_index == 0 and sequence.submission.lacks_prompt_logprobs:
                 raise ValueError("a sequence ended without its prompt's log probabilities")
-            self.drop(sequence, abort=False)
             if finish.error is not None:
-                self._owner.on_refused(self, sequence, finish.error)
-            elif finish.reason is not None:
+                errors[sequence] = finish.error
+                continue
+            self.drop(sequence, abort=False)
+            if finish.reason is not None:
                 sequence.embedding = finish.embedding
                 sequence.finish(finish.reason)
+        if errors:
+            for sequence in errors:
+                self.drop(sequence, abort=False)
+            self._owner.on_refused(self, errors)
         for submission in behind.values():
             self._owner.on_behind(submission)
 

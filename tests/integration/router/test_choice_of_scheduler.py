@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from quire.inference.v1 import sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from tests.integration.router.conftest import (
     GREETING,
@@ -29,6 +30,48 @@ async def test_a_refused_request_is_offered_to_others(start_router: StartRouter)
     assert len(full.submits) == 1
     assert free.submits[0].choices[0].attempt == 1
     assert not free.submits[0].choices[0].was_accepted, "its queue's bound would not count"
+
+
+async def test_the_choices_of_a_refused_request_stay_together(start_router: StartRouter) -> None:
+    """The next scheduler gets one prompt, and takes all of them or none."""
+    busy = scheduler_pb2.Error(code=8, message="the queue is full", retry_after_ms=1000)
+    full, free = fake_scheduler(pausing(0, asyncio.Event())), fake_scheduler()
+    free.load.outstanding_tokens = 10**6
+    api = await start_router(full, free)
+    while not all(connection.load.last.num_blocks for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    request = asyncio.create_task(api.complete(n=4, max_tokens=4))
+    await full.wait_for(lambda: len(full.submits) == 1)
+    refused = [
+        scheduler_pb2.Finished(
+            sequence_id=choice.sequence_id, attempt=0, reason=sampling_pb2.FINISH_REASON_ERROR, error=busy
+        )
+        for choice in full.submits[0].choices
+    ]
+    await full.send(scheduler_pb2.Frame(finished=refused))
+    assert len((await request).json["choices"]) == 4
+    (submit,) = free.submits
+    assert [(choice.choice_index, choice.attempt) for choice in submit.choices] == [(index, 1) for index in range(4)]
+    assert full.aborted == []
+
+
+async def test_refusals_in_a_frame_that_breaks_the_contract_are_not_forgotten(start_router: StartRouter) -> None:
+    busy = scheduler_pb2.Error(code=8, message="the queue is full", retry_after_ms=1000)
+    broken, other = fake_scheduler(pausing(0, asyncio.Event())), fake_scheduler()
+    other.load.outstanding_tokens = 10**6
+    api = await start_router(broken, other)
+    while not all(connection.load.last.num_blocks for connection in api.router.placement.connections):
+        await api.get("GetHealth")
+    request = asyncio.create_task(api.complete(n=2, max_tokens=4, prompt_logprobs=0))
+    await broken.wait_for(lambda: len(broken.submits) == 1)
+    first, second = broken.submits[0].choices
+    finished = [
+        scheduler_pb2.Finished(sequence_id=second.sequence_id, reason=sampling_pb2.FINISH_REASON_ERROR, error=busy),
+        # Without the log probabilities of its prompt.
+        scheduler_pb2.Finished(sequence_id=first.sequence_id, reason=sampling_pb2.FINISH_REASON_STOP),
+    ]
+    await broken.send(scheduler_pb2.Frame(finished=finished))
+    assert len((await request).json["choices"]) == 2
 
 
 async def test_requests_go_to_the_least_loaded(start_router: StartRouter) -> None:

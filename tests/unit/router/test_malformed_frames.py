@@ -8,6 +8,7 @@ import asyncio
 import math
 import os
 import struct
+from collections.abc import Mapping
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,7 +42,7 @@ class NoOwner:
 
     def on_lost(self, connection: SchedulerConnection, sequences: list[Sequence]) -> None: ...
 
-    def on_refused(self, connection: SchedulerConnection, sequence: Sequence, error: ApiError) -> None: ...
+    def on_refused(self, connection: SchedulerConnection, errors: Mapping[Sequence, ApiError]) -> None: ...
 
     def on_gap(self, sequence: Sequence) -> None: ...
 

@@ -63,7 +63,7 @@ async def test_a_waiting_request_that_fails_takes_all_its_waiting_sequences_alon
     (connection,) = placement.connections
     request = submission(model_info("m"), n=2)
     for sequence in request.sequences:
-        placement.on_refused(connection, sequence, unavailable("no worker"))
+        placement.on_refused(connection, {sequence: unavailable("no worker")})
     assert placement.num_parked == 2
     connection.info = request.model
     connection.load.report(Load(num_ready_groups=1), now=0.0)
@@ -92,7 +92,7 @@ async def test_a_wait_is_one_wait_until_a_scheduler_has_kept_the_sequence(placem
         connection.num_loads += num_loads
         connection.load.report(Load(num_ready_groups=1, is_draining=True), now=0.0)
         connection.drop(sequence, abort=False)
-        placement.on_refused(connection, sequence, unavailable("no worker"))
+        placement.on_refused(connection, {sequence: unavailable("no worker")})
         assert placement.num_parked == 1
 
     place_and_refuse(num_loads=1)

@@ -18,7 +18,7 @@ from services.worker.encoder_engine import load_encoder
 from services.worker.errors import ModelError, PinningError
 from services.worker.gpu import find_gpu, select_gpu
 from services.worker.graphs import GraphRecorder
-from services.worker.host_memory import SwapSpace, require_available, require_memory, resolve_swap_space
+from services.worker.host_memory import SwapSpace, require_memory, resolve_swap_space
 from services.worker.kv_cache import (
     LESS_MEMORY,
     allocate_pages,
@@ -29,7 +29,13 @@ from services.worker.kv_cache import (
     resolve_kv_cache_dtype,
     resolve_max_model_len,
 )
-from services.worker.memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_free
+from services.worker.memory import (
+    GIB,
+    CudaMemory,
+    measure_needs,
+    out_of_memory_explained,
+    require_asked,
+)
 from services.worker.model_runner import ModelRunner
 from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import Decoder
@@ -138,10 +144,8 @@ def _load_decoder(
     kv_dtype = resolve_kv_cache_dtype(config.kv_cache_dtype, ops)
     scales = read_kv_scales(path, model, config.load_format) if kv_dtype is torch.float8_e4m3fn else None
     check_max_model_len(config, model)
-    # A CPU's KV cache lies in the host's memory, beside the swap space.
     asked = asked_bytes(config, model, kv_dtype)
-    on_host = (*asked, *swap.asked) if device.type == "cpu" else swap.asked
-    require_available(*on_host)
+    require_asked(device, asked, swap.asked)
     longest = _longest(config, model, kv_dtype, device)
     source = open_weights(path, model, ops, config.load_format, at_load, progress)
     if device.type == "cpu":
@@ -163,9 +167,7 @@ def _load_decoder(
     num_blocks = count_blocks(config, model, kv_dtype, measured)
     max_model_len = min(longest, resolve_max_model_len(config, model, num_blocks * config.block_size))
     with out_of_memory_explained("the KV cache", device, "lower --gpu-memory-utilization or what sets its size"):
-        require_available(*on_host)  # now that the weights are there, which lie in the same memory on a CPU
-        if device.type == "cuda":
-            require_free(device, *asked)
+        require_asked(device, asked, swap.asked)  # now that the weights are there, which lie in the same memory
         runner, copies = _build_with_swap(builder, num_blocks, max_model_len, swap)
     with torch.inference_mode():
         swap_seconds = measure_swap(copies, num_blocks, device)

@@ -16,6 +16,7 @@ GIB = 2**30
 DEFAULT_GPU_BYTES = 4 * GIB
 # The default takes at most this part of the memory that is available, so that several workers fit on a host.
 _DEFAULT_FRACTION = 0.25
+_HOST, _CONTAINER = "this host", "this container"
 _MEMINFO = Path("/proc/meminfo")
 # A container sees its own control group here.
 _CGROUP = Path("/sys/fs/cgroup")
@@ -43,7 +44,7 @@ _VERSIONS = (
 @dataclass(frozen=True, slots=True)
 class Available:
     num_bytes: int
-    where: str  # which limit binds: the host's or the container's
+    where: str  # "this host", "this container", or a device
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +65,15 @@ class SwapSpace:
         return () if self.option is None else (Asked("--swap-space", self.num_bytes),)
 
 
-def require_available(*asked: Asked) -> None:
-    """Raises ModelError if the options together ask for more than is available now. Pages are committed as they are
-    first written, so that the kernel would end some process later, and without a word."""
-    available, total = available_memory(), sum(one.num_bytes for one in asked)
+def require(available: Available | None, *asked: Asked) -> None:
+    """Raises ModelError if the options together ask for more than is available. A host commits pages as they are first
+    written, so that its kernel would end some process later, and without a word."""
+    total = sum(one.num_bytes for one in asked)
     if available is None or total <= available.num_bytes:
         return
     sizes = " and ".join(f"{one.flag} takes {in_words(one.num_bytes)}" for one in asked)
     raise ModelError(
-        f"{sizes}, but this {available.where} has {in_words(available.num_bytes)} of memory available; "
+        f"{sizes}, but {available.where} has {in_words(available.num_bytes)} of memory available; "
         f"lower {'it' if len(asked) == 1 else 'them'}"
     )
 
@@ -85,7 +86,7 @@ def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
     """Swap space of `option` GiB or by default. Raises ModelError for more than is available."""
     if option is not None:
         swap = SwapSpace(int(option * GIB), option)
-        require_available(*swap.asked)
+        require(available_memory(), *swap.asked)
         return swap
     if device_type != "cuda":
         return SwapSpace(0)
@@ -94,7 +95,7 @@ def resolve_swap_space(option: float | None, device_type: str) -> SwapSpace:
         return SwapSpace(DEFAULT_GPU_BYTES)
     swap = SwapSpace(int(available.num_bytes * _DEFAULT_FRACTION))
     logger.warning(
-        "the swap space is %.1f GiB instead of %.1f: this %s has %.1f GiB of memory available, and the default takes "
+        "the swap space is %.1f GiB instead of %.1f: %s has %.1f GiB of memory available, and the default takes "
         "a quarter at most; --swap-space sets it",
         swap.num_bytes / GIB, DEFAULT_GPU_BYTES / GIB, available.where, available.num_bytes / GIB,
     )  # fmt: skip
@@ -107,7 +108,7 @@ def require_memory(num_bytes: int, purpose: str) -> None:
     total = _total_memory()
     if total is not None and num_bytes > total.num_bytes:
         raise ModelError(
-            f"{purpose} take {num_bytes / GIB:,.1f} GiB, but this {total.where} has {total.num_bytes / GIB:,.1f} GiB "
+            f"{purpose} take {num_bytes / GIB:,.1f} GiB, but {total.where} has {total.num_bytes / GIB:,.1f} GiB "
             "of memory; take a smaller model, or quantize it with --quantization"
         )
 
@@ -121,14 +122,14 @@ def _total_memory() -> Available | None:
     except (OSError, ValueError):
         kibibytes = {}
     if "MemTotal:" in kibibytes:
-        bounds.append(Available((kibibytes["MemTotal:"] + kibibytes.get("SwapTotal:", 0)) * 1024, "host"))
+        bounds.append(Available((kibibytes["MemTotal:"] + kibibytes.get("SwapTotal:", 0)) * 1024, _HOST))
     for version in _VERSIONS:
         try:
             limit = (_CGROUP / version.limit).read_text().strip()
         except OSError:
             continue
         if limit.isdigit():  # "max" is no limit
-            bounds.append(Available(int(limit), "container"))
+            bounds.append(Available(int(limit), _CONTAINER))
     return min(bounds, key=lambda bound: bound.num_bytes, default=None)
 
 
@@ -144,7 +145,7 @@ def _of_host() -> Available | None:
     except OSError:
         return None
     found = (line.split() for line in lines if line.startswith("MemAvailable:"))
-    return next((Available(int(words[1]) * 1024, "host") for words in found), None)
+    return next((Available(int(words[1]) * 1024, _HOST) for words in found), None)
 
 
 def _of_container(version: ControlGroup) -> Available | None:
@@ -158,4 +159,4 @@ def _of_container(version: ControlGroup) -> Available | None:
         return None
     fields = dict(line.split(maxsplit=1) for line in statistics if " " in line)
     cached = sum(int(fields.get(name, 0)) for name in version.file_cache)
-    return Available(max(0, int(limit) - max(0, int(used) - cached)), "container")
+    return Available(max(0, int(limit) - max(0, int(used) - cached)), _CONTAINER)

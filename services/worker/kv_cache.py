@@ -12,7 +12,6 @@ from services.worker.host_memory import Asked, SwapSpace, available_memory
 from services.worker.models.config import ModelConfig
 from services.worker.models.kv_scales import KVScales
 from services.worker.ops.interface import KVPages, Ops
-from services.worker.start_check import check_max_model_len
 
 DEFAULT_CPU_BYTES = 1 << 30
 # The default takes at most this part of the memory that is available.
@@ -83,11 +82,10 @@ def count_host_blocks(swap: SwapSpace, config: WorkerConfig, model: ModelConfig,
 
 
 def resolve_max_model_len(config: WorkerConfig, model: ModelConfig, capacity: int) -> int:
-    """Tokens of the longest sequence: as configured, or what the model and `capacity` tokens of KV cache allow. Raises
-    ModelError when more is configured than either allows."""
+    """Tokens of the longest sequence: as configured, which the model takes, or what the model and `capacity` tokens of
+    KV cache allow. Raises ModelError when more is configured than the cache allows."""
     if config.max_model_len is None:
         return min(model.max_model_len, capacity)
-    check_max_model_len(config, model)
     if config.max_model_len > capacity:
         raise ModelError(
             f"--max-model-len is {config.max_model_len}, but the KV cache holds {capacity} tokens; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
@@ -13,7 +13,7 @@ import torch
 
 from services.worker.errors import ModelError
 from services.worker.graphs import Recorder
-from services.worker.host_memory import Asked, in_words
+from services.worker.host_memory import Asked, Available, available_memory, require
 from services.worker.kv_cache import LESS_MEMORY
 from services.worker.model_runner import ModelRunner
 from services.worker.warm_up import run_largest_step
@@ -51,6 +51,9 @@ class CudaMemory:
         torch.cuda.empty_cache()
         free, total = torch.cuda.mem_get_info(self._device)
         return total - free
+
+    def available(self) -> Available:
+        return Available(self.total() - self.used(), str(self._device))
 
     def peak(self, run: Callable[[], None]) -> int:
         """See `DeviceMemory`."""
@@ -103,15 +106,14 @@ def measure_needs(make_runner: Callable[[], ModelRunner], memory: DeviceMemory, 
     return Needs(memory.used(), step, graphs)
 
 
-def require_free(device: torch.device, *asked: Asked) -> None:
-    """Raises ModelError if the options ask for more than a GPU has left."""
-    memory, wanted = CudaMemory(device), sum(one.num_bytes for one in asked)
-    free = memory.total() - memory.used()
-    if wanted > free:
-        flags = " and ".join(one.flag for one in asked)
-        raise ModelError(
-            f"{flags} takes {in_words(wanted)}, but {device} has {in_words(free)} of memory left; lower it"
-        )
+def require_asked(device: torch.device, kv_cache: Sequence[Asked], swap: Sequence[Asked]) -> None:
+    """Raises ModelError if the options of the start ask for more than device and host have available now."""
+    if device.type == "cuda":
+        require(CudaMemory(device).available(), *kv_cache)
+        require(available_memory(), *swap)
+    else:
+        # A CPU's KV cache lies in the host's memory, beside the swap space.
+        require(available_memory(), *kv_cache, *swap)
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def test_files_that_a_container_has_cached_are_available(host: Path, version: in
         (host / "memory/memory.usage_in_bytes").write_text(f"{18 * GIB}\n")
         fields = {"inactive_file": 1, "total_inactive_file": 12 * GIB, "total_active_file": 4 * GIB}
         (host / "memory/memory.stat").write_text("".join(f"{name} {value}\n" for name, value in fields.items()))
-    assert available_memory() == Available(18 * GIB, "container")
+    assert available_memory() == Available(18 * GIB, "this container")
     assert swap_bytes(4, "cuda") == swap_bytes(None, "cuda") == 4 * GIB
     with pytest.raises(
         ModelError, match=r"--swap-space takes 19\.0 GiB, but this container has 18\.0 GiB of memory available"

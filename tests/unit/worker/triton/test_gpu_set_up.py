@@ -52,6 +52,17 @@ def imprecise() -> Iterator[None]:
     torch.set_float32_matmul_precision(precision)
 
 
+def test_a_kv_cache_larger_than_the_gpu_is_refused_before_weights_are_read(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "open_weights", lambda *_: pytest.fail("weights are read"))
+    complaint = (
+        r"^--num-gpu-blocks-override takes [0-9,.]+ GiB, but cuda:0 has [0-9.]+ [GM]iB of memory available; lower it"
+    )
+    with pytest.raises(ModelError, match=complaint), serving(directory, num_blocks=10**9):
+        pass
+
+
 def check_precise() -> None:
     products = torch.backends.cuda.matmul
     assert not products.allow_bf16_reduced_precision_reduction

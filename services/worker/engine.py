@@ -21,21 +21,17 @@ from services.worker.graphs import GraphRecorder
 from services.worker.host_memory import SwapSpace, require_memory, resolve_swap_space
 from services.worker.kv_cache import (
     LESS_MEMORY,
+    Budget,
     allocate_pages,
     asked_bytes,
     block_bytes,
     count_blocks,
     count_host_blocks,
+    default_cpu_budget,
     resolve_kv_cache_dtype,
     resolve_max_model_len,
 )
-from services.worker.memory import (
-    GIB,
-    CudaMemory,
-    measure_needs,
-    out_of_memory_explained,
-    require_asked,
-)
+from services.worker.memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_asked
 from services.worker.model_runner import ModelRunner
 from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import Decoder
@@ -146,11 +142,15 @@ def _load_decoder(
     check_max_model_len(config, model)
     asked = asked_bytes(config, model, kv_dtype)
     require_asked(device, asked, swap.asked)
-    longest = _longest(config, model, kv_dtype, device)
     source = open_weights(path, model, ops, config.load_format, at_load, progress)
+    num_blocks = None
     if device.type == "cpu":
         # After the checkpoint's own tensors were compared with config.json, which says more about a wrong number.
-        require_memory(weight_bytes(model, dtype.itemsize, at_load), f"the weights of {path}")
+        num_weight_bytes = weight_bytes(model, dtype.itemsize, at_load)
+        require_memory(num_weight_bytes, f"the weights of {path}")
+        # Once and for all: a length that fits now must fit when the weights have been read.
+        num_blocks = count_blocks(config, model, kv_dtype, lambda: default_cpu_budget(num_weight_bytes, swap))
+    longest = _longest(config, model, kv_dtype, device, num_blocks)
     with torch.inference_mode(), out_of_memory_explained("the weights", device, "quantize them with --quantization"):
         decoder = Decoder(model, ops, source, longest)
     step_tokens = resolve_step_tokens(config, longest)
@@ -161,10 +161,11 @@ def _load_decoder(
         except ValueError as error:
             raise ModelError(f"attention of this model cannot run on {device}: {error}") from error
     builder = _RunnerBuilder(config, step_tokens, model, decoder, ops, kv_dtype, scales, grammars, pooling)
-    measured = None
-    if device.type == "cuda":
-        measured = _measure_memory(builder, longest, device, report)
-    num_blocks = count_blocks(config, model, kv_dtype, measured)
+    if num_blocks is None:
+        measured = Budget(
+            _measure_memory(builder, longest, device, report), f"raise --gpu-memory-utilization, {LESS_MEMORY}"
+        )
+        num_blocks = count_blocks(config, model, kv_dtype, lambda: measured)
     max_model_len = min(longest, resolve_max_model_len(config, model, num_blocks * config.block_size))
     with out_of_memory_explained("the KV cache", device, "lower --gpu-memory-utilization or what sets its size"):
         require_asked(device, asked, swap.asked)  # now that the weights are there, which lie in the same memory
@@ -309,13 +310,14 @@ def _graphs(config: WorkerConfig, ops: Ops) -> bool:
     return ops.name == "triton" and not config.enforce_eager
 
 
-def _longest(config: WorkerConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device) -> int:
-    """Tokens of the longest sequence: as the model takes and as configured, and no more than the KV cache can hold. A
-    GPU's cache is measured later; all of its memory is the bound until then. Raises ModelError where the configured
-    length does not fit."""
+def _longest(
+    config: WorkerConfig, model: ModelConfig, kv_dtype: torch.dtype, device: torch.device, num_blocks: int | None
+) -> int:
+    """Tokens of the longest sequence: as the model takes and as configured, and no more than the KV cache of
+    `num_blocks` can hold. None: a GPU's is measured later, and all of its memory is the bound until then. Raises
+    ModelError where the configured length does not fit."""
+    if num_blocks is not None:
+        return resolve_max_model_len(config, model, num_blocks * config.block_size)
     longest = min(config.max_model_len or model.max_model_len, model.max_model_len)
-    if device.type == "cpu":
-        capacity = count_blocks(config, model, kv_dtype, None) * config.block_size
-        return min(longest, resolve_max_model_len(config, model, capacity))
     most = CudaMemory(device).total() // block_bytes(model, config.block_size, kv_dtype) * config.block_size
     return min(longest, max(most, config.block_size))

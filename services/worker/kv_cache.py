@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.host_memory import Asked, SwapSpace, available_memory
+from services.worker.host_memory import Asked, SwapSpace, available_memory, in_words
 from services.worker.models.config import ModelConfig
 from services.worker.models.kv_scales import KVScales
 from services.worker.ops.interface import KVPages, Ops
 
+logger = logging.getLogger(__name__)
+
 DEFAULT_CPU_BYTES = 1 << 30
-# The default takes at most this part of the memory that is available.
+# The default takes at most this part of the memory that weights and swap space leave.
 DEFAULT_CPU_FRACTION = 0.5
+RAISE_BYTES = "raise --kv-cache-memory-bytes"
 # What a start may be told that leaves more of a GPU's memory.
 LESS_MEMORY = "lower --max-num-batched-tokens or --max-num-seqs, or take smaller weights with --quantization"
 
@@ -37,33 +42,47 @@ def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     return 2 * len(model.layers) * model.num_kv_heads * block_size * model.head_dim * dtype.itemsize
 
 
-def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, measured: int | None) -> int:
-    """How many blocks the configured memory holds. `measured`: the bytes that a GPU has left for them; None on a CPU.
-    Raises ModelError if that is not a single block."""
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bytes for KV blocks, and what gives them more."""
+
+    num_bytes: int
+    change: str
+
+
+def count_blocks(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype, default: Callable[[], Budget]) -> int:
+    """How many blocks the configured memory holds; where none is configured, that of `default`. Raises ModelError if
+    that is not a single block."""
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override
     if config.kv_cache_memory_bytes is not None:
-        budget = config.kv_cache_memory_bytes
+        budget = Budget(config.kv_cache_memory_bytes, RAISE_BYTES)
     else:
-        budget = _default_cpu_bytes() if measured is None else measured
+        budget = default()
     per_block = block_bytes(model, config.block_size, dtype)
-    if budget < per_block:
-        given = measured is None or config.kv_cache_memory_bytes is not None
-        change = "--kv-cache-memory-bytes" if given else "--gpu-memory-utilization"
+    if budget.num_bytes < per_block:
         raise ModelError(
-            f"{max(0, budget)} bytes of KV cache hold no block of {config.block_size} tokens, "
-            f"which takes {per_block}; raise {change}" + ("" if given else f", {LESS_MEMORY}")
+            f"{max(0, budget.num_bytes)} bytes of KV cache hold no block of {config.block_size} tokens, "
+            f"which takes {per_block}; {budget.change}"
         )
-    return budget // per_block
+    return budget.num_bytes // per_block
 
 
-def _default_cpu_bytes() -> int:
+def default_cpu_budget(num_weight_bytes: int, swap: SwapSpace) -> Budget:
+    """In the host's memory, beside weights and swap space that are yet to be taken."""
     available = available_memory()
-    return (
-        DEFAULT_CPU_BYTES
-        if available is None
-        else min(DEFAULT_CPU_BYTES, int(DEFAULT_CPU_FRACTION * available.num_bytes))
-    )
+    if available is None:
+        return Budget(DEFAULT_CPU_BYTES, RAISE_BYTES)
+    left = max(0, available.num_bytes - num_weight_bytes - swap.num_bytes)
+    num_bytes = min(DEFAULT_CPU_BYTES, int(DEFAULT_CPU_FRACTION * left))
+    if num_bytes < DEFAULT_CPU_BYTES:
+        logger.warning(
+            "the KV cache is %s instead of %s: %s has %s of memory available, weights and swap space leave %s, and the "
+            "default takes half of that at most; --kv-cache-memory-bytes sets it",
+            in_words(num_bytes), in_words(DEFAULT_CPU_BYTES), available.where, in_words(available.num_bytes),
+            in_words(left),
+        )  # fmt: skip
+    return Budget(num_bytes, RAISE_BYTES)
 
 
 def asked_bytes(config: WorkerConfig, model: ModelConfig, dtype: torch.dtype) -> tuple[Asked, ...]:

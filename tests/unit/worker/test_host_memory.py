@@ -13,9 +13,10 @@ from services.worker.config import WorkerConfig
 from services.worker.engine import load_engine
 from services.worker.errors import ModelError
 from services.worker.host_memory import GIB, Available, SwapSpace, available_memory, resolve_swap_space
-from services.worker.kv_cache import block_bytes, count_blocks, count_host_blocks
+from services.worker.kv_cache import block_bytes, count_host_blocks, default_cpu_budget
 from services.worker.models import decoder as decoders
 from services.worker.models.config import read_model_config
+from services.worker.models.size import weight_bytes
 from tests.unit.worker.tiny_models import save_model
 from tests.unit.worker.triton.simulated_worker import write_tokenizer
 
@@ -139,13 +140,44 @@ def test_a_kv_cache_that_cannot_be_had_is_refused_before_weights_are_read(
         load_engine(config, lambda *_: None)
 
 
-def test_the_default_kv_cache_leaves_half_of_what_is_available(host: Path, tmp_path: Path) -> None:
+def test_the_default_kv_cache_takes_half_of_what_weights_and_swap_space_leave(
+    host: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert default_cpu_budget(9 * GIB, SwapSpace(9 * GIB)).num_bytes == GIB
+    assert not caplog.records
+    limit_container(host, str(5 * GIB), GIB)
+    assert default_cpu_budget(0, SwapSpace(int(3.5 * GIB))).num_bytes == GIB // 4
+    assert default_cpu_budget(GIB, SwapSpace(2 * GIB)).num_bytes == GIB // 2
+    assert default_cpu_budget(5 * GIB, SwapSpace(0)).num_bytes == 0
+    assert [record.message.split("; ")[0] for record in caplog.records] == [
+        f"the KV cache is {size} instead of 1.0 GiB: this container has 4.0 GiB of memory available, weights and swap "
+        f"space leave {left}, and the default takes half of that at most"
+        for size, left in (("0.2 GiB", "0.5 GiB"), ("0.5 GiB", "1.0 GiB"), ("0.0 MiB", "0.0 MiB"))
+    ]
+
+
+def test_the_default_kv_cache_is_what_it_was_before_the_weights_were_read(
+    host: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A length that fits it then fails no start after minutes of loading."""
     save_model(tmp_path, "Llama", num_hidden_layers=1)
-    model, config = read_model_config(tmp_path), WorkerConfig(model=str(tmp_path))
-    per_block = block_bytes(model, config.block_size, torch.float32)
-    assert count_blocks(config, model, torch.float32, None) == GIB // per_block
-    limit_container(host, str(2 * GIB), GIB)
-    assert count_blocks(config, model, torch.float32, None) == GIB // 2 // per_block
+    write_tokenizer(tmp_path)
+    model = read_model_config(tmp_path)
+    decoder = decoders.Decoder
+
+    def take_memory(*arguments: Any) -> Any:
+        (host / "meminfo").write_text("MemAvailable: 16 kB\n")
+        return decoder(*arguments)
+
+    monkeypatch.setattr(engine, "Decoder", take_memory)
+    (host / "meminfo").write_text(f"MemAvailable: {64 * 1024} kB\n")
+    config = WorkerConfig(
+        model=str(tmp_path), device="cpu", num_threads=1, swap_space=0.0, max_model_len=model.max_model_len
+    )
+    limits = load_engine(config, lambda *_: None).runner.limits
+    left = 64 * 2**20 - weight_bytes(model, 4)
+    assert limits.num_blocks == left // 2 // block_bytes(model, config.block_size, torch.float32)
+    assert limits.max_model_len == model.max_model_len
 
 
 @pytest.mark.usefixtures("host")

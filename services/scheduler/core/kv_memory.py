@@ -56,6 +56,7 @@ class KVMemory:
         request = sequence.request
         if request.group is None or sequence.num_output_tokens:
             return self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
+        # All of them must be known still, and the last one may be while one before it is not.
         found_for = (request.group, max_blocks, self.prefix_cache.version)
         if self._found_for != found_for:
             self._found = self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
 from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.plan import StepResult
+from services.scheduler.core.prefix_cache import Prefix, PrefixCache
 from services.scheduler.core.sequence import ErrorKind, Failure
 from tests.unit.scheduler.driver import answer, request, rows, scheduler
 
@@ -114,6 +119,47 @@ def test_choices_whose_prompt_nobody_has_computed_yet_compute_it_together() -> N
     assert rows(plan) == [(1, 0, 3), (2, 0, 3), (3, 0, 3)]
     assert plan is not None
     assert not plan.moves.copies
+
+
+def test_choices_share_their_prompt_in_a_cache_full_of_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each choice that starts evicts a block, so the next one is searched for anew: once each, and no more."""
+    core = scheduler(num_blocks=16, max_num_seqs=8, max_num_batched_tokens=64)
+    for number in range(4):
+        core.submit(request(f"old {number}", prompt_len=16, max_tokens=1))
+        assert answer(core, core.schedule(), number + 1).finished
+    assert core.memory.pool.num_reusable == 16
+    for index in range(7):
+        core.submit(request(f"{index}", prompt_len=9, cache_salt="", choice_index=index, group="g", turn_id="g"))
+    cache, num_searches = core.memory.prefix_cache, 0
+
+    def match(*arguments: Any) -> list[Prefix]:
+        nonlocal num_searches
+        num_searches += 1
+        return PrefixCache.match(cache, *arguments)
+
+    monkeypatch.setattr(cache, "match", match)
+    answer(core, core.schedule(), 5)
+    num_searches = 0
+    assert rows(core.schedule())[1:] == [(wire_id, 8, 1) for wire_id in range(6, 12)]
+    core.check_integrity()
+    assert num_searches <= 6
+
+
+def test_what_was_found_for_one_choice_is_not_given_to_another_once_its_beginning_is_gone() -> None:
+    """The last of it may still be known: it is being computed, behind a block that was forgotten."""
+    core = scheduler(max_num_batched_tokens=16)
+    core.submit(request("old", prompt_len=5, max_tokens=1, cache_salt=""))
+    answer(core, core.schedule(), 1)
+    first, second = (
+        core.submit(request(f"{index}", prompt_len=9, cache_salt="", choice_index=index, group="g", turn_id="g"))
+        for index in range(2)
+    )
+    core.schedule()
+    assert core.memory.find(second) == first.prefixes
+    assert [prefix.is_computed for prefix in first.prefixes] == [True, False]
+    core.memory.prefix_cache.clear()
+    assert core.memory.find(second) == []
+    core.check_integrity()
 
 
 def test_a_sequence_that_gave_way_comes_back_from_the_host() -> None:

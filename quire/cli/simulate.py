@@ -75,6 +75,12 @@ class SimulateConfig:
         "stay within it. 0: no target.",
         minimum=0,
     )
+    step_overhead_ms: float = option(
+        0.0,
+        "Milliseconds that a step takes longer than calibrated, because the router and other services share the "
+        "worker's processor cores: a lone request's time between tokens, minus the simulated one.",
+        minimum=0,
+    )
     run_ahead: int | None = option(
         None, "Plans in flight. Default: as many as hide the round trip to the worker.", minimum=1, maximum=8
     )
@@ -170,7 +176,8 @@ def _layout(config: SimulateConfig, device: Device) -> Layout:
         max_num_queued_reqs=config.max_num_queued_reqs,
     )
     num_schedulers = min(config.schedulers or config.workers, config.workers)
-    return Layout(config.routers, num_schedulers, config.workers, core, device.step, Overheads(), config.run_ahead)
+    overheads = Overheads(step=config.step_overhead_ms / 1000)
+    return Layout(config.routers, num_schedulers, config.workers, core, device.step, overheads, config.run_ahead)
 
 
 def _target(config: SimulateConfig) -> Target | None:

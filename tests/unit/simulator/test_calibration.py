@@ -163,3 +163,15 @@ def test_a_simulation_says_that_its_device_is_not_to_be_trusted(
         Device(EXACT, 1000, 16, 4096, 8, 256, origin={"median_error": error}).save(tmp_path / "d.json")
         assert simulate.main(arguments) == 0
         assert ("more than 94% off" in capsys.readouterr().err) == (error > 0.5)
+
+
+def test_steps_take_longer_where_services_share_the_processor(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Device(EXACT, 1000, 16, 4096, 8, 256).save(tmp_path / "d.json")
+    arguments = ["--device", str(tmp_path / "d.json"), "--poisson", "0.5", "--duration", "20", "--prompt-tokens", "50"]
+    means = []
+    for overhead in ("0", "7"):
+        assert simulate.main([*arguments, "--processes", "1", "--json", "--step-overhead-ms", overhead]) == 0
+        means.append(json.loads(capsys.readouterr().out)["time_between_tokens"]["mean"])
+    assert 0.006 < means[1] - means[0] < 0.012, "more where sequences meet that otherwise would not have"

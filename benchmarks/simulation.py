@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -130,9 +131,10 @@ def accuracy(names: Sequence[str] = tuple(LOADS)) -> dict[str, float]:
         for name in names:
             load, files = LOADS[name], Path(directory) / name
             files.mkdir()
-            played = [play_and_predict(load, files)]
-            while abs(played[-1]["drift_percent"]) > MAX_DRIFT_PERCENT and len(played) < MAX_PLAYS:
+            played: list[dict[str, float]] = []
+            while len(played) < MAX_PLAYS and (not played or abs(played[-1]["drift_percent"]) > MAX_DRIFT_PERCENT):
                 played.append(play_and_predict(load, files))
+                print(f"{name}: {json.dumps(played[-1])}", file=sys.stderr)
             steadiest = min(played, key=lambda one: abs(one["drift_percent"]))
             figures |= {f"{name}_{key}": value for key, value in steadiest.items()}
     return figures

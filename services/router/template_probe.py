@@ -80,6 +80,8 @@ class TemplateTraits:
     shows_tools: bool
     shows_calls: bool
     shows_system: bool
+    # Whether it fails on a conversation without tools.
+    needs_tools: bool = False
 
 
 SHOWS_NOTHING = TemplateTraits(shows_tools=False, shows_calls=False, shows_system=False)
@@ -104,10 +106,13 @@ def probe_content(render: Render) -> ContentForm | None:
 
 def probe_traits(source: str, render: Render) -> TemplateTraits:
     """`render`: it tries the forms that messages may have, as it does for a request."""
+    needs_tools = _needs_tools(render)
+    of_system = render([{"role": "system", "content": _SYSTEM}, _USER], [_TOOL] if needs_tools else None)
     return TemplateTraits(
         shows_tools=_shows_tools(source, render),
         shows_calls=_shows_calls(source, render),
-        shows_system=_has(render([{"role": "system", "content": _SYSTEM}, _USER], None) or "", _SYSTEM),
+        shows_system=_has(of_system or "", _SYSTEM),
+        needs_tools=needs_tools,
     )
 
 
@@ -142,6 +147,13 @@ def _shows_tools(source: str, render: Render) -> bool:
         if (text := render([*before, _USER], [_TOOL])) is not None:
             return _has(text, _NAME, _ARGUMENT)
     return _USES_TOOLS.search(source) is not None
+
+
+def _needs_tools(render: Render) -> bool:
+    for before in _openings():
+        if render([*before, _USER], [_TOOL]) is not None:
+            return render([*before, _USER], None) is None
+    return False
 
 
 def _shows_calls(source: str, render: Render) -> bool:

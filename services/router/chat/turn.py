@@ -96,9 +96,9 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
     messages, template_tools = request.messages, None
     if not forms.template_takes_calls and any(_has_calls(message) for message in messages):
         messages = calls_as_text(messages, forms.tools or PLAIN)
-    if tools and forms.template_takes_tools:
+    if tools and (forms.template_takes_tools or traits.needs_tools):
         template_tools = [tool.to_template() for tool in tools]
-    elif tools and template is not None:
+    if tools and template is not None and not forms.template_takes_tools:
         # A grammar's own form needs no example: nothing else can be written.
         form = None if is_forced else forms.tools
         text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
@@ -111,7 +111,7 @@ async def _choose_template(
 ) -> tuple[RequestTemplate | None, TemplateTraits, ModelForms]:
     """The template that writes the prompt, what it shows, and the forms that its source tells. Raises ApiError."""
     found: tuple[RequestTemplate | None, TemplateTraits, ModelForms] = None, SHOWS_NOTHING, choice.of("")
-    # Nothing else hangs on what a template shows, and to find that out takes a while where it is a request's own.
+    # Only requests with tools or calls need the traits, and probing a request's own template takes a while.
     is_probed = has_tools or any(_has_calls(message) for message in request.messages)
     for template in templates_for(model.tokenizer, request.chat_template, has_tools=has_tools):
         traits = await template.traits() if is_probed else SHOWS_NOTHING

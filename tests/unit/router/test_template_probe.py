@@ -27,6 +27,7 @@ PROBED = {
     "wants_system": (ContentForm.PARTS, ALL),
     "either_content": (ContentForm.EITHER, ALL),
     "channels": (ContentForm.STRING, ALL),
+    "needs_tools": (ContentForm.STRING, TemplateTraits(True, True, True, needs_tools=True)),
 }
 
 

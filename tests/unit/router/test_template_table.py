@@ -18,6 +18,7 @@ OUTCOMES = {
     "channels": "same added same same same same same same",
     "either_content": "same same same same same same same same",
     "named": "same text same same same same same same",
+    "needs_tools": "refused refused refused refused plain plain plain added",
     "other_variables": "same added same same added added added added",
     "parts_as_json": "same text same same plain plain plain added",
     "strict_turns": "same text refused same added added added added",

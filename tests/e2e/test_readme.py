@@ -1,4 +1,4 @@
-"""The examples of README.md, docs/ and examples/README.md, read from them and run as they stand.
+"""The examples of README.md, CONTRIBUTING.md, docs/ and examples/README.md, read from them and run as they stand.
 
 Commands use a `quire` of this source tree. Servers listen on another port than 8000, which may be taken.
 """
@@ -41,15 +41,16 @@ RUN: dict[str, dict[str, str]] = {
         "source .venv": f"{HERE}::test_the_environment_has_quire",
         "quire serve  ": f"{HERE}::test_serve",
         "curl -N ": f"{HERE}::test_curl",
-        "from openai import OpenAI\n": f"{HERE}::test_clients_of_other_apis",
-        "from anthropic import": f"{HERE}::test_clients_of_other_apis",
-        "from ollama import": f"{HERE}::test_clients_of_other_apis",
+        "from openai import OpenAI\n": f"{HERE}::test_http_clients",
+        "from quire import LLM": f"{HERE}::test_an_llm",
+    },
+    "docs/clients.md": {
+        "from openai import OpenAI\n": f"{HERE}::test_http_clients",
+        "from anthropic import": f"{HERE}::test_http_clients",
+        "from ollama import": f"{HERE}::test_http_clients",
         "grpcurl -plaintext -d ": f"{HERE}::test_grpcurl",
         "from quire import Client": f"{HERE}::test_the_python_client",
         "curl http": f"{HERE}::test_tools",
-        "echo '{": f"{HERE}::test_a_batch",
-        "from quire import LLM": f"{HERE}::test_an_llm",
-        "quire calibrate": f"{HERE}::test_calibrate_and_simulate",
     },
     "docs/grpc-errors.md": {},
     "docs/grpc.md": {
@@ -67,7 +68,10 @@ RUN: dict[str, dict[str, str]] = {
         '{\n  "methodConfig"': f"{HERE}::test_the_retry_policy",
     },
     "docs/kserve.md": {"curl ": f"{HERE}::test_kserve"},
-    "docs/offline.md": {"from quire import LLM": f"{HERE}::test_more_of_an_llm"},
+    "docs/offline.md": {
+        "echo '{": f"{HERE}::test_a_batch",
+        "from quire import LLM": f"{HERE}::test_more_of_an_llm",
+    },
     "docs/operations.md": {
         "quire health": f"{HERE}::test_health",
         "quire serve --drain-delay": f"{HERE}::test_operations_of_a_server",
@@ -75,6 +79,7 @@ RUN: dict[str, dict[str, str]] = {
         "quire estimate": f"{HERE}::test_estimate",
         "quire serve --config": f"{HERE}::test_operations_of_a_server",
     },
+    "docs/simulator.md": {"quire calibrate": f"{HERE}::test_calibrate_and_simulate"},
     "docs/tools.md": {"from quire import Client": f"{HERE}::test_tools"},
     "examples/README.md": {"quire serve": "tests/e2e/test_examples.py::test_it_runs"},
 }  # fmt: skip
@@ -87,23 +92,40 @@ NOT_RUN: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
             "sets up .venv, and runs these tests; test_wheel.py runs quire demo",
             ("make -n demo", "make -n test"),
         ),
+    },
+    "CONTRIBUTING.md": {
+        "make setup": (
+            "sets up .venv, and runs these tests",
+            (
+                "make -n setup",
+                "make -n fmt",
+                "make -n check",
+                "make -n test",
+                "python -m pytest --collect-only tests/unit/scheduler",
+                "python -m pytest --collect-only tests/unit/scheduler/test_core.py -k preempted",
+            ),
+        )
+    },
+    "docs/architecture.md": {" openai SDK": ("is a drawing", ())},
+    "docs/clients.md": {
+        "pip install anthropic": ("needs a package index; test_the_clients_are_those_of_the_examples checks it", ()),
+    },
+    "docs/grpc-errors.md": {"from google.rpc": ("needs grpcio-status, which Quire does not; it is parsed", ())},
+    "docs/operations.md": {
         "make wheel": (
             "downloads torch; test_wheel.py builds it, installs it and runs quire demo, as make wheel-fresh does",
             ("make -n wheel", "quire demo --help"),
         ),
-        "pip install anthropic": ("needs a package index; test_the_clients_are_those_of_the_examples checks it", ()),
+    },
+    "docs/testing.md": {
         "python -m benchmarks.gpu": (
             "needs a GPU",
             ("python -m benchmarks.gpu smoke --help", "python -m pytest --help", "make -n bench-gpu PYTHON=python"),
         ),
-    },
-    "docs/architecture.md": {" openai SDK": ("is a drawing", ())},
-    "docs/grpc-errors.md": {"from google.rpc": ("needs grpcio-status, which Quire does not; it is parsed", ())},
-    "docs/testing.md": {
         "make test-steady": (
             "runs these tests; tests/steady/ reads it",
             ("make -n test-steady STEADY_RUNS=1 STEADY_TESTS=tests/e2e/test_recovery.py",),
-        )
+        ),
     },
 }
 
@@ -192,7 +214,8 @@ def served(command: str, directory: Path, path: Mapping[str, str]) -> Iterator[s
 
 
 def test_every_block_is_run_or_has_a_reason() -> None:
-    documents = ["README.md", "examples/README.md", *(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
+    paths = [*ROOT.glob("*.md"), ROOT / "examples" / "README.md", *(ROOT / "docs").glob("*.md")]
+    documents = [str(path.relative_to(ROOT)) for path in paths]
     for document in documents:
         known = [*RUN.get(document, {}), *NOT_RUN.get(document, {})]
         for found in blocks(document):
@@ -217,6 +240,21 @@ def test_python_that_is_not_run_is_python() -> None:
     ast.parse(block("from google.rpc", "docs/grpc-errors.md"))
 
 
+def test_the_promises_name_their_tests() -> None:
+    def promises(document: str) -> set[str]:
+        """Rows of its table, with links as they are in docs/."""
+        _, _, rest = (ROOT / document).read_text().partition("\n| promise | shown by |\n|---|---|\n")
+        table, _, _ = rest.partition("\n\n")
+        return set(table.replace("](docs/", "](").splitlines())
+
+    known = promises("docs/testing.md")
+    assert promises("README.md") < known
+    for row in known:
+        named = re.findall(r"`(tests/[^`]*)`", row)
+        assert named, row
+        assert all((ROOT / path).exists() for path in named), row
+
+
 def test_the_environment_has_quire(tmp_path: Path) -> None:
     (tmp_path / ".venv").symlink_to(sys.prefix)
     script = block("source .venv") + "quire version"
@@ -224,8 +262,8 @@ def test_the_environment_has_quire(tmp_path: Path) -> None:
 
 
 def test_the_clients_are_those_of_the_examples() -> None:
-    names = set(shlex.split(block("pip install anthropic"))[2:])
-    imported = set(re.findall(r"^from (\w+) import", (ROOT / "README.md").read_text(), re.MULTILINE))
+    names = set(shlex.split(block("pip install anthropic", "docs/clients.md"))[2:])
+    imported = set(re.findall(r"^from (\w+) import", (ROOT / "docs" / "clients.md").read_text(), re.MULTILINE))
     assert names == imported - {"quire"}
     assert all(find_spec(name) for name in names)
 
@@ -269,7 +307,7 @@ def test_estimate(models: Path, path: dict[str, str]) -> None:
 
 def test_calibrate_and_simulate(tmp_path: Path, models: Path, path: dict[str, str]) -> None:
     """Of a model and for times that are small."""
-    calibrate, _, simulate = block("quire calibrate").partition("\n")
+    calibrate, _, simulate = block("quire calibrate", "docs/simulator.md").partition("\n")
     model = shlex.quote(str(models / "Qwen3-0.6B"))
     small = {"QUIRE_MAX_NUM_SEQS": "2", "QUIRE_MAX_NUM_BATCHED_TOKENS": "16", "QUIRE_NUM_GPU_BLOCKS_OVERRIDE": "128"}
     output("bash", "-ec", calibrate.replace("MODEL", model), cwd=tmp_path, variables=path | small)
@@ -302,7 +340,8 @@ def test_curl(server: Server) -> None:
 
 
 def test_tools(server: Server) -> None:
-    answer = json.loads(output("sh", "-c", "curl -s" + example("curl http", server).removeprefix("curl")))
+    curl = example("curl http", server, "docs/clients.md")
+    answer = json.loads(output("sh", "-c", "curl -s" + curl.removeprefix("curl")))
     (call,) = answer["choices"][0]["message"]["tool_calls"]
     assert call["function"]["name"] == "get_weather"
     assert json.loads(call["function"]["arguments"])["city"] in ("Bonn", "Rome")
@@ -311,24 +350,33 @@ def test_tools(server: Server) -> None:
     )
 
 
-@pytest.mark.parametrize("client", ["openai import OpenAI\n", "anthropic import", "ollama import"])
-def test_clients_of_other_apis(server: Server, client: str) -> None:
-    assert output(sys.executable, "-c", example(f"from {client}", server)).strip()
+@pytest.mark.parametrize(
+    ("document", "client"),
+    [
+        ("README.md", "openai import OpenAI\n"),
+        ("docs/clients.md", "openai import OpenAI\n"),
+        ("docs/clients.md", "anthropic import"),
+        ("docs/clients.md", "ollama import"),
+    ],
+)
+def test_http_clients(server: Server, document: str, client: str) -> None:
+    assert output(sys.executable, "-c", example(f"from {client}", server, document)).strip()
 
 
 def test_the_python_client(server: Server) -> None:
     # "Count from 3 to 9."
-    assert len(re.findall(r"\d+", output(sys.executable, "-c", example("from quire import Client", server)))) > 3
+    text = output(sys.executable, "-c", example("from quire import Client", server, "docs/clients.md"))
+    assert len(re.findall(r"\d+", text)) > 3
 
 
 def test_grpcurl(server: Server) -> None:
-    events = grpcurl(example("grpcurl -plaintext -d ", server))
+    events = grpcurl(example("grpcurl -plaintext -d ", server, "docs/clients.md"))
     assert "".join(event["delta"].get("text", "") for event in events[:-1])
     assert events[-1]["final"]["usage"]["completionTokens"] > 0
 
 
 def test_a_batch(tmp_path: Path, path: dict[str, str]) -> None:
-    output("sh", "-ec", block("echo '{"), cwd=tmp_path, variables=path)
+    output("sh", "-ec", block("echo '{", "docs/offline.md"), cwd=tmp_path, variables=path)
     (line,) = (tmp_path / "answers.jsonl").read_text().splitlines()
     (choice,) = json.loads(line)["response"]["body"]["choices"]
     assert "12" in choice["message"]["content"]

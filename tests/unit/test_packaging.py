@@ -16,7 +16,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 
 def test_no_text_installs_quire_from_an_index_where_it_is_not() -> None:
-    documents = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*Dockerfile")]
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy").rglob("*Dockerfile")]
     sources = [path for part in ("quire", "services", "shared", "examples") for path in (ROOT / part).rglob("*.py")]
     found = [
         f"{path}: {line}"

@@ -7,7 +7,7 @@ from typing import Any
 
 from services.router.chat_template import no_chat_template, text_of
 from services.router.errors import invalid
-from services.router.json_bounds import check_json_texts
+from services.router.limits.json_bounds import check_json_texts
 from services.router.model import ServedModel, context_length_exceeded
 from services.router.request_template import RequestTemplate
 from services.router.template_messages import num_forms

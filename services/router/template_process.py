@@ -19,8 +19,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from services.router import text_size
 from services.router.errors import ApiError
+from services.router.limits import text_size
 from services.router.template_content import ContentForm
 
 # Of one rendering.

@@ -20,7 +20,7 @@ from services.router.inference.tools import (
     tool_choice_from_proto,
     tools_from_proto,
 )
-from services.router.json_bounds import check_json_texts
+from services.router.limits.json_bounds import check_json_texts
 from services.router.model import ServedModel
 from services.router.options import GenerationOptions
 from services.router.prompts import MAX_DOCUMENTS, MAX_MESSAGES

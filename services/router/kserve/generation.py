@@ -13,7 +13,7 @@ from services.router.generation import ChoiceDelta, GenerationRequest, Usage
 from services.router.json_pieces import texts_of
 from services.router.kserve.body import TextRequest
 from services.router.kserve.state import ServerState
-from services.router.large_bodies import LARGE_BODY_BYTES
+from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.model import check_generates, output_budget
 from services.router.openai.json import dump
 from services.router.prompts import encode_text

@@ -8,7 +8,7 @@ import pydantic_core
 from pydantic import RootModel
 
 from services.router.errors import invalid
-from services.router.json_bounds import check_json
+from services.router.limits.json_bounds import check_json
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.completions import CompletionRequest
 from services.router.openai.embeddings import EmbeddingBody

@@ -9,8 +9,8 @@ import pydantic_core
 from pydantic_core import ErrorDetails
 
 from services.router.errors import ApiError, invalid, too_many
-from services.router.json_bounds import check_json, num_values
-from services.router.large_bodies import LARGE_BODY_BYTES
+from services.router.limits.json_bounds import check_json, num_values
+from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.openai.extra_fields import Body
 from services.router.openai.integers import write_integers
 from services.router.tokenizer import TextThreads

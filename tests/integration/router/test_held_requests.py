@@ -12,7 +12,7 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.inference.v1 import inference_pb2
 from quire.kserve.v1 import kserve_pb2
-from services.router.large_bodies import LARGE_BODY_BYTES
+from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from tests.fakes.waiting import until
 from tests.integration.router.conftest import MODEL, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer

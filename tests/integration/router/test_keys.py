@@ -11,7 +11,7 @@ import pytest
 from deploy.envoy.routes import http_annotations
 from quire.inference.v1 import inference_pb2
 from quire.kserve.v1 import open_inference_pb2
-from services.router.large_bodies import LARGE_BODY_BYTES
+from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.openapi.paths import OPERATIONS
 from tests.integration.gateway import http2
 from tests.integration.router.conftest import Api, StartRouter, fake_scheduler

@@ -15,7 +15,7 @@ from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, ope
 from services.router.errors import ApiError
 from services.router.kserve.body import KserveGenerateParameters
 from services.router.kserve.tensors import check_shape
-from services.router.large_bodies import LARGE_BODY_BYTES
+from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.tokenizer import Tokenizer
 from tests.integration.router.conftest import (
     HTTP_STATUS,

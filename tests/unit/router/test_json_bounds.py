@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router import json_bounds
 from services.router.errors import ApiError
-from services.router.json_bounds import check_json, check_json_texts
+from services.router.limits import json_bounds
+from services.router.limits.json_bounds import check_json, check_json_texts
 
 LIMITS = ("MAX_CONTAINERS", "MAX_FIELDS", "MAX_ITEMS")
 VALUES = st.recursive(

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from services.router import large_bodies
 from services.router.errors import ApiError, ErrorKind
-from services.router.large_bodies import (
+from services.router.limits import large_bodies
+from services.router.limits.large_bodies import (
     LARGE_BODY_BYTES,
     MAX_AT_A_TIME,
     MAX_HELD_BYTES,

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.router import stall_watch
-from services.router.stall_watch import ClientStalledError, StallWatch
+from services.router.limits import stall_watch
+from services.router.limits.stall_watch import ClientStalledError, StallWatch
 from tests.fakes.loop_clock import LoopClock
 
 

@@ -1,0 +1,1 @@
+"""Bounds on what one request, one text or one client may take of a router."""

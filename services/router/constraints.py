@@ -11,7 +11,7 @@ from services.router.columns import ids_to_bytes
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.grammar_checks import INVALID_STRUCTURE, grammar_checks
 from services.router.model import ServedModel
-from services.router.sampling import StopConditions
+from services.router.parameters.sampling import StopConditions
 from services.router.structure import Structure
 from shared.grammar import MAX_GRAMMAR_BYTES
 

@@ -21,8 +21,8 @@ from services.router.errors import ApiError, overloaded
 from services.router.logprobs import TokenLogprob, TokenLogprobs
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
+from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.placement import Placement
-from services.router.sampling import SamplingParams, StopConditions
 from services.router.stop_strings import StopMatcher, StopStrings
 from services.router.submission import FinishReason, Mailbox, Sequence, Submission
 from services.router.text_output import TextOutput

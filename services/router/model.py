@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.sampling import SamplingParams
+from services.router.parameters.sampling import SamplingParams
 from services.router.tokenizer import Tokenizer
 
 

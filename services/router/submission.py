@@ -18,9 +18,9 @@ from services.router.constraints import TokenConstraints
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
-from services.router.pooling import PoolingParams
+from services.router.parameters.pooling import PoolingParams
+from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.refusals import Refusals
-from services.router.sampling import SamplingParams, StopConditions
 
 if TYPE_CHECKING:
     from services.router.model import ModelInfo

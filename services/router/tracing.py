@@ -8,7 +8,7 @@ from typing import Any, ParamSpec
 
 from services.router.calls import Prepared
 from services.router.generation import Generation, GenerationRequest
-from services.router.sampling import SamplingParams
+from services.router.parameters.sampling import SamplingParams
 from shared.telemetry import current_traceparent, extract_context, tracer
 
 _SAMPLING_ATTRIBUTES = (

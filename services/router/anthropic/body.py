@@ -19,8 +19,8 @@ from services.router.chat.tools import AS_IT_LIKES, Tool, ToolChoice, ToolMode, 
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body
 from services.router.options import GenerationOptions
+from services.router.parameters.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
 from services.router.prompts import MAX_MESSAGES
-from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
 from services.router.structure import Structure, StructureKind
 
 # As in Body.not_built.

@@ -16,7 +16,7 @@ from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import ApiError, internal
 from services.router.generation import Generator
 from services.router.metrics import RequestMetrics
-from services.router.sampling import SamplingParams, StopConditions
+from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.submission import Mailbox, Sequence, Submission
 from shared.placement import prompt_key
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.router.calls import Caller
 from services.router.model import ServedModel
-from services.router.pooling import PoolingParams
+from services.router.parameters.pooling import PoolingParams
 
 
 @dataclass(frozen=True, slots=True)

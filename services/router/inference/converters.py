@@ -12,10 +12,10 @@ from services.router.errors import invalid, too_many
 from services.router.generation import ChoiceDelta, Timings, Usage
 from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.options import GenerationOptions
-from services.router.sampling import MAX_LOGIT_BIAS, check_ranges, check_stop_strings
+from services.router.parameters.sampling import MAX_LOGIT_BIAS, check_ranges, check_stop_strings
+from services.router.parameters.truncation import Truncation
 from services.router.structure import Structure, StructureKind
 from services.router.submission import FinishReason
-from services.router.truncation import Truncation
 
 _FINISH_REASONS = {
     FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,

@@ -13,7 +13,7 @@ from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
-from services.router.sampling import (
+from services.router.parameters.sampling import (
     MAX_STOP_STRINGS,
     SamplingParams,
     StopConditions,

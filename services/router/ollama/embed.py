@@ -17,7 +17,7 @@ from services.router.model import ServedModel
 from services.router.ollama.writer import NANOSECONDS
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
-from services.router.pooling import PoolingParams
+from services.router.parameters.pooling import PoolingParams
 
 
 class EmbedBody(Body):

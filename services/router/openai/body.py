@@ -14,7 +14,7 @@ from services.router.openai.extra_fields import Body as Body
 from services.router.openai.structure import StructureFields
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
-from services.router.sampling import (
+from services.router.parameters.sampling import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
     SamplingParams,
@@ -22,7 +22,7 @@ from services.router.sampling import (
     check_ranges,
     check_stop_strings,
 )
-from services.router.truncation import Truncation
+from services.router.parameters.truncation import Truncation
 
 _UINT64 = 2**64 - 1
 

@@ -20,8 +20,8 @@ from services.router.openai.body import Body
 from services.router.openai.embeddings import base64_text, floats_text
 from services.router.openai.json import array, dumps, in_pieces
 from services.router.openai.pooling_body import Text
+from services.router.parameters.pooling import PoolingParams
 from services.router.placement import Placement
-from services.router.pooling import PoolingParams
 from services.router.tracing import Tracing
 
 EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]

@@ -18,8 +18,8 @@ from services.router.openai.completion_writer import CompletionStyle, Completion
 from services.router.openai.json import AnswerHead
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
+from services.router.parameters.sampling import MAX_LOGPROBS
 from services.router.prompts import check_length, check_token_range
-from services.router.sampling import MAX_LOGPROBS
 from services.router.tracing import Tracing
 
 # Across prompts and n.

@@ -21,8 +21,8 @@ from services.router.openai.json import array, dumps, in_pieces
 from services.router.openai.pooling_body import PoolingBody, Text, usage_of
 from services.router.openai.prompt_fields import TemplateFields
 from services.router.openai.union import union
+from services.router.parameters.pooling import PoolingParams
 from services.router.placement import Placement
-from services.router.pooling import PoolingParams
 from services.router.prompts import MAX_MESSAGES, encode_chat
 from services.router.request_template import templates_for
 from services.router.tracing import Tracing

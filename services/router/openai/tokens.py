@@ -14,8 +14,8 @@ from services.router.openai.chat_completions import ChatMessage, check_messages,
 from services.router.openai.prompt_fields import PromptFields
 from services.router.openai.tools import tools_and_choice
 from services.router.options import GenerationOptions
+from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.prompts import MAX_MESSAGES
-from services.router.sampling import SamplingParams, StopConditions
 
 
 class TokenizeRequest(Body, PromptFields):

@@ -16,10 +16,16 @@ from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
+from services.router.parameters.sampling import (
+    MAX_LOGPROBS,
+    SamplingParams,
+    StopConditions,
+    check_ranges,
+    check_stop_strings,
+)
 from services.router.prompts import MAX_MESSAGES
 from services.router.responses.items import Item, to_template
 from services.router.responses.tools import ResponseTool, StringOrToolChoice, choose
-from services.router.sampling import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
 from services.router.structure import Structure, StructureKind
 
 _UINT64 = 2**64 - 1

@@ -16,8 +16,8 @@ from services.router.json_pieces import Items
 from services.router.logprobs import TokenLogprob
 from services.router.model import ServedModel
 from services.router.openai.json import TokenNames, chat_logprobs
+from services.router.parameters.sampling import SamplingParams
 from services.router.responses.body import ResponseBody
-from services.router.sampling import SamplingParams
 
 _ID_PREFIXES = {SegmentKind.REASONING: "rs", SegmentKind.CONTENT: "msg", SegmentKind.TOOL_CALL: "fc"}
 

@@ -19,7 +19,7 @@ from services.router.columns import ids_to_bytes
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError
 from services.router.model import ModelInfo
-from services.router.sampling import SamplingParams, StopConditions
+from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.scheduler_connection import SchedulerConnection
 from services.router.submission import Mailbox, Sequence, Submission
 

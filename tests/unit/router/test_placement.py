@@ -15,9 +15,9 @@ from services.router.deliveries import Deliveries
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.load import Load
 from services.router.model import ModelInfo
+from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.placement import Placement
 from services.router.refusals import Refusals
-from services.router.sampling import SamplingParams, StopConditions
 from services.router.scheduler_connection import SchedulerConnection
 from services.router.submission import Mailbox, Submission
 from services.router.tokenizer import TextThreads

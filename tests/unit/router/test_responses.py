@@ -20,10 +20,10 @@ from services.router.generation import Usage
 from services.router.logprobs import TokenLogprob
 from services.router.model import ModelInfo, ServedModel
 from services.router.openai.validation import parse_body
+from services.router.parameters.sampling import SamplingParams
 from services.router.responses.body import ResponseBody
 from services.router.responses.response import ResponseObject
 from services.router.responses.writer import ResponseWriter
-from services.router.sampling import SamplingParams
 from services.router.structure import Structure, StructureKind
 from services.router.tokenizer import TextThreads, Tokenizer
 

@@ -27,10 +27,10 @@ from services.router.ollama.writer import OllamaWriter
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.chat_writer import ChatCompletionWriter, ChatStyle
 from services.router.openai.json import AnswerHead
+from services.router.parameters.sampling import SamplingParams
 from services.router.responses.body import ResponseBody
 from services.router.responses.response import ResponseObject
 from services.router.responses.writer import ResponseWriter
-from services.router.sampling import SamplingParams
 from services.router.tokenizer import TextThreads, Tokenizer
 from tests.chat_templates.published import ours
 from tests.integration.router.small_tokenizers import CHAT_TEMPLATE, byte_level, tokenizer_config

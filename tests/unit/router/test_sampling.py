@@ -8,7 +8,7 @@ import pytest
 
 from services.router.converters import LEAST_TOP_P, sampling_from_proto, sampling_to_proto
 from services.router.errors import ApiError
-from services.router.sampling import SamplingParams, StopConditions, check_ranges, check_token_ids
+from services.router.parameters.sampling import SamplingParams, StopConditions, check_ranges, check_token_ids
 from services.worker.sampling.params import SamplingParams as WorkerParams
 
 

@@ -17,7 +17,7 @@ from services.router.chat.tools import OPENAI_PATH, Tool
 from services.router.errors import ApiError
 from services.router.grammar_checks import GrammarChecks
 from services.router.options import GenerationOptions
-from services.router.sampling import SamplingParams, StopConditions
+from services.router.parameters.sampling import SamplingParams, StopConditions
 
 GOOD, REFUSED, TOO_MUCH = "good", "refused", "too much"
 # So many halves of 64 are tried, and the one that is left.

@@ -18,7 +18,6 @@ from quire.inference.v1 import inference_pb2_grpc
 from quire.kserve.v1 import open_inference_pb2_grpc
 from services.router.calls import Calls
 from services.router.chat.forms import FormChoice
-from services.router.chat_template import import_renderer
 from services.router.config import RouterConfig
 from services.router.embedding.embedder import Embedder
 from services.router.errors import ApiError, ErrorKind, unavailable
@@ -31,6 +30,7 @@ from services.router.metrics import LoadCollector, RequestMetrics, RouterCollect
 from services.router.placement import Placement
 from services.router.single_requests import SingleRequestServer
 from services.router.status_details import details_metadata
+from services.router.template.chat_template import import_renderer
 from services.router.tokenizer import TextThreads
 from services.router.tracing import Tracing
 from services.router.wire_bounds import BoundedServer

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from services.router.chat_template import no_chat_template, text_of
 from services.router.errors import invalid
 from services.router.limits.json_bounds import check_json_texts
 from services.router.model import ServedModel, context_length_exceeded
 from services.router.parameters.truncation import Truncation
 from services.router.request_template import RequestTemplate
-from services.router.template_messages import num_forms
+from services.router.template.chat_template import no_chat_template, text_of
+from services.router.template.messages import num_forms
 
 # Longer chats are some mistake, and would be rendered for seconds.
 MAX_MESSAGES = 10_000

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from services.router import foreign_templates
-from services.router.chat_template import ChatTemplate
-from services.router.foreign_templates import ForeignTemplates, check_size
-from services.router.template_probe import TemplateTraits
+from services.router.template import foreign as foreign_templates
+from services.router.template.chat_template import ChatTemplate
+from services.router.template.foreign import ForeignTemplates, check_size
+from services.router.template.probe import TemplateTraits
 from services.router.tokenizer import TextThreads, Tokenizer
 
 

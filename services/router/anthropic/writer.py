@@ -8,12 +8,12 @@ from typing import Any
 
 from services.router.answers import EVENT_STREAM
 from services.router.anthropic.errors import anthropic_error
-from services.router.chat.arguments import parsed_arguments
 from services.router.chat.message import EndReason, Message, MessageDelta
 from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of
 from services.router.errors import ApiError
 from services.router.generation import Usage
 from services.router.json_pieces import dumps, texts_of
+from services.router.template.arguments import parsed_arguments
 
 _STOP_REASONS = {
     EndReason.STOP: "end_turn",

@@ -24,7 +24,7 @@ from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.seed_oss import SEED_OSS, SEED_THINK
 from services.router.chat.parsers.xlam import XLAM
 from services.router.chat.tagged_messages import TaggedMessages
-from services.router.template_probe import SHOWS_NOTHING, TemplateTraits
+from services.router.template.probe import SHOWS_NOTHING, TemplateTraits
 
 # The names are vLLM's, but for `plain`, `think` and `granite_3_3`.
 TOOL_FORMS = {

@@ -12,12 +12,12 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextParser
 from services.router.chat.tool_faults import names_tool
 from services.router.chat.turn import Turn, plan_turn
-from services.router.chat_template import text_of
 from services.router.errors import ApiError
 from services.router.generation import GenerationRequest, Usage
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.options import ResolveConstraints
 from services.router.prompts import encode_chat
+from services.router.template.chat_template import text_of
 from shared.placement import chat_key
 
 

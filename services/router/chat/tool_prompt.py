@@ -10,7 +10,7 @@ from typing import Any
 
 from services.router.chat.parsers.form import ToolForm
 from services.router.chat.tools import Tool
-from services.router.chat_template import text_of
+from services.router.template.chat_template import text_of
 
 _EXAMPLE = ("NAME", '{"ARGUMENT": "VALUE"}')
 

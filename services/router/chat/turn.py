@@ -22,7 +22,7 @@ from services.router.errors import ApiError, ErrorKind
 from services.router.model import ServedModel
 from services.router.request_template import RequestTemplate, templates_for
 from services.router.structure import Structure
-from services.router.template_probe import SHOWS_NOTHING, TemplateTraits
+from services.router.template.probe import SHOWS_NOTHING, TemplateTraits
 
 # A prompt's last tokens, in which a template opens or closes reasoning.
 _NUM_TAIL_TOKENS = 16

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
-from services.router.chat.arguments import parsed_arguments
 from services.router.chat.message import EndReason, Message, MessageDelta
 from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentKind, segments_of
 from services.router.detokenizer import Vocabulary
@@ -17,6 +16,7 @@ from services.router.generation import Usage
 from services.router.json_pieces import texts_of
 from services.router.logprobs import TokenLogprob
 from services.router.openai.json import TokenNames, chat_logprobs, dump
+from services.router.template.arguments import parsed_arguments
 
 NDJSON = "application/x-ndjson"
 _DONE_REASONS = {EndReason.STOP: "stop", EndReason.LENGTH: "length", EndReason.TOOL_CALLS: "stop"}

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from services.router import foreign_templates
 from services.router.errors import ApiError, ErrorKind
-from services.router.foreign_templates import NUM_PROCESSES, ForeignTemplates
 from services.router.request_template import ForeignTemplate
-from services.router.template_content import ContentForm
-from services.router.template_probe import SHOWS_NOTHING, TemplateTraits
+from services.router.template import foreign as foreign_templates
+from services.router.template.content import ContentForm
+from services.router.template.foreign import NUM_PROCESSES, ForeignTemplates
+from services.router.template.probe import SHOWS_NOTHING, TemplateTraits
 from tests.fakes.waiting import HANG_S
 
 MESSAGES: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}

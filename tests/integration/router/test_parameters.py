@@ -13,7 +13,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 
 from quire.inference.v1 import sampling_pb2
-from services.router import foreign_templates
+from services.router.template import foreign as foreign_templates
 from shared.version import version
 from tests.integration.router import fake_scheduler as fakes
 from tests.integration.router.conftest import GREETING, StartRouter, answer_text, fake_scheduler

@@ -17,9 +17,9 @@ from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router import constraints, logprob_count, options
 from services.router.chat.batch import MAX_PREPARING
-from services.router.chat_template import ChatTemplate
 from services.router.grammar_checks import GrammarChecks
 from services.router.openai.body import GenerationBody
+from services.router.template.chat_template import ChatTemplate
 from tests.fakes.waiting import HANG_S, until
 from tests.integration.router.conftest import GREETING, MODEL, RefusedError, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, unpack

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from services.router.chat_template import ChatTemplate, from_tokenizer_config
 from services.router.errors import ApiError
-from services.router.template_messages import MAX_FORMS, num_forms
+from services.router.template.chat_template import ChatTemplate, from_tokenizer_config
+from services.router.template.messages import MAX_FORMS, num_forms
 from tests.chat_templates.published import ours, published
 
 # The names of templates of its shape.

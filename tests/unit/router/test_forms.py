@@ -18,9 +18,9 @@ from services.router.chat.forms import (
 )
 from services.router.chat.harmony_messages import HarmonyMessages
 from services.router.chat.tagged_messages import TaggedMessages
-from services.router.chat_template import ChatTemplate
 from services.router.config import REASONING_PARSERS, TOOL_CALL_PARSERS, RouterConfig
-from services.router.template_probe import TemplateTraits
+from services.router.template.chat_template import ChatTemplate
+from services.router.template.probe import TemplateTraits
 from shared.config import ConfigError
 
 GOLDENS = Path(__file__).parents[3].parent / "shared/templates/chat_template_goldens.json"

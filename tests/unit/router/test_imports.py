@@ -21,7 +21,7 @@ def test_the_router_imports_neither_torch_nor_other_services() -> None:
 
 def test_rendering_a_template_does_not_bring_torch_in() -> None:
     statement = (
-        "from services.router.chat_template import ChatTemplate\n"
+        "from services.router.template.chat_template import ChatTemplate\n"
         "ChatTemplate('x', {}).render([{'role': 'user', 'content': 'x'}])"
     )
     modules = modules_after(statement)

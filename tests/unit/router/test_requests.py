@@ -9,12 +9,12 @@ import openai.types.chat as sdk
 import pydantic
 import pytest
 
-from services.router.chat_template import text_of
 from services.router.errors import ApiError
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.completions import CompletionRequest
 from services.router.openai.validation import parse_body
 from services.router.prompts import MAX_MESSAGES
+from services.router.template.chat_template import text_of
 
 USER = {"role": "user", "content": "Hello"}
 

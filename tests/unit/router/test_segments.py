@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from services.router.chat.arguments import parsed_arguments
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentKind, segments_of
+from services.router.template.arguments import parsed_arguments
 
 THINK_SAY_CALL = [
     MessageDelta(0, reasoning="I should "),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from services.router.chat_template import ChatTemplate
-from services.router.template_content import ContentForm, content_form
-from services.router.template_probe import TemplateTraits
+from services.router.template.chat_template import ChatTemplate
+from services.router.template.content import ContentForm, content_form
+from services.router.template.probe import TemplateTraits
 from tests.chat_templates.published import ours
 from tests.fakes.waiting import HANG_S
 
@@ -81,7 +81,7 @@ def test_a_router_of_the_typed_api_alone_can_probe() -> None:
     code = (
         "import sys\n"
         "sys.modules['pydantic_core'] = None\n"
-        "from services.router.chat_template import ChatTemplate\n"
+        "from services.router.template.chat_template import ChatTemplate\n"
         'refuses = \'{% if messages[-1].role != "user" %}{{ raise_exception("no") }}{% endif %}{{ messages }}\'\n'
         "assert ChatTemplate(refuses, {}).warm() is None"
     )

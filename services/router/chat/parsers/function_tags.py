@@ -23,13 +23,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from services.router.chat.arguments import parsed_arguments
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS, Emit
 from services.router.chat.parsers.schema_values import ArgumentTypes, ArgumentWriter
+from services.router.template.arguments import parsed_arguments
 
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from services.router.chat.arguments import parsed_arguments
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
@@ -25,6 +24,7 @@ from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS, Emit
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.schema_values import STRING, ArgumentTypes, ArgumentWriter, as_json
 from services.router.structure import literal_regex
+from services.router.template.arguments import parsed_arguments
 
 _CALL = "call:"
 _KEY = re.compile(r"[^:,{}\[\]<]+")

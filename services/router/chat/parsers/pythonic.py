@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Container
 
-from services.router.chat.arguments import parsed_arguments
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
@@ -22,6 +21,7 @@ from services.router.chat.parsers.form import Functions, ToolForm
 from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS
 from services.router.chat.parsers.literals import literal_json
 from services.router.chat.parsers.schema_values import any_json
+from services.router.template.arguments import parsed_arguments
 
 _START, _END = "<|python_start|>", "<|python_end|>"
 _WORD = re.compile(r"\w+")

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.template_content import ContentForm, content_form
-from services.router.template_messages import THOUGHT_FIELDS, forms, join_parts, one_call_each, prints_parts
-from services.router.template_probe import (
+from services.router.template.content import ContentForm, content_form
+from services.router.template.messages import THOUGHT_FIELDS, forms, join_parts, one_call_each, prints_parts
+from services.router.template.probe import (
     TemplateTraits,
     probe_content,
     probe_descriptions,

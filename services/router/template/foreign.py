@@ -21,8 +21,8 @@ from subprocess import PIPE, Popen
 from typing import Any
 
 from services.router.errors import ApiError, invalid, overloaded
-from services.router.template_probe import TemplateTraits
-from services.router.template_process import LOST
+from services.router.template.probe import TemplateTraits
+from services.router.template.process import LOST
 from shared.python_child import child_environment, python_command
 
 MAX_TEMPLATE_CHARS = 64 * 1024
@@ -158,7 +158,7 @@ class _Child:
         """Raises ApiError where the rendering was ended."""
         process = self._process
         if process is None:
-            command = python_command("services.router.template_process")
+            command = python_command("services.router.template.process")
             # Rendering computes nothing on several threads, and libraries that start some are slower to load.
             environment = child_environment() | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             process = self._process = Popen(command, stdin=PIPE, stdout=PIPE, env=environment)

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.router.template_content import ContentForm
-from services.router.template_messages import THOUGHT_FIELDS, Messages
+from services.router.template.content import ContentForm
+from services.router.template.messages import THOUGHT_FIELDS, Messages
 
 _USES_TOOLS = re.compile(r"\{[{%](?:(?![}%]\}).)*\btools\b", re.DOTALL)
 

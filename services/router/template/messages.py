@@ -14,8 +14,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from services.router.chat.arguments import parsed_arguments
-from services.router.template_content import ContentForm
+from services.router.template.arguments import parsed_arguments
+from services.router.template.content import ContentForm
 
 Messages = list[dict[str, Any]]
 

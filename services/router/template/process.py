@@ -1,4 +1,4 @@
-"""Renders chat templates that requests bring. `python -m services.router.template_process`
+"""Renders chat templates that requests bring. `python -m services.router.template.process`
 
 Reads {"source", "special_tokens", "content_form"} with either {"arguments"} or {"probes": true} from standard input, in
 a line of JSON each. Answers each with a line: {"text"} or {"traits"}, either with the "content_form" that was found, or
@@ -21,7 +21,7 @@ from typing import Any
 
 from services.router.errors import ApiError
 from services.router.limits import text_size
-from services.router.template_content import ContentForm
+from services.router.template.content import ContentForm
 
 # Of one rendering.
 CPU_SECONDS = 2.0
@@ -34,7 +34,7 @@ LOST = {"lost": True}
 
 def render(task: Mapping[str, Any]) -> dict[str, Any]:
     """The answer to a task."""
-    from services.router.chat_template import UNPARSABLE, ChatTemplate
+    from services.router.template.chat_template import UNPARSABLE, ChatTemplate
 
     known = task["content_form"]
     template = ChatTemplate(task["source"], task["special_tokens"], None if known is None else ContentForm[known])
@@ -74,7 +74,7 @@ def _address_space() -> int:
 
 
 def main() -> None:
-    from services.router.chat_template import import_renderer
+    from services.router.template.chat_template import import_renderer
 
     import_renderer()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

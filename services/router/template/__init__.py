@@ -1,0 +1,1 @@
+"""Chat templates: what they expect, what they show, and where those that requests bring are rendered."""

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from services.router.columns import ids_to_bytes
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.grammar.structure import Structure
 from services.router.grammar_checks import INVALID_STRUCTURE, grammar_checks
 from services.router.model import ServedModel
 from services.router.parameters.sampling import StopConditions
-from services.router.structure import Structure
 from shared.grammar import MAX_GRAMMAR_BYTES
 
 MAX_BAD_WORDS = 1024

@@ -16,7 +16,7 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from services.router.errors import ApiError, ErrorKind, invalid, overloaded
-from services.router.structure import Structure
+from services.router.grammar.structure import Structure
 from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, has_library
 from shared.python_child import child_environment, python_command
 
@@ -138,7 +138,7 @@ class _CheckProcess:
 
     def _start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            python_command("services.router.grammar_check_process"),
+            python_command("services.router.grammar.check_process"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

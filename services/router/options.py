@@ -14,11 +14,11 @@ from services.router.constraints import (
     resolve_constraints,
 )
 from services.router.generation import GenerationRequest
+from services.router.grammar.structure import Structure
 from services.router.logprob_count import check_num_logprobs, num_of_prompts
 from services.router.model import ServedModel
 from services.router.parameters.sampling import SamplingParams, StopConditions, check_token_ids
 from services.router.parameters.truncation import Truncation
-from services.router.structure import Structure
 from shared.placement import named_key
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.chat.parsers.reasoning import ReasoningForm
-from services.router.structure import JSON_OPTIONS, literal_regex
+from services.router.grammar.structure import JSON_OPTIONS, literal_regex
 
 # A structure's own grammar, as rules name it.
 _STRUCTURE = "structure"

@@ -19,9 +19,9 @@ from services.router.chat.tool_prompt import calls_as_text, describe_tools, with
 from services.router.chat.tools import ToolMode, check_tools
 from services.router.constraints import AroundStructure
 from services.router.errors import ApiError, ErrorKind
+from services.router.grammar.structure import Structure
 from services.router.model import ServedModel
 from services.router.request_template import RequestTemplate, templates_for
-from services.router.structure import Structure
 from services.router.template.probe import SHOWS_NOTHING, TemplateTraits
 
 # A prompt's last tokens, in which a template opens or closes reasoning.

@@ -10,11 +10,11 @@ from services.router.chat.message import EndReason, MessageDelta
 from services.router.converters import sampling_from_proto, stop_from_proto
 from services.router.errors import invalid, too_many
 from services.router.generation import ChoiceDelta, Timings, Usage
+from services.router.grammar.structure import Structure, StructureKind
 from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.options import GenerationOptions
 from services.router.parameters.sampling import MAX_LOGIT_BIAS, check_ranges, check_stop_strings
 from services.router.parameters.truncation import Truncation
-from services.router.structure import Structure, StructureKind
 from services.router.submission import FinishReason
 
 _FINISH_REASONS = {

@@ -10,6 +10,7 @@ from pydantic import Field, Tag
 
 from services.router.chat.thinking import thinking_kwargs
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.grammar.structure import Structure, StructureKind
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
@@ -20,7 +21,6 @@ from services.router.parameters.sampling import (
     check_ranges,
     check_stop_strings,
 )
-from services.router.structure import Structure, StructureKind
 
 _UINT64 = 2**64 - 1
 # Samplers that are not built: the values that turn them off.

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from services.router.errors import ApiError, invalid
+from services.router.grammar.structure import Structure, StructureKind
 from services.router.openai.extra_fields import Body
-from services.router.structure import Structure, StructureKind
 
 
 class JsonSchemaFormat(Body):

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, Tag
 
 from services.router.errors import ApiError, ErrorKind
+from services.router.grammar.structure import Structure, StructureKind
 from services.router.openai.extra_fields import Body
 from services.router.openai.response_format import (
     ResponseFormat,
@@ -16,7 +17,6 @@ from services.router.openai.response_format import (
     schema_structure,
 )
 from services.router.openai.union import union
-from services.router.structure import Structure, StructureKind
 
 _MAX_CHOICES = 4096
 

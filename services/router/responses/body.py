@@ -13,6 +13,7 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.thinking import thinking_kwargs
 from services.router.chat.tools import ToolPath
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.grammar.structure import Structure, StructureKind
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
@@ -26,7 +27,6 @@ from services.router.parameters.sampling import (
 from services.router.prompts import MAX_MESSAGES
 from services.router.responses.items import Item, to_template
 from services.router.responses.tools import ResponseTool, StringOrToolChoice, choose
-from services.router.structure import Structure, StructureKind
 
 _UINT64 = 2**64 - 1
 _MAX_METADATA = 16

@@ -25,7 +25,7 @@ from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.chat.tools import Tool
 from services.router.constraints import TokenConstraints
 from services.router.generation import ChoiceDelta
-from services.router.structure import Structure, StructureKind
+from services.router.grammar.structure import Structure, StructureKind
 from services.router.submission import FinishReason as TextFinishReason
 from services.scheduler.core.sequence import FinishReason
 from services.worker.sampling.grammars import Grammars

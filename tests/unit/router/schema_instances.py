@@ -8,8 +8,8 @@ import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from services.router.grammar_trial import byte_tokenizer
-from services.router.structure import Structure, StructureKind
+from services.router.grammar.structure import Structure, StructureKind
+from services.router.grammar.trial import byte_tokenizer
 from shared.grammar import compile_grammar
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer
 from services.router.chat.answer_grammar import AnswerForm, Tags
 from services.router.chat.forms import REASONING_FORMS, THINK
 from services.router.chat.parsers.reasoning import ReasoningForm
-from services.router.structure import Structure, StructureKind
+from services.router.grammar.structure import Structure, StructureKind
 from shared.grammar import compile_grammar
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
 

@@ -18,8 +18,8 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.tools import ToolChoice, ToolMode
 from services.router.errors import ApiError, ErrorKind, invalid, overloaded
 from services.router.generation import Usage
+from services.router.grammar.structure import Structure, StructureKind
 from services.router.openai.validation import parse_body
-from services.router.structure import Structure, StructureKind
 
 USER = {"role": "user", "content": "Hello"}
 ADD = {"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}

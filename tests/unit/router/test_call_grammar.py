@@ -13,7 +13,7 @@ from services.router.chat.forms import THINK, TOOL_FORMS
 from services.router.chat.parsers.alternatives import calls_or_content
 from services.router.chat.parsers.form import Marked
 from services.router.chat.tools import Tool
-from services.router.structure import Structure, StructureKind
+from services.router.grammar.structure import Structure, StructureKind
 from tests.unit.router.test_answer_grammar import X, accepts, ids_of, tags_of
 from tests.unit.router.texts import calls_of, play, tagged
 

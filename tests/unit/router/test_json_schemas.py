@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from benchmarks.json_schema import Sampler, suite
-from services.router.grammar_trial import byte_tokenizer
-from services.router.json_schema import checked_schema
-from services.router.structure import Structure, StructureKind
+from services.router.grammar.schema_rewrites.checked import checked_schema
+from services.router.grammar.structure import Structure, StructureKind
+from services.router.grammar.trial import byte_tokenizer
 from shared.grammar import GrammarError, compile_grammar
 
 ROOT = Path(__file__).parents[3]

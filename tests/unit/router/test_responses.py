@@ -17,6 +17,7 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.errors import ApiError, internal, overloaded
 from services.router.generation import Usage
+from services.router.grammar.structure import Structure, StructureKind
 from services.router.logprobs import TokenLogprob
 from services.router.model import ModelInfo, ServedModel
 from services.router.openai.validation import parse_body
@@ -24,7 +25,6 @@ from services.router.parameters.sampling import SamplingParams
 from services.router.responses.body import ResponseBody
 from services.router.responses.response import ResponseObject
 from services.router.responses.writer import ResponseWriter
-from services.router.structure import Structure, StructureKind
 from services.router.tokenizer import TextThreads, Tokenizer
 
 MODEL_DIR = Path(__file__).parents[3] / "quire" / "models" / "quire-chat"

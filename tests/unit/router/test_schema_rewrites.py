@@ -14,8 +14,8 @@ import jsonschema
 import pytest
 
 from benchmarks.json_schema import Sampler
-from services.router.json_schema import checked_schema
-from services.router.schema_rewrites.formats import _OF_THE_LIBRARY
+from services.router.grammar.schema_rewrites.checked import checked_schema
+from services.router.grammar.schema_rewrites.formats import _OF_THE_LIBRARY
 from shared.grammar import GrammarError
 from tests.unit.router.schema_instances import DEFINITIONS, INSTANCES, accepts, matcher_of, random_schema
 

@@ -14,11 +14,11 @@ from llguidance import LLMatcher
 
 from services.router import grammar_checks
 from services.router.errors import ApiError, ErrorKind
+from services.router.grammar.structure import Structure, StructureKind
+from services.router.grammar.trial import byte_tokenizer
 from services.router.grammar_checks import GrammarChecks, _CheckProcess
-from services.router.grammar_trial import byte_tokenizer
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.validation import parse_body
-from services.router.structure import Structure, StructureKind
 from shared.grammar import compile_grammar
 from tests.fakes.waiting import HANG_S
 

@@ -14,8 +14,8 @@ from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
 from services.router.chat.tools import MAX_SCHEMA_DEPTH, MAX_TOOLS, OPENAI_PATH, Tool, ToolChoice, ToolMode, check_tools
 from services.router.errors import ApiError
-from services.router.grammar_trial import byte_tokenizer
-from services.router.structure import StructureKind
+from services.router.grammar.structure import StructureKind
+from services.router.grammar.trial import byte_tokenizer
 from services.router.template.chat_template import ChatTemplate
 from shared.grammar import compile_grammar
 from tests.unit.router.schema_instances import accepts

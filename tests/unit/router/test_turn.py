@@ -11,10 +11,10 @@ from services.router.chat.forms import FormChoice
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.chat.turn import Turn, plan_turn
+from services.router.grammar.structure import Structure, StructureKind
 from services.router.model import ModelInfo, ServedModel
 from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.structure import Structure, StructureKind
 from services.router.tokenizer import TextThreads, Tokenizer
 from tests.integration.router.small_tokenizers import byte_level, tokenizer_config
 

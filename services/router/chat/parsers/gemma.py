@@ -23,7 +23,7 @@ from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS, Emit
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.schema_values import STRING, ArgumentTypes, ArgumentWriter, as_json
-from services.router.structure import literal_regex
+from services.router.grammar.structure import literal_regex
 from services.router.template.arguments import parsed_arguments
 
 _CALL = "call:"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from services.router.schema_rewrites.document import Schema, all_of
+from services.router.grammar.schema_rewrites.document import Schema, all_of
 
 # Whatever is escaped, or a class; `]` is not in it but escaped, as in ECMA 262.
 _TOKEN = re.compile(r"\\.|\[(?P<excludes>\^?)(?P<characters>(?:\\.|[^\]\\])*)\]", re.DOTALL)

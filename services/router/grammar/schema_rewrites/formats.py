@@ -9,8 +9,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from services.router.schema_rewrites.document import Document, Schema, demand
-from services.router.schema_rewrites.regex_format import regular_expression
+from services.router.grammar.schema_rewrites.document import Document, Schema, demand
+from services.router.grammar.schema_rewrites.regex_format import regular_expression
 
 _HEX = "[0-9A-Fa-f]"
 _ENCODED = f"%{_HEX}{{2}}"

@@ -9,11 +9,11 @@ from itertools import combinations
 from math import comb
 from typing import Any
 
-from services.router.schema_rewrites.disjointness import disjoint, finite_values
-from services.router.schema_rewrites.document import TYPES, Document, Schema, any_of, demand, key
-from services.router.schema_rewrites.keywords import ASSERTIONS
-from services.router.schema_rewrites.negation import negated
-from services.router.schema_rewrites.values import type_of
+from services.router.grammar.schema_rewrites.disjointness import disjoint, finite_values
+from services.router.grammar.schema_rewrites.document import TYPES, Document, Schema, any_of, demand, key
+from services.router.grammar.schema_rewrites.keywords import ASSERTIONS
+from services.router.grammar.schema_rewrites.negation import negated
+from services.router.grammar.schema_rewrites.values import type_of
 
 _NO_ARRAY = {"type": [name for name in TYPES if name != "array"]}
 # Sets of places at which an array has what it is to contain.

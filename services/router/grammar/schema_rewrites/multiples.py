@@ -6,8 +6,8 @@ from fractions import Fraction
 from math import inf
 from typing import Any
 
-from services.router.schema_rewrites.document import is_number
-from services.router.schema_rewrites.keywords import with_inner
+from services.router.grammar.schema_rewrites.document import is_number
+from services.router.grammar.schema_rewrites.keywords import with_inner
 from shared.grammar import GrammarError
 
 # The library multiplies the digits of two that apply together, and takes what is left of it in 32 bits.

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 from typing import Any
 
-from services.router.schema_rewrites.conditions import allowed_types, where_alone
-from services.router.schema_rewrites.disjointness import disjoint
-from services.router.schema_rewrites.document import Document, Schema, all_of, any_of, demand
-from services.router.schema_rewrites.negation import negated
+from services.router.grammar.schema_rewrites.conditions import allowed_types, where_alone
+from services.router.grammar.schema_rewrites.disjointness import disjoint
+from services.router.grammar.schema_rewrites.document import Document, Schema, all_of, any_of, demand
+from services.router.grammar.schema_rewrites.negation import negated
 
 _LAST = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
 _MAX_OPTIONS = 64

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.router.schema_rewrites.document import Document, Schema
-from services.router.schema_rewrites.keywords import with_inner
-from services.router.schema_rewrites.references import with_plain_references
+from services.router.grammar.schema_rewrites.document import Document, Schema
+from services.router.grammar.schema_rewrites.keywords import with_inner
+from services.router.grammar.schema_rewrites.references import with_plain_references
 
 
 def one_document(root: Schema) -> Document:

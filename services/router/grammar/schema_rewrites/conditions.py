@@ -5,10 +5,10 @@ from __future__ import annotations
 from itertools import combinations
 from typing import Any
 
-from services.router.schema_rewrites.disjointness import disjoint, told_apart
-from services.router.schema_rewrites.document import Document, Schema, all_of, any_of, demand
-from services.router.schema_rewrites.negation import ALL_TYPES, negated
-from services.router.schema_rewrites.values import type_of
+from services.router.grammar.schema_rewrites.disjointness import disjoint, told_apart
+from services.router.grammar.schema_rewrites.document import Document, Schema, all_of, any_of, demand
+from services.router.grammar.schema_rewrites.negation import ALL_TYPES, negated
+from services.router.grammar.schema_rewrites.values import type_of
 
 
 def conditions(schema: Schema, document: Document) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from services.router.schema_rewrites.keywords import with_inner
+from services.router.grammar.schema_rewrites.keywords import with_inner
 from shared.grammar import GrammarError
 
 _KEYWORDS = ("const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")

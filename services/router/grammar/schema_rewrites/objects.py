@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.router.schema_rewrites.document import Document, Schema, demand, is_number, key
-from services.router.schema_rewrites.formats import format_pattern
-from services.router.schema_rewrites.keywords import ASSERTIONS
-from services.router.schema_rewrites.negation import negated
+from services.router.grammar.schema_rewrites.document import Document, Schema, demand, is_number, key
+from services.router.grammar.schema_rewrites.formats import format_pattern
+from services.router.grammar.schema_rewrites.keywords import ASSERTIONS
+from services.router.grammar.schema_rewrites.negation import negated
 
 _STRING = frozenset({"string"})
 # Of a name; regular expressions count no further.

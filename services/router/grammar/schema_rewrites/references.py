@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote, urljoin
 
-from services.router.schema_rewrites.document import Document, Schema, demand
-from services.router.schema_rewrites.keywords import with_inner
+from services.router.grammar.schema_rewrites.document import Document, Schema, demand
+from services.router.grammar.schema_rewrites.keywords import with_inner
 from shared.grammar import GrammarError
 
 # Deeper ones are some mistake; and recursion in Python, here and in the standard library, stays shallow.

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from services.router.schema_rewrites.document import TYPES, Document, Schema, all_of, any_of, is_number
-from services.router.schema_rewrites.keywords import ASSERTIONS
-from services.router.schema_rewrites.values import all_but, type_of
+from services.router.grammar.schema_rewrites.document import TYPES, Document, Schema, all_of, any_of, is_number
+from services.router.grammar.schema_rewrites.keywords import ASSERTIONS
+from services.router.grammar.schema_rewrites.values import all_but, type_of
 
 ALL_TYPES = frozenset(TYPES)
 _NUMBERS = frozenset({"number", "integer"})

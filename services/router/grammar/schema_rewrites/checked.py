@@ -9,18 +9,18 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from services.router.schema_rewrites.arrays import contains, unique_items
-from services.router.schema_rewrites.compound import one_document
-from services.router.schema_rewrites.conditions import conditions
-from services.router.schema_rewrites.document import Document
-from services.router.schema_rewrites.evaluation import unevaluated
-from services.router.schema_rewrites.formats import formats
-from services.router.schema_rewrites.keywords import with_inner
-from services.router.schema_rewrites.multiples import check_multiples
-from services.router.schema_rewrites.numbers import check_numbers
-from services.router.schema_rewrites.objects import dependencies, pattern_properties, property_names
-from services.router.schema_rewrites.patterns import patterns
-from services.router.schema_rewrites.references import with_plain_references
+from services.router.grammar.schema_rewrites.arrays import contains, unique_items
+from services.router.grammar.schema_rewrites.compound import one_document
+from services.router.grammar.schema_rewrites.conditions import conditions
+from services.router.grammar.schema_rewrites.document import Document
+from services.router.grammar.schema_rewrites.evaluation import unevaluated
+from services.router.grammar.schema_rewrites.formats import formats
+from services.router.grammar.schema_rewrites.keywords import with_inner
+from services.router.grammar.schema_rewrites.multiples import check_multiples
+from services.router.grammar.schema_rewrites.numbers import check_numbers
+from services.router.grammar.schema_rewrites.objects import dependencies, pattern_properties, property_names
+from services.router.grammar.schema_rewrites.patterns import patterns
+from services.router.grammar.schema_rewrites.references import with_plain_references
 from shared.grammar import GrammarError
 
 # Of what comes out of rewriting, which nests deeper than what was given: recursion in Python stays shallow.

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from services.router.structure import Structure
+from services.router.grammar.structure import Structure
 from shared.grammar import GrammarError, check_matcher, compile_grammar
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from services.router.schema_rewrites.document import any_of, is_number
+from services.router.grammar.schema_rewrites.document import any_of, is_number
 
 # Characters: each is a group in a group, of which regular expressions bear some 250.
 _MAX_STRING = 100

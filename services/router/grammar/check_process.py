@@ -13,8 +13,8 @@ import resource
 import signal
 import sys
 
-from services.router.grammar_trial import try_structure
-from services.router.structure import Structure, StructureKind
+from services.router.grammar.structure import Structure, StructureKind
+from services.router.grammar.trial import try_structure
 from shared.grammar import GrammarError, grammar_threads
 
 CPU_SECONDS_EACH = 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from services.router.schema_rewrites.document import TYPES, Document, Schema, is_number, key
-from services.router.schema_rewrites.values import type_of
+from services.router.grammar.schema_rewrites.document import TYPES, Document, Schema, is_number, key
+from services.router.grammar.schema_rewrites.values import type_of
 
 _MAX_DEPTH = 6
 

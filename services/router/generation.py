@@ -23,9 +23,9 @@ from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.placement import Placement
-from services.router.stop_strings import StopMatcher, StopStrings
 from services.router.submission import FinishReason, Mailbox, Sequence, Submission
-from services.router.text_output import TextOutput
+from services.router.text.output import TextOutput
+from services.router.text.stop_strings import StopMatcher, StopStrings
 from shared.placement import prompt_key
 
 # Sequences that one turn of the event loop submits, about.

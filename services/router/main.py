@@ -31,7 +31,7 @@ from services.router.placement import Placement
 from services.router.single_requests import SingleRequestServer
 from services.router.status_details import details_metadata
 from services.router.template.chat_template import import_renderer
-from services.router.tokenizer import TextThreads
+from services.router.text.tokenizer import TextThreads
 from services.router.tracing import Tracing
 from services.router.wire_bounds import BoundedServer
 from shared.config import resolve

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.parameters.sampling import SamplingParams
-from services.router.tokenizer import Tokenizer
+from services.router.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from services.router.errors import ApiError, ErrorKind, model_not_found, overloa
 from services.router.model import ModelInfo, ServedModel
 from services.router.scheduler_connection import SchedulerConnection, StreamLostError
 from services.router.submission import Sequence, Submission
-from services.router.tokenizer import TextThreads, Tokenizer
+from services.router.text.tokenizer import TextThreads, Tokenizer
 from shared.placement import MAX_REFUSALS, place
 
 logger = logging.getLogger(__name__)

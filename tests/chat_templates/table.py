@@ -23,7 +23,7 @@ from services.router.errors import ApiError
 from services.router.model import ModelInfo, ServedModel
 from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.tokenizer import TextThreads, Tokenizer
+from services.router.text.tokenizer import TextThreads, Tokenizer
 from tests.chat_templates.conversations import CONVERSATIONS, Conversation
 from tests.chat_templates.published import Source, distinct, in_directory, ours, published
 from tests.integration.router.small_tokenizers import byte_level

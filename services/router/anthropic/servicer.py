@@ -17,7 +17,7 @@ from services.router.model import ServedModel
 from services.router.openai.json import dump
 from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
-from services.router.tokenizer import TextThreads
+from services.router.text.tokenizer import TextThreads
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from services.router.chat.parsers.harmony import (
     Header,
     Kind,
 )
-from services.router.detokenizer import Vocabulary
+from services.router.text.detokenizer import Vocabulary
 
 _THOUGHTS = f"{CHANNEL}analysis{MESSAGE}"
 

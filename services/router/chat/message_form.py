@@ -15,8 +15,8 @@ from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.form import Functions, ToolForm
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.constraints import AroundStructure
-from services.router.detokenizer import Vocabulary
 from services.router.generation import ChoiceDelta
+from services.router.text.detokenizer import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from services.router.chat.parsers.content import pass_through
 from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.form import Functions, Read, ToolForm
 from services.router.chat.parsers.reasoning import ReasoningForm, read_reasoning
-from services.router.detokenizer import Vocabulary
 from services.router.generation import ChoiceDelta
+from services.router.text.detokenizer import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

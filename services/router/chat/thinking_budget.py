@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from services.router.chat.message_form import MessageForm, MessagePlan
 from services.router.constraints import ThinkingLimit
-from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError, ErrorKind
+from services.router.text.detokenizer import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

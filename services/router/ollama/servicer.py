@@ -27,7 +27,7 @@ from services.router.ollama.writer import NDJSON, OllamaWriter, loaded
 from services.router.openai.json import dump
 from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
-from services.router.tokenizer import TextThreads
+from services.router.text.tokenizer import TextThreads
 
 # The release of Ollama whose API this is: clients ask before they use what came with one.
 API_VERSION = "0.12.11"

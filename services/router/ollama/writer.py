@@ -10,13 +10,13 @@ from typing import Any
 
 from services.router.chat.message import EndReason, Message, MessageDelta
 from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentKind, segments_of
-from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError
 from services.router.generation import Usage
 from services.router.json_pieces import texts_of
 from services.router.logprobs import TokenLogprob
 from services.router.openai.json import TokenNames, chat_logprobs, dump
 from services.router.template.arguments import parsed_arguments
+from services.router.text.detokenizer import Vocabulary
 
 NDJSON = "application/x-ndjson"
 _DONE_REASONS = {EndReason.STOP: "stop", EndReason.LENGTH: "length", EndReason.TOOL_CALLS: "stop"}

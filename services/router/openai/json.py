@@ -11,7 +11,6 @@ from itertools import chain
 from json.encoder import encode_basestring
 from typing import Any
 
-from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError
 from services.router.generation import Usage
 from services.router.json_pieces import PIECE_BYTES as PIECE_BYTES
@@ -20,6 +19,7 @@ from services.router.json_pieces import dumps as dumps
 from services.router.json_pieces import in_pieces as in_pieces
 from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.model import ServedModel
+from services.router.text.detokenizer import Vocabulary
 
 _DONE = b"data: [DONE]\n\n"
 

@@ -36,7 +36,7 @@ from services.router.prompts import check_token_range
 from services.router.responses.body import InputTokensBody, ResponseBody
 from services.router.responses.response import ResponseObject, response_not_found
 from services.router.responses.writer import ResponseWriter
-from services.router.tokenizer import TextThreads
+from services.router.text.tokenizer import TextThreads
 from shared.version import version
 
 T = TypeVar("T", bound=Body)

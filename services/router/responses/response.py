@@ -9,7 +9,6 @@ from typing import Any
 
 from services.router.chat.message import EndReason
 from services.router.chat.segments import Segment, SegmentKind
-from services.router.detokenizer import Vocabulary
 from services.router.errors import ApiError, ErrorKind
 from services.router.generation import Usage
 from services.router.json_pieces import Items
@@ -18,6 +17,7 @@ from services.router.model import ServedModel
 from services.router.openai.json import TokenNames, chat_logprobs
 from services.router.parameters.sampling import SamplingParams
 from services.router.responses.body import ResponseBody
+from services.router.text.detokenizer import Vocabulary
 
 _ID_PREFIXES = {SegmentKind.REASONING: "rs", SegmentKind.CONTENT: "msg", SegmentKind.TOOL_CALL: "fc"}
 

@@ -16,7 +16,7 @@ from services.router.errors import ApiError
 from services.router.kserve.body import KserveGenerateParameters
 from services.router.kserve.tensors import check_shape
 from services.router.limits.large_bodies import LARGE_BODY_BYTES
-from services.router.tokenizer import Tokenizer
+from services.router.text.tokenizer import Tokenizer
 from tests.integration.router.conftest import (
     HTTP_STATUS,
     MODEL,

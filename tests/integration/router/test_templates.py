@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.router.tokenizer import TextThreads, Tokenizer
+from services.router.text.tokenizer import TextThreads, Tokenizer
 from tests.chat_templates.published import Source, ours
 from tests.integration.router import conftest
 from tests.integration.router.conftest import StartRouter, answer_text

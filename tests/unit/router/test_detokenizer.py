@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from services.router.detokenizer import Vocabulary
+from services.router.text.detokenizer import Vocabulary
 from tests.integration.router.small_tokenizers import SPECIAL_TOKENS, byte_fallback, byte_level
 
 TEXTS = (

@@ -15,8 +15,8 @@ from services.router.chat.message_form import Asked
 from services.router.chat.parsers.harmony import TOKENS
 from services.router.chat.text_parser import TextPlan
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
-from services.router.detokenizer import Vocabulary
 from services.router.grammar.structure import Structure, StructureKind
+from services.router.text.detokenizer import Vocabulary
 from shared.grammar import compile_grammar
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
 from tests.unit.router.test_answer_grammar import STRUCTURES, X

@@ -20,7 +20,7 @@ from services.router.placement import Placement
 from services.router.refusals import Refusals
 from services.router.scheduler_connection import SchedulerConnection
 from services.router.submission import Mailbox, Submission
-from services.router.tokenizer import TextThreads
+from services.router.text.tokenizer import TextThreads
 
 TOKENIZER = (Path(__file__).parents[3] / "quire" / "models" / "quire-chat" / "tokenizer.json").read_bytes()
 

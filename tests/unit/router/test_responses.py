@@ -25,7 +25,7 @@ from services.router.parameters.sampling import SamplingParams
 from services.router.responses.body import ResponseBody
 from services.router.responses.response import ResponseObject
 from services.router.responses.writer import ResponseWriter
-from services.router.tokenizer import TextThreads, Tokenizer
+from services.router.text.tokenizer import TextThreads, Tokenizer
 
 MODEL_DIR = Path(__file__).parents[3] / "quire" / "models" / "quire-chat"
 USER = {"role": "user", "content": "Hello"}

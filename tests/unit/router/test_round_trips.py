@@ -31,7 +31,7 @@ from services.router.parameters.sampling import SamplingParams
 from services.router.responses.body import ResponseBody
 from services.router.responses.response import ResponseObject
 from services.router.responses.writer import ResponseWriter
-from services.router.tokenizer import TextThreads, Tokenizer
+from services.router.text.tokenizer import TextThreads, Tokenizer
 from tests.chat_templates.published import ours
 from tests.integration.router.small_tokenizers import CHAT_TEMPLATE, byte_level, tokenizer_config
 

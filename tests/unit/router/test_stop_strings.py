@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.router.stop_strings import StopMatcher, StopStrings
+from services.router.text.stop_strings import StopMatcher, StopStrings
 
 # A small alphabet makes overlaps likely.
 texts = st.text(alphabet="abAé🎉", max_size=30)

@@ -8,7 +8,7 @@ import pytest
 from llguidance import LLTokenizer
 from tokenizers import Tokenizer
 
-from services.router.detokenizer import Vocabulary
+from services.router.text.detokenizer import Vocabulary
 from tests.integration.router.small_tokenizers import byte_fallback, byte_level
 
 BUNDLED = Path(__file__).parents[3] / "quire/models/quire-chat/tokenizer.json"

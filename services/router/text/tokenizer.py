@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 from tokenizers import Tokenizer as Library
 
-from services.router.detokenizer import Vocabulary
 from services.router.errors import overloaded
 from services.router.limits import text_size
 from services.router.limits.large_bodies import LargeBodies
 from services.router.template.chat_template import ChatTemplate, from_tokenizer_config, special_tokens
 from services.router.template.foreign import ForeignTemplates
+from services.router.text.detokenizer import Vocabulary
 
 # Below this, working on a text takes less than handing it to a thread would cost the event loop.
 _INLINE_CHARS = 2048

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.router.detokenizer import Detokenizer
-from services.router.stop_strings import StopMatcher
+from services.router.text.detokenizer import Detokenizer
+from services.router.text.stop_strings import StopMatcher
 
 
 class TextOutput:

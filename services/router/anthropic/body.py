@@ -21,7 +21,7 @@ from services.router.grammar.structure import Structure, StructureKind
 from services.router.openai.body import Body
 from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
-from services.router.prompts import MAX_MESSAGES
+from services.router.prompt.encoding import MAX_MESSAGES
 
 # As in Body.not_built.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {"container": ("",), "mcp_servers": ([],)}

@@ -16,7 +16,7 @@ from services.router.errors import ApiError
 from services.router.generation import GenerationRequest, Usage
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.options import ResolveConstraints
-from services.router.prompts import encode_chat
+from services.router.prompt.encoding import encode_chat
 from services.router.template.chat_template import text_of
 from shared.placement import chat_key
 

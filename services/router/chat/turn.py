@@ -21,7 +21,7 @@ from services.router.constraints import AroundStructure
 from services.router.errors import ApiError, ErrorKind
 from services.router.grammar.structure import Structure
 from services.router.model import ServedModel
-from services.router.request_template import RequestTemplate, templates_for
+from services.router.prompt.request_template import RequestTemplate, templates_for
 from services.router.template.probe import SHOWS_NOTHING, TemplateTraits
 
 # A prompt's last tokens, in which a template opens or closes reasoning.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.model import EmbeddingInfo, ServedModel
-from services.router.prompts import check_token_range
+from services.router.prompt.encoding import check_token_range
 
 # Of one request. OpenAI's own limit.
 MAX_INPUTS = 2048

@@ -24,7 +24,7 @@ from services.router.limits.json_bounds import check_json_texts
 from services.router.model import ServedModel
 from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.prompts import MAX_DOCUMENTS, MAX_MESSAGES
+from services.router.prompt.encoding import MAX_DOCUMENTS, MAX_MESSAGES
 
 _EFFORTS = get_args(ReasoningEffort)
 _TEMPLATE = "template."

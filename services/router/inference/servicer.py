@@ -34,7 +34,7 @@ from services.router.inference.whole_choices import whole_choices
 from services.router.logprob_count import bounded
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.options import GenerationOptions
-from services.router.prompts import check_length, check_token_range, encode_text
+from services.router.prompt.encoding import check_length, check_token_range, encode_text
 from services.router.tracing import RequestSpan, Tracing
 
 _TASKS = {"generate": inference_pb2.MODEL_TASK_GENERATE, "embed": inference_pb2.MODEL_TASK_EMBED}

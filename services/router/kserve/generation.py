@@ -16,7 +16,7 @@ from services.router.kserve.state import ServerState
 from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.model import check_generates, output_budget
 from services.router.openai.json import dump
-from services.router.prompts import encode_text
+from services.router.prompt.encoding import encode_text
 from services.router.text.tokenizer import TextThreads
 from services.router.tracing import RequestSpan, Tracing
 

@@ -13,7 +13,7 @@ from services.router.chat.tools import Tool
 from services.router.errors import invalid
 from services.router.ollama.options import OllamaBody, refuse
 from services.router.openai.body import Body
-from services.router.prompts import MAX_MESSAGES
+from services.router.prompt.encoding import MAX_MESSAGES
 
 
 class CalledFunction(Body):

@@ -12,7 +12,7 @@ from services.router.model import ServedModel, output_budget
 from services.router.ollama.generate import MAX_TOKENS_PARAM, GenerateBody
 from services.router.ollama.options import refuse
 from services.router.ollama.writer import OllamaWriter
-from services.router.prompts import encode_text
+from services.router.prompt.encoding import encode_text
 from services.router.tracing import Tracing
 
 

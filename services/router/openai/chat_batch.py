@@ -16,7 +16,7 @@ from services.router.openai.chat_completions import (
     check_messages,
     template_messages,
 )
-from services.router.prompts import MAX_MESSAGES
+from services.router.prompt.encoding import MAX_MESSAGES
 
 MAX_CONVERSATIONS = 256
 # Work per conversation in TextThreads' characters: 16 of them are worth a thread.

@@ -18,7 +18,7 @@ from services.router.openai.prompt_fields import PromptFields
 from services.router.openai.tools import FunctionCall, NamedTool, ToolCall, tools_and_choice
 from services.router.openai.union import union
 from services.router.parameters.sampling import MAX_LOGPROBS
-from services.router.prompts import MAX_MESSAGES
+from services.router.prompt.encoding import MAX_MESSAGES
 
 # Of one message.
 MAX_CALLS = 128

@@ -19,7 +19,7 @@ from services.router.openai.json import AnswerHead
 from services.router.openai.union import union
 from services.router.options import GenerationOptions
 from services.router.parameters.sampling import MAX_LOGPROBS
-from services.router.prompts import check_length, check_token_range
+from services.router.prompt.encoding import check_length, check_token_range
 from services.router.tracing import Tracing
 
 # Across prompts and n.

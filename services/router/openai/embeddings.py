@@ -23,8 +23,8 @@ from services.router.openai.prompt_fields import TemplateFields
 from services.router.openai.union import union
 from services.router.parameters.pooling import PoolingParams
 from services.router.placement import Placement
-from services.router.prompts import MAX_MESSAGES, encode_chat
-from services.router.request_template import templates_for
+from services.router.prompt.encoding import MAX_MESSAGES, encode_chat
+from services.router.prompt.request_template import templates_for
 from services.router.tracing import Tracing
 
 

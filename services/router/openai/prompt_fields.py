@@ -11,7 +11,7 @@ from services.router.chat.thinking import ReasoningEffort, effort_kwargs
 from services.router.chat.tools import MAX_TOOLS
 from services.router.errors import invalid
 from services.router.openai.tools import ToolChoiceField, ToolDefinition
-from services.router.prompts import MAX_DOCUMENTS
+from services.router.prompt.encoding import MAX_DOCUMENTS
 
 
 class TemplateFields(BaseModel):

@@ -32,7 +32,7 @@ from services.router.openai.scoring import RerankBody, ScoreBody, ScoringService
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest, tokenizer_info
 from services.router.openai.validation import parsing_work, read_body
 from services.router.placement import Placement
-from services.router.prompts import check_token_range
+from services.router.prompt.encoding import check_token_range
 from services.router.responses.body import InputTokensBody, ResponseBody
 from services.router.responses.response import ResponseObject, response_not_found
 from services.router.responses.writer import ResponseWriter

@@ -15,7 +15,7 @@ from services.router.openai.prompt_fields import PromptFields
 from services.router.openai.tools import tools_and_choice
 from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.prompts import MAX_MESSAGES
+from services.router.prompt.encoding import MAX_MESSAGES
 
 
 class TokenizeRequest(Body, PromptFields):

@@ -24,7 +24,7 @@ from services.router.parameters.sampling import (
     check_ranges,
     check_stop_strings,
 )
-from services.router.prompts import MAX_MESSAGES
+from services.router.prompt.encoding import MAX_MESSAGES
 from services.router.responses.items import Item, to_template
 from services.router.responses.tools import ResponseTool, StringOrToolChoice, choose
 

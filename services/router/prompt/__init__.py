@@ -1,0 +1,1 @@
+"""From a request's text or messages to token ids that fit the model."""

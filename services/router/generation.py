@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from services.router.choice_delta import ChoiceDelta as ChoiceDelta
 from services.router.choice_delta import in_short_deltas
 from services.router.columns import ids_to_bytes
-from services.router.constraints import TokenConstraints
+from services.router.constraints.resolution import TokenConstraints
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError, overloaded
 from services.router.logprobs import TokenLogprob, TokenLogprobs

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from services.router.calls import Caller
-from services.router.constraints import (
+from services.router.constraints.resolution import (
     AroundStructure,
     ThinkingLimit,
     TokenConstraints,

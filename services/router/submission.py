@@ -14,7 +14,7 @@ from collections.abc import Sequence as SequenceOf
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
-from services.router.constraints import TokenConstraints
+from services.router.constraints.resolution import TokenConstraints
 from services.router.deliveries import Deliveries
 from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs

@@ -12,7 +12,7 @@ from services.router.chat.message import Message, MessageParser
 from services.router.chat.preparation import prepare
 from services.router.chat.request import ChatRequest
 from services.router.chat.service import ChatService, MessageReader
-from services.router.constraints import TokenConstraints
+from services.router.constraints.resolution import TokenConstraints
 from services.router.errors import ApiError
 from services.router.generation import GenerationRequest, Usage
 from services.router.model import ServedModel

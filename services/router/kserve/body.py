@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Tag
 
-from services.router.constraints import MAX_BAD_WORDS
+from services.router.constraints.resolution import MAX_BAD_WORDS
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union

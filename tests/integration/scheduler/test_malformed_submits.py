@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 from quire.inference.v1 import pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
-from services.router import constraints as router_constraints
 from services.router.config import RouterConfig
+from services.router.constraints import resolution as router_constraints
 from services.router.parameters import sampling as router_sampling
 from services.scheduler import submit_checks
 from services.worker.converters import plan_from_proto

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from deploy.envoy.config import GatewayConfig
-from services.router import constraints, wire_bounds
+from services.router import wire_bounds
 from services.router.config import RouterConfig
+from services.router.constraints import resolution as constraints
 from services.router.limits import json_bounds, large_bodies, text_size
 from services.scheduler import submit_checks
 from shared.message_size import DEFAULT_MAX_BODY_BYTES, ENVELOPE_BYTES

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from services.router import grammar_checks
 from services.router.chat import tool_faults
 from services.router.chat.request import ChatRequest
 from services.router.chat.tool_faults import names_tool
 from services.router.chat.tool_grammar import calls_structure
 from services.router.chat.tools import OPENAI_PATH, Tool
+from services.router.constraints import grammar_checker as grammar_checks
+from services.router.constraints.grammar_checker import GrammarChecks
 from services.router.errors import ApiError
-from services.router.grammar_checks import GrammarChecks
 from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
 

@@ -8,9 +8,9 @@ from itertools import accumulate, chain
 from typing import Protocol
 
 from services.router.columns import ids_to_bytes
+from services.router.constraints.grammar_checker import INVALID_STRUCTURE, grammar_checks
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.grammar.structure import Structure
-from services.router.grammar_checks import INVALID_STRUCTURE, grammar_checks
 from services.router.model import ServedModel
 from services.router.parameters.sampling import StopConditions
 from shared.grammar import MAX_GRAMMAR_BYTES

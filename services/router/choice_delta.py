@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from services.router.dispatch.submission import FinishReason
 from services.router.logprobs import PromptLogprob, TokenLogprob
-from services.router.submission import FinishReason
 
 if TYPE_CHECKING:
     from services.router.generation import Usage

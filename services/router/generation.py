@@ -16,14 +16,14 @@ from services.router.choice_delta import ChoiceDelta as ChoiceDelta
 from services.router.choice_delta import in_short_deltas
 from services.router.columns import ids_to_bytes
 from services.router.constraints.resolution import TokenConstraints
-from services.router.deliveries import Deliveries
+from services.router.dispatch.deliveries import Deliveries
+from services.router.dispatch.placement import Placement
+from services.router.dispatch.submission import FinishReason, Mailbox, Sequence, Submission
 from services.router.errors import ApiError, overloaded
 from services.router.logprobs import TokenLogprob, TokenLogprobs
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.placement import Placement
-from services.router.submission import FinishReason, Mailbox, Sequence, Submission
 from services.router.text.output import TextOutput
 from services.router.text.stop_strings import StopMatcher, StopStrings
 from shared.placement import prompt_key

@@ -19,6 +19,7 @@ from quire.kserve.v1 import open_inference_pb2_grpc
 from services.router.calls import Calls
 from services.router.chat.forms import FormChoice
 from services.router.config import RouterConfig
+from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.event_loop_lag import observe_lag
@@ -27,7 +28,6 @@ from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
 from services.router.kserve.state import ServerState, server_version
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
-from services.router.placement import Placement
 from services.router.single_requests import SingleRequestServer
 from services.router.status_details import details_metadata
 from services.router.template.chat_template import import_renderer

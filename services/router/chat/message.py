@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from services.router.dispatch.submission import FinishReason
 from services.router.generation import ChoiceDelta, Usage
 from services.router.logprobs import PromptLogprob, PromptLogprobs, TokenLogprob, TokenLogprobs
-from services.router.submission import FinishReason
 
 
 class EndReason(Enum):

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
 from services.router.chat.message import EndReason, MessageDelta
-from services.router.converters import sampling_from_proto, stop_from_proto
+from services.router.dispatch.converters import sampling_from_proto, stop_from_proto
+from services.router.dispatch.submission import FinishReason
 from services.router.errors import invalid, too_many
 from services.router.generation import ChoiceDelta, Timings, Usage
 from services.router.grammar.structure import Structure, StructureKind
@@ -15,7 +16,6 @@ from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.options import GenerationOptions
 from services.router.parameters.sampling import MAX_LOGIT_BIAS, check_ranges, check_stop_strings
 from services.router.parameters.truncation import Truncation
-from services.router.submission import FinishReason
 
 _FINISH_REASONS = {
     FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,

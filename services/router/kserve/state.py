@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 
+from services.router.dispatch.placement import Placement
 from services.router.errors import invalid
 from services.router.model import ServedModel
-from services.router.placement import Placement
 
 SERVER_NAME = "quire"
 # Of the protocol, by Triton's names.

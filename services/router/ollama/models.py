@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from services.router.dispatch.placement import Placement
 from services.router.errors import ApiError, ErrorKind, model_not_found
 from services.router.model import ServedModel
 from services.router.ollama.writer import timestamp
-from services.router.placement import Placement
 
 _TAG = ":latest"
 _FOREVER = "9999-12-31T23:59:59Z"

@@ -11,6 +11,7 @@ from quire.ollama.v1 import ollama_pb2
 from services.router.answers import JSON, write_pieces
 from services.router.calls import Calls, Prepared, caller_of, open_rpc, rpc
 from services.router.chat.service import ChatService
+from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import invalid
@@ -26,7 +27,6 @@ from services.router.ollama.show import ShowBody
 from services.router.ollama.writer import NDJSON, OllamaWriter, loaded
 from services.router.openai.json import dump
 from services.router.openai.validation import parsing_work, read_body
-from services.router.placement import Placement
 from services.router.text.tokenizer import TextThreads
 
 # The release of Ollama whose API this is: clients ask before they use what came with one.

@@ -9,6 +9,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from services.router.answers import EVENT_STREAM
+from services.router.dispatch.submission import FinishReason
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, Usage
 from services.router.json_pieces import texts_of
@@ -25,7 +26,6 @@ from services.router.openai.json import (
     error_event,
     prompt_logprobs,
 )
-from services.router.submission import FinishReason
 
 _FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 

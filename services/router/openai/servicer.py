@@ -15,6 +15,7 @@ from services.router.anthropic import models as anthropic
 from services.router.calls import Calls, Prepared, metadata_of, open_rpc, rpc
 from services.router.chat.batch import answer_all, prepare_all
 from services.router.chat.service import ChatService
+from services.router.dispatch.placement import Placement
 from services.router.errors import model_not_found, unavailable
 from services.router.json_pieces import Items, in_pieces, texts_of
 from services.router.metrics import RequestMetrics
@@ -31,7 +32,6 @@ from services.router.openai.json import AnswerHead, dump
 from services.router.openai.scoring import RerankBody, ScoreBody, ScoringService
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest, tokenizer_info
 from services.router.openai.validation import parsing_work, read_body
-from services.router.placement import Placement
 from services.router.prompt.encoding import check_token_range
 from services.router.responses.body import InputTokensBody, ResponseBody
 from services.router.responses.response import ResponseObject, response_not_found

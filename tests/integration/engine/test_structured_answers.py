@@ -24,9 +24,9 @@ from services.router.chat.parsers.harmony import HarmonyReader
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.chat.tools import Tool
 from services.router.constraints.resolution import TokenConstraints
+from services.router.dispatch.submission import FinishReason as TextFinishReason
 from services.router.generation import ChoiceDelta
 from services.router.grammar.structure import Structure, StructureKind
-from services.router.submission import FinishReason as TextFinishReason
 from services.scheduler.core.sequence import FinishReason
 from services.worker.sampling.grammars import Grammars
 from tests.integration.engine.test_structured_output import PERSON, Engine, make

@@ -21,7 +21,7 @@ from quire.inference.v1 import constraints_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.router.columns import ids_to_bytes
 from services.router.constraints.resolution import BadWords, TokenConstraints
-from services.router.converters import constraints_to_proto
+from services.router.dispatch.converters import constraints_to_proto
 from services.router.grammar.structure import Structure, StructureKind
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig

@@ -14,8 +14,8 @@ from quire.inference.v1 import sampling_pb2
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router import calls
+from services.router.dispatch.placement import Placement
 from services.router.openai.chat_writer import ChatCompletionWriter
-from services.router.placement import Placement
 from tests.fakes.waiting import HANG_S
 from tests.integration.router.conftest import (
     GREETING,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.scheduler.v1 import scheduler_pb2
-from services.router import scheduler_connection
+from services.router.dispatch import scheduler_connection
 from tests.integration.router.conftest import Api, StartRouter, answer_text, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, Script
 from tests.integration.router.small_tokenizers import byte_level

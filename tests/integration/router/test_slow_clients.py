@@ -9,9 +9,9 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.openai.v1 import openai_pb2_grpc
-from services.router import submission
-from services.router.deliveries import Deliveries
-from services.router.submission import Mailbox
+from services.router.dispatch import submission
+from services.router.dispatch.deliveries import Deliveries
+from services.router.dispatch.submission import Mailbox
 from tests.fakes.waiting import until
 from tests.integration.router.conftest import Reply, StartRouter, answer_text, fake_scheduler
 

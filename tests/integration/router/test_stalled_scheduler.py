@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.router import scheduler_connection
+from services.router.dispatch import scheduler_connection
 from tests.fakes.waiting import HANG_S, until
 from tests.integration.router.conftest import GREETING, StartRouter, fake_scheduler
 

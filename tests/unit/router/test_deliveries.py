@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 
-from services.router.deliveries import Deliveries
+from services.router.dispatch.deliveries import Deliveries
 from tests.fakes.waiting import HANG_S
 
 

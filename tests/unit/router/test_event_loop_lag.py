@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 
+from services.router.dispatch.placement import Placement
 from services.router.event_loop_lag import INTERVAL_SECONDS, observe_lag
 from services.router.metrics import RequestMetrics, RouterCollector, registry_of
-from services.router.placement import Placement
 from services.router.text.tokenizer import TextThreads
 from tests.fakes.waiting import until
 

@@ -6,10 +6,10 @@ import pytest
 
 from services.router import logprob_count
 from services.router.choice_delta import MAX_TOKENS_WITH_LOGPROBS, ChoiceDelta, in_short_deltas
+from services.router.dispatch.submission import FinishReason
 from services.router.errors import ApiError
 from services.router.logprob_count import check_num_logprobs
 from services.router.logprobs import PromptLogprob, PromptLogprobs, TokenLogprob, TokenLogprobs
-from services.router.submission import FinishReason
 
 ENTRIES = [
     TokenLogprob(7, -0.5, ((7, -0.5), (8, -1.5))),

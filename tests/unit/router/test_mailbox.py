@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from services.router.deliveries import Deliveries
+from services.router.dispatch.deliveries import Deliveries
+from services.router.dispatch.submission import Mailbox, Submission
 from services.router.errors import ApiError, unavailable
 from services.router.model import ModelInfo
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.submission import Mailbox, Submission
 
 MODEL = ModelInfo("m", (), 100, 10, frozenset(), SamplingParams(), "", 0, "", "")
 

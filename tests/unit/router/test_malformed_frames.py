@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from quire.inference.v1 import sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.columns import ids_to_bytes
-from services.router.deliveries import Deliveries
+from services.router.dispatch.deliveries import Deliveries
+from services.router.dispatch.scheduler_connection import SchedulerConnection
+from services.router.dispatch.submission import Mailbox, Sequence, Submission
 from services.router.errors import ApiError
 from services.router.model import ModelInfo
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.scheduler_connection import SchedulerConnection
-from services.router.submission import Mailbox, Sequence, Submission
 
 # `make test-long` tries many times as much.
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))

@@ -10,16 +10,16 @@ import pytest
 import pytest_asyncio
 
 from quire.inference.v1 import model_pb2
-from services.router.converters import submits_to_proto
-from services.router.deliveries import Deliveries
+from services.router.dispatch.converters import submits_to_proto
+from services.router.dispatch.deliveries import Deliveries
+from services.router.dispatch.placement import Placement
+from services.router.dispatch.refusals import Refusals
+from services.router.dispatch.scheduler_connection import SchedulerConnection
+from services.router.dispatch.submission import Mailbox, Submission
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.load import Load
 from services.router.model import ModelInfo
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.placement import Placement
-from services.router.refusals import Refusals
-from services.router.scheduler_connection import SchedulerConnection
-from services.router.submission import Mailbox, Submission
 from services.router.text.tokenizer import TextThreads
 
 TOKENIZER = (Path(__file__).parents[3] / "quire" / "models" / "quire-chat" / "tokenizer.json").read_bytes()

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from services.router.converters import LEAST_TOP_P, sampling_from_proto, sampling_to_proto
+from services.router.dispatch.converters import LEAST_TOP_P, sampling_from_proto, sampling_to_proto
 from services.router.errors import ApiError
 from services.router.parameters.sampling import SamplingParams, StopConditions, check_ranges, check_token_ids
 from services.worker.sampling.params import SamplingParams as WorkerParams

@@ -13,8 +13,8 @@ from services.router.chat.parsers.form import Functions, Read
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.tagged_messages import TaggedPlan
 from services.router.chat.text_parser import TextParser, TextPlan
+from services.router.dispatch.submission import FinishReason
 from services.router.generation import ChoiceDelta
-from services.router.submission import FinishReason
 
 FUNCTIONS: dict[str, dict[str, Any] | None] = {
     "get_weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}},

@@ -119,7 +119,7 @@ def test_what_is_drawn_is_what_the_oracle_draws(make_sampler: MakeSampler, seed:
 def test_the_least_top_p_keeps_the_likeliest_alone(make_sampler: MakeSampler) -> None:
     """What the router makes of 0, however alike the tokens are."""
     pytest.importorskip("pydantic")
-    from services.router.converters import LEAST_TOP_P
+    from services.router.dispatch.converters import LEAST_TOP_P
 
     vocab_size, rows = 2100, 8
     sampler = make_sampler(rows, vocab_size)

@@ -11,10 +11,10 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
 from quire.inference.v1 import model_pb2
+from services.router.dispatch.scheduler_connection import SchedulerConnection, StreamLostError
+from services.router.dispatch.submission import Sequence, Submission
 from services.router.errors import ApiError, ErrorKind, model_not_found, overloaded, unavailable
 from services.router.model import ModelInfo, ServedModel
-from services.router.scheduler_connection import SchedulerConnection, StreamLostError
-from services.router.submission import Sequence, Submission
 from services.router.text.tokenizer import TextThreads, Tokenizer
 from shared.placement import MAX_REFUSALS, place
 

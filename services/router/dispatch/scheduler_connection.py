@@ -20,11 +20,11 @@ import grpc
 
 from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from services.router import converters
+from services.router.dispatch import converters
+from services.router.dispatch.submission import Sequence, Submission
 from services.router.errors import ApiError
 from services.router.load import LoadTracker
 from services.router.model import ModelInfo
-from services.router.submission import Sequence, Submission
 from shared.grpc_server import CHANNEL_OPTIONS
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience

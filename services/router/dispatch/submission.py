@@ -15,16 +15,16 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from services.router.constraints.resolution import TokenConstraints
-from services.router.deliveries import Deliveries
+from services.router.dispatch.deliveries import Deliveries
+from services.router.dispatch.refusals import Refusals
 from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.parameters.pooling import PoolingParams
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.refusals import Refusals
 
 if TYPE_CHECKING:
+    from services.router.dispatch.scheduler_connection import SchedulerConnection
     from services.router.model import ModelInfo
-    from services.router.scheduler_connection import SchedulerConnection
 
 
 class FinishReason(Enum):

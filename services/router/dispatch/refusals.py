@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.errors import ApiError, ErrorKind
 
 if TYPE_CHECKING:
-    from services.router.scheduler_connection import SchedulerConnection
+    from services.router.dispatch.scheduler_connection import SchedulerConnection
 
 # A refusal that is repeated holds for 1, 2, 4 ... loads, and for this many at most.
 _MAX_LOADS = 64

@@ -14,13 +14,13 @@ from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.columns import column_of, ids_from_bytes, ids_to_bytes
 from services.router.constraints.resolution import TokenConstraints
+from services.router.dispatch.submission import FinishReason, Sequence, Submission
 from services.router.errors import ApiError, kind_of_code
 from services.router.load import Load
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import EmbeddingInfo, ModelInfo
 from services.router.parameters.pooling import PoolingParams
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.submission import FinishReason, Sequence, Submission
 
 # Of one Submit: four megabytes, far from what its receiver puts together (shared/message_parts.py).
 _MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000

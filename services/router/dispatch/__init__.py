@@ -1,0 +1,1 @@
+"""Which scheduler runs a request: connections, placement, submissions, and what comes back."""

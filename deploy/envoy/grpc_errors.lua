@@ -30,7 +30,7 @@ local function quoted(text)
   return '"' .. text:gsub('[\\"]', '\\%0'):gsub('[^\32-\126]', '?') .. '"'
 end
 
--- google.rpc.Status in `grpc-status-details-bin`, as services/router/status_details.py makes it: ErrorInfo, and RetryInfo
+-- google.rpc.Status in `grpc-status-details-bin`, as services/router/rpc/status_details.py makes it: ErrorInfo, and RetryInfo
 -- where another try helps.
 
 local function varint(number)

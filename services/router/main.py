@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from quire.inference.v1 import inference_pb2_grpc
 from quire.kserve.v1 import open_inference_pb2_grpc
-from services.router.calls import Calls
 from services.router.chat.forms import FormChoice
 from services.router.config import RouterConfig
 from services.router.dispatch.placement import Placement
@@ -28,12 +27,13 @@ from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
 from services.router.kserve.state import ServerState, server_version
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
-from services.router.single_requests import SingleRequestServer
-from services.router.status_details import details_metadata
+from services.router.rpc.calls import Calls
+from services.router.rpc.single_requests import SingleRequestServer
+from services.router.rpc.status_details import details_metadata
+from services.router.rpc.wire_bounds import BoundedServer
 from services.router.template.chat_template import import_renderer
 from services.router.text.tokenizer import TextThreads
 from services.router.tracing import Tracing
-from services.router.wire_bounds import BoundedServer
 from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer

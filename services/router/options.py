@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from services.router.calls import Caller
 from services.router.constraints.resolution import (
     AroundStructure,
     ThinkingLimit,
@@ -19,6 +18,7 @@ from services.router.logprob_count import check_num_logprobs, num_of_prompts
 from services.router.model import ServedModel
 from services.router.parameters.sampling import SamplingParams, StopConditions, check_token_ids
 from services.router.parameters.truncation import Truncation
+from services.router.rpc.calls import Caller
 from shared.placement import named_key
 
 

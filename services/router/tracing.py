@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, ParamSpec
 
-from services.router.calls import Prepared
 from services.router.generation import Generation, GenerationRequest
 from services.router.parameters.sampling import SamplingParams
+from services.router.rpc.calls import Prepared
 from shared.telemetry import current_traceparent, extract_context, tracer
 
 _SAMPLING_ATTRIBUTES = (

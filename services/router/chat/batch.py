@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.router.calls import Caller, caller_of
 from services.router.chat.message import Message, MessageParser
 from services.router.chat.preparation import prepare
 from services.router.chat.request import ChatRequest
@@ -17,6 +16,7 @@ from services.router.errors import ApiError
 from services.router.generation import GenerationRequest, Usage
 from services.router.model import ServedModel
 from services.router.options import GenerationOptions
+from services.router.rpc.calls import Caller, caller_of
 from services.router.tracing import RequestSpan
 
 # Conversations of one request that are prepared at a time.

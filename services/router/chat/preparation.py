@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from services.router.calls import Caller
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser, PlainParser
 from services.router.chat.request import ChatRequest
@@ -17,6 +16,7 @@ from services.router.generation import GenerationRequest, Usage
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.options import ResolveConstraints
 from services.router.prompt.encoding import encode_chat
+from services.router.rpc.calls import Caller
 from services.router.template.chat_template import text_of
 from shared.placement import chat_key
 

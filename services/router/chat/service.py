@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from services.router.answers import Answers, Written
-from services.router.calls import Prepared, caller_of
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import Message, MessageDelta, MessageParser
 from services.router.chat.preparation import encode_turn, prepare, with_reasoning
@@ -16,6 +15,7 @@ from services.router.chat.turn import plan_turn
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, Generator, Usage
 from services.router.model import ServedModel
+from services.router.rpc.calls import Prepared, caller_of
 from services.router.tracing import Tracing
 
 

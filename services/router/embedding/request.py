@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from services.router.calls import Caller
 from services.router.model import ServedModel
 from services.router.parameters.pooling import PoolingParams
+from services.router.rpc.calls import Caller
 
 
 @dataclass(frozen=True, slots=True)

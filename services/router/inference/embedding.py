@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from quire.inference.v1 import inference_pb2
-from services.router.calls import Caller
 from services.router.dispatch.converters import pooling_from_proto
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions, check_token_inputs, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
 from services.router.embedding.scores import UNIT_LENGTH, check_pairs
 from services.router.errors import invalid
 from services.router.model import ServedModel
+from services.router.rpc.calls import Caller
 
 
 async def embedding_from_proto(

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.inference.v1 import inference_pb2
-from services.router.calls import Caller, Calls, Prepared, caller_of, rpc
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser
 from services.router.chat.preparation import encode_turn, prepare, with_reasoning
@@ -35,6 +34,7 @@ from services.router.logprob_count import bounded
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.options import GenerationOptions
 from services.router.prompt.encoding import check_length, check_token_range, encode_text
+from services.router.rpc.calls import Caller, Calls, Prepared, caller_of, rpc
 from services.router.tracing import RequestSpan, Tracing
 
 _TASKS = {"generate": inference_pb2.MODEL_TASK_GENERATE, "embed": inference_pb2.MODEL_TASK_EMBED}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.router.answers import EVENT_STREAM, Answers
-from services.router.calls import Prepared, caller_of
 from services.router.errors import ApiError
 from services.router.generation import ChoiceDelta, GenerationRequest, Usage
 from services.router.json_pieces import texts_of
@@ -17,6 +16,7 @@ from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.model import check_generates, output_budget
 from services.router.openai.json import dump
 from services.router.prompt.encoding import encode_text
+from services.router.rpc.calls import Prepared, caller_of
 from services.router.text.tokenizer import TextThreads
 from services.router.tracing import RequestSpan, Tracing
 

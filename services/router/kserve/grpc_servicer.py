@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.kserve.v1 import open_inference_pb2 as pb
-from services.router.calls import Calls, Prepared, open_rpc, rpc
 from services.router.errors import ApiError, ErrorKind
 from services.router.kserve.state import SERVER_NAME, ServerState, server_version
+from services.router.rpc.calls import Calls, Prepared, open_rpc, rpc
 
 if TYPE_CHECKING:
     from services.router.kserve.generation import TextGeneration

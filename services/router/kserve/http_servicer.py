@@ -9,7 +9,6 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.kserve.v1 import kserve_pb2 as pb
 from services.router.answers import JSON
-from services.router.calls import Calls, Prepared, metadata_of, open_rpc, rpc
 from services.router.errors import invalid, unavailable
 from services.router.kserve.body import KserveGenerateBody, TextRequest
 from services.router.kserve.generation import TextGeneration
@@ -28,6 +27,7 @@ from services.router.kserve.replies import (
 from services.router.kserve.state import EXTENSIONS, SERVER_NAME, ServerState, name_and_version, server_version
 from services.router.kserve.tensors import TEXT_OUTPUT, input_tensors, packed_text
 from services.router.openai.validation import read_body
+from services.router.rpc.calls import Calls, Prepared, metadata_of, open_rpc, rpc
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 from pydantic import Field, Tag
 
-from services.router.calls import Caller
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
@@ -18,6 +17,7 @@ from services.router.ollama.writer import NANOSECONDS
 from services.router.openai.body import Body, string_or_array
 from services.router.openai.union import union
 from services.router.parameters.pooling import PoolingParams
+from services.router.rpc.calls import Caller
 
 
 class EmbedBody(Body):

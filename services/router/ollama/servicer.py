@@ -9,7 +9,6 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.ollama.v1 import ollama_pb2
 from services.router.answers import JSON, write_pieces
-from services.router.calls import Calls, Prepared, caller_of, open_rpc, rpc
 from services.router.chat.service import ChatService
 from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder
@@ -27,6 +26,7 @@ from services.router.ollama.show import ShowBody
 from services.router.ollama.writer import NDJSON, OllamaWriter, loaded
 from services.router.openai.json import dump
 from services.router.openai.validation import parsing_work, read_body
+from services.router.rpc.calls import Calls, Prepared, caller_of, open_rpc, rpc
 from services.router.text.tokenizer import TextThreads
 
 # The release of Ollama whose API this is: clients ask before they use what came with one.

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from services.router.answers import write_pieces
-from services.router.calls import Calls, Prepared, caller_of
 from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
@@ -22,6 +21,7 @@ from services.router.openai.embeddings import base64_text, floats_text
 from services.router.openai.json import array, dumps, in_pieces
 from services.router.openai.pooling_body import Text
 from services.router.parameters.pooling import PoolingParams
+from services.router.rpc.calls import Calls, Prepared, caller_of
 from services.router.tracing import Tracing
 
 EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 from pydantic import Field, Tag
 
 from services.router.answers import Answers
-from services.router.calls import Prepared, caller_of
 from services.router.errors import invalid
 from services.router.generation import Generator
 from services.router.model import ServedModel, check_generates, output_budget
@@ -20,6 +19,7 @@ from services.router.openai.union import union
 from services.router.options import GenerationOptions
 from services.router.parameters.sampling import MAX_LOGPROBS
 from services.router.prompt.encoding import check_length, check_token_range
+from services.router.rpc.calls import Prepared, caller_of
 from services.router.tracing import Tracing
 
 # Across prompts and n.

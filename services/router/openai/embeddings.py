@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, Tag
 
 from services.router.answers import write_pieces
-from services.router.calls import Calls, Prepared, caller_of
 from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, check_token_inputs, embedding_of, encode_texts
@@ -25,6 +24,7 @@ from services.router.openai.union import union
 from services.router.parameters.pooling import PoolingParams
 from services.router.prompt.encoding import MAX_MESSAGES, encode_chat
 from services.router.prompt.request_template import templates_for
+from services.router.rpc.calls import Calls, Prepared, caller_of
 from services.router.tracing import Tracing
 
 

@@ -12,7 +12,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from quire.openai.v1 import openai_pb2
 from services.router.answers import JSON, write_pieces
 from services.router.anthropic import models as anthropic
-from services.router.calls import Calls, Prepared, metadata_of, open_rpc, rpc
 from services.router.chat.batch import answer_all, prepare_all
 from services.router.chat.service import ChatService
 from services.router.dispatch.placement import Placement
@@ -36,6 +35,7 @@ from services.router.prompt.encoding import check_token_range
 from services.router.responses.body import InputTokensBody, ResponseBody
 from services.router.responses.response import ResponseObject, response_not_found
 from services.router.responses.writer import ResponseWriter
+from services.router.rpc.calls import Calls, Prepared, metadata_of, open_rpc, rpc
 from services.router.text.tokenizer import TextThreads
 from shared.version import version
 

@@ -9,10 +9,10 @@ from google.api.httpbody_pb2 import HttpBody
 
 from quire.documents.v1 import documents_pb2 as pb
 from services.router.answers import JSON
-from services.router.calls import Calls, open_rpc
 from services.router.openapi.document import document
 from services.router.openapi.page import page
 from services.router.openapi.paths import OPERATIONS
+from services.router.rpc.calls import Calls, open_rpc
 from services.router.text.tokenizer import TextThreads
 
 # They change with the release alone; an old one for five minutes harms nobody.

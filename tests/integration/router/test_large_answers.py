@@ -9,7 +9,7 @@ import pytest
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
 from services.router import choice_delta, json_pieces, logprob_count
-from services.router.calls import Calls
+from services.router.rpc.calls import Calls
 from tests.integration.router.conftest import MODEL, StartRouter, answer_text, fake_scheduler
 
 PROMPTS = [[72 + index % 40 for index in range(length)] for length in (50, 1, 31)]

@@ -12,11 +12,11 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
-from services.router.calls import Calls
 from services.router.limits import text_size
 from services.router.limits.json_bounds import MAX_CONTAINERS, MAX_FIELDS, MAX_ITEMS
 from services.router.limits.large_bodies import LARGE_BODY_BYTES
-from services.router.wire_bounds import MAX_WIRE_FIELDS
+from services.router.rpc.calls import Calls
+from services.router.rpc.wire_bounds import MAX_WIRE_FIELDS
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from tests.integration.router.conftest import MODEL, StartRouter, fake_scheduler
 from tests.integration.router.test_other_apis import error_of, post, service_of

@@ -11,7 +11,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from quire.inference.v1 import inference_pb2, sampling_pb2
 from quire.kserve.v1 import open_inference_pb2, open_inference_pb2_grpc
-from services.router.request_fields import proto_path
+from services.router.rpc.request_fields import proto_path
 from tests.integration.router.conftest import StartRouter, fake_scheduler
 from tests.integration.router.test_typed_api import stub_of
 

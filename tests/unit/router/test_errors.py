@@ -11,7 +11,7 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from services.router.errors import MAX_BODY_BYTES, ApiError, ErrorKind, invalid, kind_of_code, overloaded
-from services.router.status_details import details_metadata
+from services.router.rpc.status_details import details_metadata
 
 
 @pytest.mark.parametrize("character", ["x", "é", "👋", "\x00"])

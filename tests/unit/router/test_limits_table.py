@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from deploy.envoy.config import GatewayConfig
-from services.router import wire_bounds
 from services.router.config import RouterConfig
 from services.router.constraints import resolution as constraints
 from services.router.limits import json_bounds, large_bodies, text_size
+from services.router.rpc import wire_bounds
 from services.scheduler import submit_checks
 from shared.message_size import DEFAULT_MAX_BODY_BYTES, ENVELOPE_BYTES
 

@@ -10,10 +10,10 @@ import pytest
 from quire.inference.v1 import inference_pb2
 from quire.kserve.v1 import open_inference_pb2
 from quire.scheduler.v1 import scheduler_pb2
-from services.router import request_fields
 from services.router.errors import ApiError, invalid
 from services.router.kserve.body import KserveGenerateParameters
-from services.router.request_fields import check_enums, in_proto_terms, proto_path
+from services.router.rpc import request_fields
+from services.router.rpc.request_fields import check_enums, in_proto_terms, proto_path
 
 GENERATE = inference_pb2.GenerateRequest.DESCRIPTOR
 TOKENIZE = inference_pb2.TokenizeRequest.DESCRIPTOR

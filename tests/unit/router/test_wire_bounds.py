@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
-from services.router import wire_bounds
 from services.router.errors import ApiError
-from services.router.wire_bounds import check_message
+from services.router.rpc import wire_bounds
+from services.router.rpc.wire_bounds import check_message
 from shared.malformed import UndecodableRequestError
 
 Chat, Message, Generate = inference_pb2.ChatRequest, inference_pb2.ChatMessage, inference_pb2.GenerateRequest

@@ -20,8 +20,8 @@ from services.router.errors import ApiError, ErrorBody, ErrorKind, internal, inv
 from services.router.limits.large_bodies import leave_large_bodies
 from services.router.limits.stall_watch import ClientStalledError, StallWatch
 from services.router.metrics import RequestMetrics
-from services.router.request_fields import check_enums, in_proto_terms
-from services.router.status_details import details_metadata
+from services.router.rpc.request_fields import check_enums, in_proto_terms
+from services.router.rpc.status_details import details_metadata
 from shared.grpc_server import MAX_MESSAGE_BYTES
 from shared.malformed import MalformedRequestError
 

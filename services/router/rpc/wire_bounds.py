@@ -17,9 +17,9 @@ import grpc
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
-from services.router.calls import UnreadRequest
 from services.router.errors import ApiError, invalid
 from services.router.limits.json_bounds import MAX_ITEMS
+from services.router.rpc.calls import UnreadRequest
 from services.router.text.tokenizer import TextThreads
 from shared.malformed import UndecodableRequestError
 

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 from google.api.httpbody_pb2 import HttpBody
 
 from services.router.errors import ApiError, internal
-from services.router.generation import ChoiceDelta, GenerationRequest, Generator, Usage
+from services.router.generation.generator import ChoiceDelta, GenerationRequest, Generator, Usage
+from services.router.generation.logprob_count import bounded
+from services.router.generation.tracing import RequestSpan
 from services.router.json_pieces import in_pieces
 from services.router.limits.stall_watch import ClientStalledError
-from services.router.logprob_count import bounded
 from services.router.rpc.calls import Calls
-from services.router.tracing import RequestSpan
 
 logger = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Log probabilities as a router holds them: in columns.
 
 As objects, twenty candidates of one token take over 2 KB; in columns they take 172 bytes. An answer may have two
-million candidates (services/router/logprob_count.py), and several such answers may wait for their clients.
+million candidates (services/router/generation/logprob_count.py), and several such answers may wait for their clients.
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.event_loop_lag import observe_lag
-from services.router.generation import Generator
+from services.router.generation.generator import Generator
+from services.router.generation.tracing import Tracing
 from services.router.inference.servicer import InferenceServicer
 from services.router.kserve.grpc_servicer import GrpcInferenceServicer
 from services.router.kserve.state import ServerState, server_version
@@ -33,7 +34,6 @@ from services.router.rpc.status_details import details_metadata
 from services.router.rpc.wire_bounds import BoundedServer
 from services.router.template.chat_template import import_renderer
 from services.router.text.tokenizer import TextThreads
-from services.router.tracing import Tracing
 from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer

@@ -20,8 +20,8 @@ from services.router.chat.forms import FormChoice
 from services.router.chat.request import ChatRequest
 from services.router.chat.turn import plan_turn
 from services.router.errors import ApiError
+from services.router.generation.options import GenerationOptions
 from services.router.model import ModelInfo, ServedModel
-from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.text.tokenizer import TextThreads, Tokenizer
 from tests.chat_templates.conversations import CONVERSATIONS, Conversation

@@ -17,9 +17,9 @@ from services.router.chat.thinking import thinking_kwargs
 from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import AS_IT_LIKES, Tool, ToolChoice, ToolMode, ToolPath
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.generation.options import GenerationOptions
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.openai.body import Body
-from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
 from services.router.prompt.encoding import MAX_MESSAGES
 

@@ -13,11 +13,11 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.service import ChatService, MessageReader
 from services.router.constraints.resolution import TokenConstraints
 from services.router.errors import ApiError
-from services.router.generation import GenerationRequest, Usage
+from services.router.generation.generator import GenerationRequest, Usage
+from services.router.generation.options import GenerationOptions
+from services.router.generation.tracing import RequestSpan
 from services.router.model import ServedModel
-from services.router.options import GenerationOptions
 from services.router.rpc.calls import Caller, caller_of
-from services.router.tracing import RequestSpan
 
 # Conversations of one request that are prepared at a time.
 MAX_PREPARING = 8

@@ -15,7 +15,7 @@ from services.router.dispatch.submission import Mailbox, Sequence, Submission
 from services.router.embedding.inputs import embedding_of
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import ApiError, internal
-from services.router.generation import Generator
+from services.router.generation.generator import Generator
 from services.router.metrics import RequestMetrics
 from services.router.parameters.sampling import SamplingParams, StopConditions
 from shared.placement import prompt_key

@@ -12,6 +12,7 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.thinking import ReasoningEffort, effort_kwargs
 from services.router.chat.tools import Tool, check_tool_messages
 from services.router.errors import invalid, too_many
+from services.router.generation.options import GenerationOptions
 from services.router.inference.converters import MAX_TOKENS_PARAM, options_from_proto
 from services.router.inference.tools import (
     TOOL_PATH,
@@ -22,7 +23,6 @@ from services.router.inference.tools import (
 )
 from services.router.limits.json_bounds import check_json_texts
 from services.router.model import ServedModel
-from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.prompt.encoding import MAX_DOCUMENTS, MAX_MESSAGES
 

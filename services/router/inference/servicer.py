@@ -17,7 +17,10 @@ from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.request import EmbeddingRequest
 from services.router.embedding.scores import cosines
 from services.router.errors import invalid
-from services.router.generation import GenerationRequest, Generator, Usage
+from services.router.generation.generator import GenerationRequest, Generator, Usage
+from services.router.generation.logprob_count import bounded
+from services.router.generation.options import GenerationOptions
+from services.router.generation.tracing import RequestSpan, Tracing
 from services.router.inference.conversations import chat_from_proto, tokenized_chat_from_proto
 from services.router.inference.converters import (
     MAX_TOKENS_PARAM,
@@ -30,12 +33,9 @@ from services.router.inference.converters import (
 from services.router.inference.embedding import embedding_from_proto, scored_texts_from_proto
 from services.router.inference.token_strings import check_text, with_strings
 from services.router.inference.whole_choices import whole_choices
-from services.router.logprob_count import bounded
 from services.router.model import ServedModel, check_generates, output_budget
-from services.router.options import GenerationOptions
 from services.router.prompt.encoding import check_length, check_token_range, encode_text
 from services.router.rpc.calls import Caller, Calls, Prepared, caller_of, rpc
-from services.router.tracing import RequestSpan, Tracing
 
 _TASKS = {"generate": inference_pb2.MODEL_TASK_GENERATE, "embed": inference_pb2.MODEL_TASK_EMBED}
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from services.router.answers import EVENT_STREAM, Answers
 from services.router.errors import ApiError
-from services.router.generation import ChoiceDelta, GenerationRequest, Usage
+from services.router.generation.generator import ChoiceDelta, GenerationRequest, Usage
+from services.router.generation.tracing import RequestSpan, Tracing
 from services.router.json_pieces import texts_of
 from services.router.kserve.body import TextRequest
 from services.router.kserve.state import ServerState
@@ -18,7 +19,6 @@ from services.router.openai.json import dump
 from services.router.prompt.encoding import encode_text
 from services.router.rpc.calls import Prepared, caller_of
 from services.router.text.tokenizer import TextThreads
-from services.router.tracing import RequestSpan, Tracing
 
 
 class GenerateWriter:

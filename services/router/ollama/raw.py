@@ -7,13 +7,13 @@ from typing import Any
 from services.router.answers import Answers
 from services.router.chat.message import PlainParser
 from services.router.chat.service import MessageWriter
+from services.router.generation.tracing import Tracing
 from services.router.model import ServedModel, output_budget
 from services.router.ollama.generate import MAX_TOKENS_PARAM, GenerateBody
 from services.router.ollama.options import refuse
 from services.router.ollama.writer import OllamaWriter
 from services.router.prompt.encoding import encode_text
 from services.router.rpc.calls import Prepared, caller_of
-from services.router.tracing import Tracing
 
 
 async def answer_raw(

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from services.router.chat.request import ChatRequest
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.logprob_count import check_num_logprobs
+from services.router.generation.logprob_count import check_num_logprobs
 from services.router.openai.chat_completions import (
     ChatCompletionRequest,
     ChatMessage,

@@ -10,7 +10,7 @@ from typing import Any
 from services.router.answers import EVENT_STREAM
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.errors import ApiError
-from services.router.generation import Usage
+from services.router.generation.generator import Usage
 from services.router.json_pieces import texts_of
 from services.router.openai.json import (
     AnswerHead,

@@ -15,6 +15,7 @@ from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.generation.tracing import Tracing
 from services.router.model import ServedModel
 from services.router.openai.body import Body
 from services.router.openai.embeddings import base64_text, floats_text
@@ -22,7 +23,6 @@ from services.router.openai.json import array, dumps, in_pieces
 from services.router.openai.pooling_body import Text
 from services.router.parameters.pooling import PoolingParams
 from services.router.rpc.calls import Calls, Prepared, caller_of
-from services.router.tracing import Tracing
 
 EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 _NEEDS_A_CALIBRATION = ("int8", "uint8")

@@ -11,7 +11,7 @@ from typing import Any
 from services.router.answers import EVENT_STREAM
 from services.router.dispatch.submission import FinishReason
 from services.router.errors import ApiError
-from services.router.generation import ChoiceDelta, Usage
+from services.router.generation.generator import ChoiceDelta, Usage
 from services.router.json_pieces import texts_of
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.openai.json import (

@@ -15,6 +15,7 @@ from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, check_token_inputs, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import invalid
+from services.router.generation.tracing import Tracing
 from services.router.model import ServedModel
 from services.router.openai.chat_completions import ChatMessage, check_messages, template_messages
 from services.router.openai.json import array, dumps, in_pieces
@@ -25,7 +26,6 @@ from services.router.parameters.pooling import PoolingParams
 from services.router.prompt.encoding import MAX_MESSAGES, encode_chat
 from services.router.prompt.request_template import templates_for
 from services.router.rpc.calls import Calls, Prepared, caller_of
-from services.router.tracing import Tracing
 
 
 def _input_kind(value: object) -> str | None:

@@ -17,10 +17,10 @@ from services.router.embedding.inputs import MAX_INPUTS, embedding_of, encode_te
 from services.router.embedding.request import EmbeddingRequest
 from services.router.embedding.scores import UNIT_LENGTH, check_pairs, cosines
 from services.router.errors import invalid
+from services.router.generation.tracing import Tracing
 from services.router.json_pieces import Items, in_pieces, texts_of
 from services.router.openai.pooling_body import PoolingBody, Text, TextOrTexts, usage_of
 from services.router.rpc.calls import Calls, Prepared, caller_of
-from services.router.tracing import Tracing
 
 
 class ScoreBody(PoolingBody):

@@ -8,12 +8,12 @@ from pydantic import Field
 
 from services.router.chat.request import ChatRequest
 from services.router.errors import invalid
+from services.router.generation.options import GenerationOptions
 from services.router.model import ServedModel
 from services.router.openai.body import Body
 from services.router.openai.chat_completions import ChatMessage, check_messages, template_messages
 from services.router.openai.prompt_fields import PromptFields
 from services.router.openai.tools import tools_and_choice
-from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.prompt.encoding import MAX_MESSAGES
 

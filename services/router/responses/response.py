@@ -10,7 +10,7 @@ from typing import Any
 from services.router.chat.message import EndReason
 from services.router.chat.segments import Segment, SegmentKind
 from services.router.errors import ApiError, ErrorKind
-from services.router.generation import Usage
+from services.router.generation.generator import Usage
 from services.router.json_pieces import Items
 from services.router.logprobs import TokenLogprob
 from services.router.model import ServedModel

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from services.router import logprob_count
-from services.router.choice_delta import MAX_TOKENS_WITH_LOGPROBS, ChoiceDelta, in_short_deltas
 from services.router.dispatch.submission import FinishReason
 from services.router.errors import ApiError
-from services.router.logprob_count import check_num_logprobs
+from services.router.generation import logprob_count
+from services.router.generation.choice_delta import MAX_TOKENS_WITH_LOGPROBS, ChoiceDelta, in_short_deltas
+from services.router.generation.logprob_count import check_num_logprobs
 from services.router.logprobs import PromptLogprob, PromptLogprobs, TokenLogprob, TokenLogprobs
 
 ENTRIES = [

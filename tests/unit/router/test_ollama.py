@@ -11,7 +11,7 @@ from ollama import ChatResponse, GenerateResponse
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.chat.request import ChatRequest
 from services.router.errors import ApiError, invalid
-from services.router.generation import Usage
+from services.router.generation.generator import Usage
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.ollama.chat import ChatBody
 from services.router.ollama.generate import GenerateBody

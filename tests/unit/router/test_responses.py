@@ -16,7 +16,7 @@ from services.router.chat.message import EndReason, Message, MessageDelta, ToolC
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.errors import ApiError, internal, overloaded
-from services.router.generation import Usage
+from services.router.generation.generator import Usage
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.logprobs import TokenLogprob
 from services.router.model import ModelInfo, ServedModel

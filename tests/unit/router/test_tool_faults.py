@@ -16,7 +16,7 @@ from services.router.chat.tools import OPENAI_PATH, Tool
 from services.router.constraints import grammar_checker as grammar_checks
 from services.router.constraints.grammar_checker import GrammarChecks
 from services.router.errors import ApiError
-from services.router.options import GenerationOptions
+from services.router.generation.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
 
 GOOD, REFUSED, TOO_MUCH = "good", "refused", "too much"

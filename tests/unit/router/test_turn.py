@@ -11,9 +11,9 @@ from services.router.chat.forms import FormChoice
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.chat.turn import Turn, plan_turn
+from services.router.generation.options import GenerationOptions
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.model import ModelInfo, ServedModel
-from services.router.options import GenerationOptions
 from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.text.tokenizer import TextThreads, Tokenizer
 from tests.integration.router.small_tokenizers import byte_level, tokenizer_config

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.router import choice_delta
 from services.router.dispatch.submission import FinishReason
-from services.router.generation import ChoiceDelta
+from services.router.generation import choice_delta
+from services.router.generation.generator import ChoiceDelta
 from services.router.inference.whole_choices import whole_choices
 
 

@@ -10,7 +10,7 @@ from services.router.dispatch.submission import FinishReason
 from services.router.logprobs import PromptLogprob, TokenLogprob
 
 if TYPE_CHECKING:
-    from services.router.generation import Usage
+    from services.router.generation.generator import Usage
 
 # Tokens of one delta that come with log probabilities. With 20 candidates each, an API's message of them is made within
 # a few milliseconds and stays under 200 KB.

@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
-from services.router.choice_delta import ChoiceDelta as ChoiceDelta
-from services.router.choice_delta import in_short_deltas
 from services.router.columns import ids_to_bytes
 from services.router.constraints.resolution import TokenConstraints
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.placement import Placement
 from services.router.dispatch.submission import FinishReason, Mailbox, Sequence, Submission
 from services.router.errors import ApiError, overloaded
+from services.router.generation.choice_delta import ChoiceDelta as ChoiceDelta
+from services.router.generation.choice_delta import in_short_deltas
 from services.router.logprobs import TokenLogprob, TokenLogprobs
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from services.router.errors import invalid
 
 if TYPE_CHECKING:
-    from services.router.generation import GenerationRequest
+    from services.router.generation.generator import GenerationRequest
     from services.router.parameters.sampling import SamplingParams
 
 # Of one answer: for each token its own and those of its candidates. As many are some 200 MB of JSON, and 25 MB in the

@@ -12,9 +12,9 @@ from services.router.constraints.resolution import (
     check_copies,
     resolve_constraints,
 )
-from services.router.generation import GenerationRequest
+from services.router.generation.generator import GenerationRequest
+from services.router.generation.logprob_count import check_num_logprobs, num_of_prompts
 from services.router.grammar.structure import Structure
-from services.router.logprob_count import check_num_logprobs, num_of_prompts
 from services.router.model import ServedModel
 from services.router.parameters.sampling import SamplingParams, StopConditions, check_token_ids
 from services.router.parameters.truncation import Truncation

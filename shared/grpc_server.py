@@ -19,7 +19,7 @@ from shared.malformed import PLAIN, GuardedServer, RefusalStyle
 logger = logging.getLogger(__name__)
 
 # Of a message on any hop: the most that a gRPC client takes that sets no limit. What is longer is sent in pieces
-# (shared/message_parts.py, services/router/json_pieces.py).
+# (shared/message_parts.py, services/router/http/json.py).
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 # Metadata of one request. As in HTTP/2, each name and value count with 32 bytes more than they have. By default gRPC
 # refuses some requests between 8 and 16 KiB, at random. The gateway passes on at most 96 KiB in 100 headers, and adds a

@@ -44,7 +44,7 @@ from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
 if TYPE_CHECKING:
-    from services.router.chat.service import ChatService
+    from services.router.http.chats import ChatService
     from services.router.kserve.generation import TextGeneration
 
 logger = logging.getLogger(__name__)
@@ -136,8 +136,8 @@ class Router:
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
         from quire.openai.v1 import openai_pb2_grpc
-        from services.router.answers import Answers
-        from services.router.chat.service import ChatService
+        from services.router.http.answers import Answers
+        from services.router.http.chats import ChatService
         from services.router.openai.cohere import CohereService
         from services.router.openai.completions import CompletionService
         from services.router.openai.embeddings import EmbeddingService
@@ -191,7 +191,7 @@ class Router:
 
     def _add_kserve(self, calls: Calls, chats: ChatService) -> TextGeneration:
         from quire.kserve.v1 import kserve_pb2_grpc
-        from services.router.answers import Answers
+        from services.router.http.answers import Answers
         from services.router.kserve.generation import TextGeneration, kserve_error
         from services.router.kserve.http_servicer import KserveServicer
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.router.openapi.operation import Example, Operation
+from services.router.http.operation import Example, Operation
 from services.router.openapi.paths import OPERATIONS
 from tests.e2e.conftest import Server
 from tests.fakes.waiting import HANG_S

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from services.router.errors import ApiError, ErrorKind
+from services.router.http.union import union
 from services.router.openai.body import Body, string_or_array
-from services.router.openai.union import union
 
 
 class TextBlock(Body):

@@ -10,8 +10,8 @@ from pydantic import Field, Tag
 from services.router.anthropic.blocks import ThinkingBlock
 from services.router.anthropic.messages import Turn
 from services.router.errors import ApiError, ErrorKind
+from services.router.http.union import union
 from services.router.openai.body import Body
-from services.router.openai.union import union
 
 _CLEAR_THINKING = "clear_thinking_20251015"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.router.anthropic.body import CountTokensBody, MessagesBody
 from services.router.anthropic.replies import AnthropicError, AnthropicMessage, MessageEvent, TokenCount
-from services.router.openapi.operation import Example, Operation
+from services.router.http.operation import Example, Operation
 
 _TAG = "Anthropic"
 _MODEL = "quire-chat"

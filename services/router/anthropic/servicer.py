@@ -7,15 +7,15 @@ from typing import Any
 
 from google.api.httpbody_pb2 import HttpBody
 
-from services.router.answers import JSON
 from services.router.anthropic.body import CountTokensBody, MessagesBody
 from services.router.anthropic.writer import AnthropicWriter
-from services.router.chat.service import ChatService
 from services.router.dispatch.placement import Placement
+from services.router.http.answers import JSON
+from services.router.http.chats import ChatService
+from services.router.http.reader import parsing_work, read_body
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.openai.json import dump
-from services.router.openai.validation import parsing_work, read_body
 from services.router.rpc.calls import Calls, Prepared, rpc
 from services.router.text.tokenizer import TextThreads
 

@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from services.router.answers import EVENT_STREAM
 from services.router.anthropic.errors import anthropic_error
 from services.router.chat.message import EndReason, Message, MessageDelta
-from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of
 from services.router.errors import ApiError
 from services.router.generation.generator import Usage
-from services.router.json_pieces import dumps, texts_of
+from services.router.http.answers import EVENT_STREAM
+from services.router.http.json import dumps, texts_of
+from services.router.http.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of
 from services.router.template.arguments import parsed_arguments
 
 _STOP_REASONS = {

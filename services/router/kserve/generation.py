@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from services.router.answers import EVENT_STREAM, Answers
 from services.router.errors import ApiError
 from services.router.generation.generator import ChoiceDelta, GenerationRequest, Usage
 from services.router.generation.tracing import RequestSpan, Tracing
-from services.router.json_pieces import texts_of
+from services.router.http.answers import EVENT_STREAM, Answers
+from services.router.http.json import texts_of
 from services.router.kserve.body import TextRequest
 from services.router.kserve.state import ServerState
 from services.router.limits.large_bodies import LARGE_BODY_BYTES

@@ -8,8 +8,9 @@ from typing import Any
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.kserve.v1 import kserve_pb2 as pb
-from services.router.answers import JSON
 from services.router.errors import invalid, unavailable
+from services.router.http.answers import JSON
+from services.router.http.reader import read_body
 from services.router.kserve.body import KserveGenerateBody, TextRequest
 from services.router.kserve.generation import TextGeneration
 from services.router.kserve.infer_body import HEADER_LENGTH, InferBody, parts_of
@@ -26,7 +27,6 @@ from services.router.kserve.replies import (
 )
 from services.router.kserve.state import EXTENSIONS, SERVER_NAME, ServerState, name_and_version, server_version
 from services.router.kserve.tensors import TEXT_OUTPUT, input_tensors, packed_text
-from services.router.openai.validation import read_body
 from services.router.rpc.calls import Calls, Prepared, metadata_of, open_rpc, rpc
 
 

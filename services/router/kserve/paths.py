@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.router.http.operation import Example, Operation
 from services.router.kserve.body import KserveGenerateBody
 from services.router.kserve.infer_body import InferBody
 from services.router.kserve.replies import (
@@ -14,7 +15,6 @@ from services.router.kserve.replies import (
     Ready,
     ServerMetadata,
 )
-from services.router.openapi.operation import Example, Operation
 
 _TAG = "KServe"
 _NAME = {"model": "The model's name; slashes in it may be escaped or not."}

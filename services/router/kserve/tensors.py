@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from services.router.errors import invalid
+from services.router.http.reader import parse_body
 from services.router.kserve.body import KserveGenerateBody, KserveGenerateParameters, TextRequest
 from services.router.openai.json import dump
-from services.router.openai.validation import parse_body
 
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"

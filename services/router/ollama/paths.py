@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from services.router.http.operation import Example, Operation
 from services.router.ollama.chat import ChatBody
 from services.router.ollama.embed import EmbedBody
 from services.router.ollama.generate import GenerateBody
@@ -17,7 +18,6 @@ from services.router.ollama.replies import (
 )
 from services.router.ollama.show import ShowBody
 from services.router.ollama.writer import NDJSON
-from services.router.openapi.operation import Example, Operation
 
 _TAG = "Ollama"
 _MODEL = "quire-chat"

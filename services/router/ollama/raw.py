@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.router.answers import Answers
 from services.router.chat.message import PlainParser
-from services.router.chat.service import MessageWriter
 from services.router.generation.tracing import Tracing
+from services.router.http.answers import Answers
+from services.router.http.chats import MessageWriter
 from services.router.model import ServedModel, output_budget
 from services.router.ollama.generate import MAX_TOKENS_PARAM, GenerateBody
 from services.router.ollama.options import refuse

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from services.router.http.operation import Reply, may_lack
 from services.router.openai.replies import TokenLogprob
-from services.router.openapi.operation import Reply, may_lack
 
 Timestamp = Annotated[str, Field(description="Time in RFC 3339 format.")]
 

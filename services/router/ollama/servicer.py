@@ -8,12 +8,13 @@ from typing import Any
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.ollama.v1 import ollama_pb2
-from services.router.answers import JSON, write_pieces
-from services.router.chat.service import ChatService
 from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import invalid
+from services.router.http.answers import JSON, write_pieces
+from services.router.http.chats import ChatService
+from services.router.http.reader import parsing_work, read_body
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.ollama.chat import ChatBody
@@ -25,7 +26,6 @@ from services.router.ollama.raw import answer_raw
 from services.router.ollama.show import ShowBody
 from services.router.ollama.writer import NDJSON, OllamaWriter, loaded
 from services.router.openai.json import dump
-from services.router.openai.validation import parsing_work, read_body
 from services.router.rpc.calls import Calls, Prepared, caller_of, open_rpc, rpc
 from services.router.text.tokenizer import TextThreads
 

@@ -9,10 +9,10 @@ from itertools import chain
 from typing import Any
 
 from services.router.chat.message import EndReason, Message, MessageDelta
-from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentKind, segments_of
 from services.router.errors import ApiError
 from services.router.generation.generator import Usage
-from services.router.json_pieces import texts_of
+from services.router.http.json import texts_of
+from services.router.http.segments import Segment, SegmentChange, Segmenter, SegmentKind, segments_of
 from services.router.logprobs import TokenLogprob
 from services.router.openai.json import TokenNames, chat_logprobs, dump
 from services.router.template.arguments import parsed_arguments

@@ -11,9 +11,9 @@ from pydantic import Field, Tag
 
 from services.router.errors import invalid
 from services.router.generation.options import GenerationOptions
-from services.router.openai.extra_fields import Body as Body
+from services.router.http.body import Body as Body
+from services.router.http.union import union
 from services.router.openai.structure import StructureFields
-from services.router.openai.union import union
 from services.router.parameters.sampling import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,

@@ -11,12 +11,12 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import OPENAI_PATH, check_tool_messages
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.http.union import union
 from services.router.openai.body import Body, GenerationBody, string_or_array
 from services.router.openai.chat_writer import ChatStyle
 from services.router.openai.functions import FUNCTIONS_PATH, FunctionFields, FunctionName, with_tool_messages
 from services.router.openai.prompt_fields import PromptFields
 from services.router.openai.tools import FunctionCall, NamedTool, ToolCall, tools_and_choice
-from services.router.openai.union import union
 from services.router.parameters.sampling import MAX_LOGPROBS
 from services.router.prompt.encoding import MAX_MESSAGES
 

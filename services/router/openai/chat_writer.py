@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Any
 
-from services.router.answers import EVENT_STREAM
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.errors import ApiError
 from services.router.generation.generator import Usage
-from services.router.json_pieces import texts_of
+from services.router.http.answers import EVENT_STREAM
+from services.router.http.json import texts_of
 from services.router.openai.json import (
     AnswerHead,
     ChunkTails,

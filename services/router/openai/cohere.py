@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from services.router.answers import write_pieces
 from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation.tracing import Tracing
+from services.router.http.answers import write_pieces
 from services.router.model import ServedModel
 from services.router.openai.body import Body
 from services.router.openai.embeddings import base64_text, floats_text

@@ -8,11 +8,11 @@ from itertools import chain, islice
 from json.encoder import encode_basestring
 from typing import Any
 
-from services.router.answers import EVENT_STREAM
 from services.router.dispatch.submission import FinishReason
 from services.router.errors import ApiError
 from services.router.generation.generator import ChoiceDelta, Usage
-from services.router.json_pieces import texts_of
+from services.router.http.answers import EVENT_STREAM
+from services.router.http.json import texts_of
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.openai.json import (
     AnswerHead,

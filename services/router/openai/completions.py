@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 from pydantic import Field, Tag
 
-from services.router.answers import Answers
 from services.router.errors import invalid
 from services.router.generation.generator import Generator
 from services.router.generation.options import GenerationOptions
 from services.router.generation.tracing import Tracing
+from services.router.http.answers import Answers
+from services.router.http.union import union
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.openai.body import GenerationBody
 from services.router.openai.completion_writer import CompletionStyle, CompletionWriter
 from services.router.openai.json import AnswerHead
-from services.router.openai.union import union
 from services.router.parameters.sampling import MAX_LOGPROBS
 from services.router.prompt.encoding import check_length, check_token_range
 from services.router.rpc.calls import Prepared, caller_of

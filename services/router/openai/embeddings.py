@@ -9,19 +9,19 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from services.router.answers import write_pieces
 from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.inputs import MAX_INPUTS, check_token_inputs, embedding_of, encode_texts
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import invalid
 from services.router.generation.tracing import Tracing
+from services.router.http.answers import write_pieces
+from services.router.http.union import union
 from services.router.model import ServedModel
 from services.router.openai.chat_completions import ChatMessage, check_messages, template_messages
 from services.router.openai.json import array, dumps, in_pieces
 from services.router.openai.pooling_body import PoolingBody, Text, usage_of
 from services.router.openai.prompt_fields import TemplateFields
-from services.router.openai.union import union
 from services.router.parameters.pooling import PoolingParams
 from services.router.prompt.encoding import MAX_MESSAGES, encode_chat
 from services.router.prompt.request_template import templates_for

@@ -9,9 +9,9 @@ from pydantic import BaseModel, Field, Tag
 
 from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode, ToolPath
 from services.router.errors import invalid
+from services.router.http.union import union
 from services.router.openai.body import Body
 from services.router.openai.tools import FunctionDefinition
-from services.router.openai.union import union
 
 FUNCTIONS_PATH = ToolPath("functions[{}]")
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from services.router.errors import ApiError
 from services.router.generation.generator import Usage
-from services.router.json_pieces import PIECE_BYTES as PIECE_BYTES
-from services.router.json_pieces import Encoded, Items, texts_of
-from services.router.json_pieces import dumps as dumps
-from services.router.json_pieces import in_pieces as in_pieces
+from services.router.http.json import PIECE_BYTES as PIECE_BYTES
+from services.router.http.json import Encoded, Items, texts_of
+from services.router.http.json import dumps as dumps
+from services.router.http.json import in_pieces as in_pieces
 from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.model import ServedModel
 from services.router.text.detokenizer import Vocabulary

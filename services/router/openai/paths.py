@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import RootModel
 
 from services.router.anthropic.replies import AnthropicModel, AnthropicModelList
+from services.router.http.operation import Example, Operation
 from services.router.openai.chat_batch import ChatCompletionBatchRequest
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.completions import CompletionRequest
@@ -24,7 +25,6 @@ from services.router.openai.replies import (
     Version,
 )
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
-from services.router.openapi.operation import Example, Operation
 
 _OPENAI = "OpenAI"
 _TOKENS = "Tokens"

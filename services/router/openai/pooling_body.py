@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field, Tag
 
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions
+from services.router.http.union import union
 from services.router.openai.body import Body, string_or_array
-from services.router.openai.union import union
 
 Text = Annotated[str, Field(min_length=1)]
 TextOrTexts = Annotated[

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from services.router.http.operation import Example, Operation
 from services.router.openai.cohere import CohereEmbedBody
 from services.router.openai.embeddings import EmbeddingBody
 from services.router.openai.pooling_replies import CohereEmbedding, EmbeddingList, Ranking, ScoreList
 from services.router.openai.scoring import RerankBody, ScoreBody
-from services.router.openapi.operation import Example, Operation
 
 _EMBEDDINGS = "Embeddings"
 _MODEL = "quire-chat"

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from services.router.http.operation import Reply, may_lack
 from services.router.openai.replies import Seconds
-from services.router.openapi.operation import Reply, may_lack
 
 
 class PoolingUsage(Reply):

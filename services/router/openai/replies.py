@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from services.router.openapi.operation import Reply, may_lack
+from services.router.http.operation import Reply, may_lack
 
 Seconds = Annotated[int, Field(description="Unix time in seconds.")]
 

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from services.router.errors import ApiError, invalid
 from services.router.grammar.structure import Structure, StructureKind
-from services.router.openai.extra_fields import Body
+from services.router.http.body import Body
 
 
 class JsonSchemaFormat(Body):

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from services.router.answers import write_pieces
 from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder
 from services.router.embedding.inputs import MAX_INPUTS, embedding_of, encode_texts
@@ -18,7 +17,8 @@ from services.router.embedding.request import EmbeddingRequest
 from services.router.embedding.scores import UNIT_LENGTH, check_pairs, cosines
 from services.router.errors import invalid
 from services.router.generation.tracing import Tracing
-from services.router.json_pieces import Items, in_pieces, texts_of
+from services.router.http.answers import write_pieces
+from services.router.http.json import Items, in_pieces, texts_of
 from services.router.openai.pooling_body import PoolingBody, Text, TextOrTexts, usage_of
 from services.router.rpc.calls import Calls, Prepared, caller_of
 

@@ -10,13 +10,15 @@ from google.api.httpbody_pb2 import HttpBody
 from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.openai.v1 import openai_pb2
-from services.router.answers import JSON, write_pieces
 from services.router.anthropic import models as anthropic
-from services.router.chat.batch import answer_all, prepare_all
-from services.router.chat.service import ChatService
 from services.router.dispatch.placement import Placement
 from services.router.errors import model_not_found, unavailable
-from services.router.json_pieces import Items, in_pieces, texts_of
+from services.router.http.answers import JSON, write_pieces
+from services.router.http.body import Body
+from services.router.http.chat_batch import answer_all, prepare_all
+from services.router.http.chats import ChatService
+from services.router.http.json import Items, in_pieces, texts_of
+from services.router.http.reader import parsing_work, read_body
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.openai.chat_batch import ChatCompletionBatchRequest
@@ -25,12 +27,10 @@ from services.router.openai.chat_writer import ChatCompletionWriter
 from services.router.openai.cohere import CohereEmbedBody, CohereService
 from services.router.openai.completions import CompletionRequest, CompletionService
 from services.router.openai.embeddings import EmbeddingBody, EmbeddingService
-from services.router.openai.extra_fields import Body
 from services.router.openai.invocations import Invoked, invoked
 from services.router.openai.json import AnswerHead, dump
 from services.router.openai.scoring import RerankBody, ScoreBody, ScoringService
 from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest, tokenizer_info
-from services.router.openai.validation import parsing_work, read_body
 from services.router.prompt.encoding import check_token_range
 from services.router.responses.body import InputTokensBody, ResponseBody
 from services.router.responses.response import ResponseObject, response_not_found

@@ -9,14 +9,14 @@ from pydantic import BaseModel, Field, Tag
 
 from services.router.errors import ApiError, ErrorKind
 from services.router.grammar.structure import Structure, StructureKind
-from services.router.openai.extra_fields import Body
+from services.router.http.body import Body
+from services.router.http.union import union
 from services.router.openai.response_format import (
     ResponseFormat,
     TypedValue,
     exclusive,
     schema_structure,
 )
-from services.router.openai.union import union
 
 _MAX_CHOICES = 4096
 

@@ -9,8 +9,8 @@ from pydantic import Field, Tag
 
 from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode
 from services.router.errors import invalid
+from services.router.http.union import union
 from services.router.openai.body import Body
-from services.router.openai.union import union
 
 FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
 

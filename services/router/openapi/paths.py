@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from services.router.anthropic.paths import OPERATIONS as ANTHROPIC
+from services.router.http.operation import Operation
 from services.router.inference.paths import OPERATIONS as INFERENCE
 from services.router.kserve.paths import OPERATIONS as KSERVE
 from services.router.ollama.paths import OPERATIONS as OLLAMA
 from services.router.openai.paths import OPERATIONS as OPENAI
 from services.router.openai.pooling_paths import OPERATIONS as POOLING
-from services.router.openapi.operation import Operation
 from services.router.responses.paths import OPERATIONS as RESPONSES
 
 _DOCUMENT = (

@@ -9,8 +9,8 @@ from google.protobuf.descriptor import Descriptor
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from services.router.http.operation import Shape
 from services.router.openapi.messages import REF, message_schemas, schema_name
-from services.router.openapi.operation import Shape
 
 __all__ = ["REF", "component_schemas"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.documents.v1 import documents_pb2 as pb
-from services.router.answers import JSON
+from services.router.http.answers import JSON
 from services.router.openapi.document import document
 from services.router.openapi.page import page
 from services.router.openapi.paths import OPERATIONS

@@ -15,8 +15,8 @@ from services.router.chat.tools import ToolPath
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation.options import GenerationOptions
 from services.router.grammar.structure import Structure, StructureKind
+from services.router.http.union import union
 from services.router.openai.body import Body, string_or_array
-from services.router.openai.union import union
 from services.router.parameters.sampling import (
     MAX_LOGPROBS,
     SamplingParams,

@@ -10,8 +10,8 @@ from pydantic import Field, Tag
 from services.router.chat.thinking import thought
 from services.router.chat.tools import check_call_made
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.http.union import union
 from services.router.openai.body import Body, string_or_array
-from services.router.openai.union import union
 
 # What items have when they come back in.
 _OF_ITEMS = frozenset({"id", "status"})

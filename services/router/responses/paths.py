@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.router.openapi.operation import Example, Operation
+from services.router.http.operation import Example, Operation
 from services.router.responses.body import InputTokensBody, ResponseBody
 from services.router.responses.replies import InputTokenCount, Response, ResponseEvent
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
+from services.router.http.operation import Reply, may_lack
 from services.router.openai.replies import Seconds, TokenLogprob
-from services.router.openapi.operation import Reply, may_lack
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

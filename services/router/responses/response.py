@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.router.chat.message import EndReason
-from services.router.chat.segments import Segment, SegmentKind
 from services.router.errors import ApiError, ErrorKind
 from services.router.generation.generator import Usage
-from services.router.json_pieces import Items
+from services.router.http.json import Items
+from services.router.http.segments import Segment, SegmentKind
 from services.router.logprobs import TokenLogprob
 from services.router.model import ServedModel
 from services.router.openai.json import TokenNames, chat_logprobs

@@ -9,8 +9,8 @@ from pydantic import Field, Tag
 
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.http.union import union
 from services.router.openai.body import Body
-from services.router.openai.union import union
 
 _MODES = {"none": ToolMode.NONE, "auto": ToolMode.AUTO, "required": ToolMode.REQUIRED}
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
-from services.router.answers import EVENT_STREAM, Written
 from services.router.chat.message import EndReason, Message, MessageDelta
-from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of
 from services.router.errors import ApiError
 from services.router.generation.generator import Usage
-from services.router.json_pieces import Items, in_pieces, texts_of
+from services.router.http.answers import EVENT_STREAM, Written
+from services.router.http.json import Items, in_pieces, texts_of
+from services.router.http.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of
 from services.router.logprobs import TokenLogprobs
 from services.router.responses.response import ResponseObject
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
-from services.router import json_pieces
 from services.router.generation import choice_delta, logprob_count
+from services.router.http import json as json_pieces
 from services.router.rpc.calls import Calls
 from tests.integration.router.conftest import MODEL, StartRouter, answer_text, fake_scheduler
 

@@ -19,7 +19,7 @@ from services.router.chat.tools import ToolChoice, ToolMode
 from services.router.errors import ApiError, ErrorKind, invalid, overloaded
 from services.router.generation.generator import Usage
 from services.router.grammar.structure import Structure, StructureKind
-from services.router.openai.validation import parse_body
+from services.router.http.reader import parse_body
 
 USER = {"role": "user", "content": "Hello"}
 ADD = {"name": "add", "description": "Adds.", "input_schema": {"type": "object"}}

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.router import json_pieces
-from services.router.json_pieces import Encoded, Items, in_pieces, texts_of
+from services.router.http import json as json_pieces
+from services.router.http.json import Encoded, Items, in_pieces, texts_of
 
 
 @pytest.mark.parametrize(

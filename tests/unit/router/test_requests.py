@@ -10,9 +10,9 @@ import pydantic
 import pytest
 
 from services.router.errors import ApiError
+from services.router.http.reader import parse_body
 from services.router.openai.chat_completions import ChatCompletionRequest
 from services.router.openai.completions import CompletionRequest
-from services.router.openai.validation import parse_body
 from services.router.prompt.encoding import MAX_MESSAGES
 from services.router.template.chat_template import text_of
 

@@ -11,16 +11,16 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from services.router.answers import Written
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.errors import ApiError, internal, overloaded
 from services.router.generation.generator import Usage
 from services.router.grammar.structure import Structure, StructureKind
+from services.router.http.answers import Written
+from services.router.http.reader import parse_body
 from services.router.logprobs import TokenLogprob
 from services.router.model import ModelInfo, ServedModel
-from services.router.openai.validation import parse_body
 from services.router.parameters.sampling import SamplingParams
 from services.router.responses.body import ResponseBody
 from services.router.responses.response import ResponseObject

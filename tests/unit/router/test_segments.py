@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
-from services.router.chat.segments import Segment, SegmentChange, Segmenter, SegmentKind, segments_of
+from services.router.http.segments import Segment, SegmentChange, Segmenter, SegmentKind, segments_of
 from services.router.template.arguments import parsed_arguments
 
 THINK_SAY_CALL = [

@@ -17,8 +17,8 @@ from services.router.constraints.grammar_checker import GrammarChecks, _CheckPro
 from services.router.errors import ApiError, ErrorKind
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.grammar.trial import byte_tokenizer
+from services.router.http.reader import parse_body
 from services.router.openai.chat_completions import ChatCompletionRequest
-from services.router.openai.validation import parse_body
 from shared.grammar import compile_grammar
 from tests.fakes.waiting import HANG_S
 

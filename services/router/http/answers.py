@@ -13,7 +13,7 @@ from services.router.errors import ApiError, internal
 from services.router.generation.generator import ChoiceDelta, GenerationRequest, Generator, Usage
 from services.router.generation.logprob_count import bounded
 from services.router.generation.tracing import RequestSpan
-from services.router.json_pieces import in_pieces
+from services.router.http.json import in_pieces
 from services.router.limits.stall_watch import ClientStalledError
 from services.router.rpc.calls import Calls
 

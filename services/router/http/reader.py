@@ -9,10 +9,10 @@ import pydantic_core
 from pydantic_core import ErrorDetails
 
 from services.router.errors import ApiError, invalid, too_many
+from services.router.http.body import Body
+from services.router.http.integers import write_integers
 from services.router.limits.json_bounds import check_json, num_values
 from services.router.limits.large_bodies import LARGE_BODY_BYTES
-from services.router.openai.extra_fields import Body
-from services.router.openai.integers import write_integers
 from services.router.text.tokenizer import TextThreads
 
 T = TypeVar("T", bound=pydantic.BaseModel)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from services.router.answers import Answers, Written
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import Message, MessageDelta, MessageParser
 from services.router.chat.preparation import encode_turn, prepare, with_reasoning
@@ -15,12 +14,13 @@ from services.router.chat.turn import plan_turn
 from services.router.errors import ApiError
 from services.router.generation.generator import ChoiceDelta, Generator, Usage
 from services.router.generation.tracing import Tracing
+from services.router.http.answers import Answers, Written
 from services.router.model import ServedModel
 from services.router.rpc.calls import Prepared, caller_of
 
 
 class ChatWriter(Protocol):
-    """One answer in one API's words (services/router/answers.py), of messages instead of text."""
+    """One answer in one API's words (services/router/http/answers.py), of messages instead of text."""
 
     # Content type of a stream.
     stream_type: str

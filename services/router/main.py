@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from quire.inference.v1 import inference_pb2_grpc
 from quire.kserve.v1 import open_inference_pb2_grpc
+from services.router.apis.kserve.grpc_servicer import GrpcInferenceServicer
+from services.router.apis.kserve.state import ServerState, server_version
+from services.router.apis.typed.servicer import InferenceServicer
 from services.router.chat.forms import FormChoice
 from services.router.config import RouterConfig
 from services.router.dispatch.placement import Placement
@@ -24,9 +27,6 @@ from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.event_loop_lag import observe_lag
 from services.router.generation.generator import Generator
 from services.router.generation.tracing import Tracing
-from services.router.inference.servicer import InferenceServicer
-from services.router.kserve.grpc_servicer import GrpcInferenceServicer
-from services.router.kserve.state import ServerState, server_version
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
 from services.router.rpc.calls import Calls
 from services.router.rpc.single_requests import SingleRequestServer
@@ -44,8 +44,8 @@ from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
 if TYPE_CHECKING:
+    from services.router.apis.kserve.generation.text import TextGeneration
     from services.router.http.chats import ChatService
-    from services.router.kserve.generation import TextGeneration
 
 logger = logging.getLogger(__name__)
 
@@ -136,13 +136,13 @@ class Router:
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
         from quire.openai.v1 import openai_pb2_grpc
+        from services.router.apis.openai.cohere import CohereService
+        from services.router.apis.openai.completions import CompletionService
+        from services.router.apis.openai.embeddings import EmbeddingService
+        from services.router.apis.openai.scoring import ScoringService
+        from services.router.apis.openai.servicer import OpenAIServicer
         from services.router.http.answers import Answers
         from services.router.http.chats import ChatService
-        from services.router.openai.cohere import CohereService
-        from services.router.openai.completions import CompletionService
-        from services.router.openai.embeddings import EmbeddingService
-        from services.router.openai.scoring import ScoringService
-        from services.router.openai.servicer import OpenAIServicer
 
         answers = Answers(calls, self.generator)
         chats = ChatService(self.generator, answers, tracing, self._forms)
@@ -166,10 +166,10 @@ class Router:
         """Other APIs' words for what OpenAI's does."""
         from quire.anthropic.v1 import anthropic_pb2_grpc
         from quire.ollama.v1 import ollama_pb2_grpc
-        from services.router.anthropic.errors import anthropic_error
-        from services.router.anthropic.servicer import AnthropicServicer
-        from services.router.ollama.servicer import OllamaServicer
-        from services.router.ollama.writer import ollama_error
+        from services.router.apis.anthropic.errors import anthropic_error
+        from services.router.apis.anthropic.servicer import AnthropicServicer
+        from services.router.apis.ollama.servicer import OllamaServicer
+        from services.router.apis.ollama.writer import ollama_error
 
         metrics, threads = self.metrics, self.threads
         self._add(
@@ -191,9 +191,9 @@ class Router:
 
     def _add_kserve(self, calls: Calls, chats: ChatService) -> TextGeneration:
         from quire.kserve.v1 import kserve_pb2_grpc
+        from services.router.apis.kserve.generation.http_servicer import KserveServicer
+        from services.router.apis.kserve.generation.text import TextGeneration, kserve_error
         from services.router.http.answers import Answers
-        from services.router.kserve.generation import TextGeneration, kserve_error
-        from services.router.kserve.http_servicer import KserveServicer
 
         calls, state = calls.with_errors(kserve_error), ServerState(self.placement)
         generation = TextGeneration(state, Answers(calls, self.generator), chats.tracing, self.threads)

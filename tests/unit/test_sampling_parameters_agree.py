@@ -6,7 +6,7 @@ import dataclasses
 
 from quire.client.options import Options
 from quire.inference.v1 import sampling_pb2
-from services.router.openai.chat_completions import ChatCompletionRequest
+from services.router.apis.openai.chat_completions import ChatCompletionRequest
 from services.router.parameters.sampling import SamplingParams as RouterParams
 from services.worker.sampling.params import SamplingParams as WorkerParams
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from services.router.anthropic.paths import OPERATIONS as ANTHROPIC
+from services.router.apis.anthropic.paths import OPERATIONS as ANTHROPIC
+from services.router.apis.kserve.generation.paths import OPERATIONS as KSERVE
+from services.router.apis.ollama.paths import OPERATIONS as OLLAMA
+from services.router.apis.openai.paths import OPERATIONS as OPENAI
+from services.router.apis.openai.pooling_paths import OPERATIONS as POOLING
+from services.router.apis.responses.paths import OPERATIONS as RESPONSES
 from services.router.http.operation import Operation
-from services.router.inference.paths import OPERATIONS as INFERENCE
-from services.router.kserve.paths import OPERATIONS as KSERVE
-from services.router.ollama.paths import OPERATIONS as OLLAMA
-from services.router.openai.paths import OPERATIONS as OPENAI
-from services.router.openai.pooling_paths import OPERATIONS as POOLING
-from services.router.responses.paths import OPERATIONS as RESPONSES
+from services.router.openapi.typed_paths import OPERATIONS as INFERENCE
 
 _DOCUMENT = (
     Operation(

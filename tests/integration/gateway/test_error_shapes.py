@@ -6,7 +6,7 @@ import json
 
 import grpc
 
-from services.router.anthropic.replies import AnthropicError
+from services.router.apis.anthropic.replies import AnthropicError
 from tests.integration.gateway.client import Reply, call
 from tests.integration.gateway.conftest import Gateway
 from tests.integration.gateway.fake_router import FakeRouter, aborting

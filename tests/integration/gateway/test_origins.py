@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from services.router.anthropic.replies import AnthropicError
+from services.router.apis.anthropic.replies import AnthropicError
 from tests.integration.gateway.client import Reply, call
 from tests.integration.gateway.conftest import Gateway, start_gateway
 from tests.integration.gateway.fake_router import FakeRouter

@@ -12,9 +12,9 @@ import pytest
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.kserve.v1 import kserve_pb2, kserve_pb2_grpc, open_inference_pb2, open_inference_pb2_grpc
+from services.router.apis.kserve.generation.body import KserveGenerateParameters
+from services.router.apis.kserve.generation.tensors import check_shape
 from services.router.errors import ApiError
-from services.router.kserve.body import KserveGenerateParameters
-from services.router.kserve.tensors import check_shape
 from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.text.tokenizer import Tokenizer
 from tests.integration.router.conftest import (

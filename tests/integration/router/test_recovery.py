@@ -13,8 +13,8 @@ from google.api.httpbody_pb2 import HttpBody
 from quire.inference.v1 import sampling_pb2
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
+from services.router.apis.openai.chat_writer import ChatCompletionWriter
 from services.router.dispatch.placement import Placement
-from services.router.openai.chat_writer import ChatCompletionWriter
 from services.router.rpc import calls
 from tests.fakes.waiting import HANG_S
 from tests.integration.router.conftest import (

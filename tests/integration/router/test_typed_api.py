@@ -11,7 +11,7 @@ import pytest
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from quire.inference.v1 import inference_pb2, inference_pb2_grpc, sampling_pb2
-from services.router.inference import token_strings
+from services.router.apis.typed import token_strings
 from services.router.main import GRPC_SERVICES, HTTP_SERVICES
 from services.router.text.detokenizer import Vocabulary
 from tests.integration.router.conftest import (

@@ -15,11 +15,11 @@ from quire.documents.v1 import documents_pb2, documents_pb2_grpc
 from quire.inference.v1 import sampling_pb2
 from quire.openai.v1 import openai_pb2
 from quire.scheduler.v1 import scheduler_pb2
+from services.router.apis.openai.body import GenerationBody
 from services.router.constraints import resolution as constraints
 from services.router.constraints.grammar_checker import GrammarChecks
 from services.router.generation import logprob_count, options
 from services.router.http.chat_batch import MAX_PREPARING
-from services.router.openai.body import GenerationBody
 from services.router.template.chat_template import ChatTemplate
 from tests.fakes.waiting import HANG_S, until
 from tests.integration.router.conftest import GREETING, MODEL, RefusedError, StartRouter, answer_text, fake_scheduler

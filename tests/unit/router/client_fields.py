@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from services.router.anthropic.blocks import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
-from services.router.anthropic.body import (
+from services.router.apis.anthropic.blocks import TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from services.router.apis.anthropic.body import (
     AnthropicTool,
     AnthropicToolChoice,
     CountTokensBody,
@@ -19,22 +19,22 @@ from services.router.anthropic.body import (
     OutputConfig,
     Thinking,
 )
-from services.router.anthropic.context_management import ContextEdit, ContextManagement
-from services.router.anthropic.messages import Turn
-from services.router.ollama.chat import ChatBody, OllamaMessage, OllamaTool
-from services.router.ollama.embed import EmbedBody
-from services.router.ollama.generate import GenerateBody
-from services.router.ollama.options import Options
-from services.router.openai.body import Body, StreamOptions
-from services.router.openai.chat_completions import ChatCompletionRequest, ChatMessage, TextPart
-from services.router.openai.cohere import CohereEmbedBody
-from services.router.openai.completions import CompletionRequest
-from services.router.openai.embeddings import EmbeddingBody
-from services.router.openai.scoring import RerankBody
-from services.router.openai.tools import FunctionDefinition, ToolDefinition
-from services.router.responses.body import Format, InputTokensBody, Reasoning, ResponseBody, Text
-from services.router.responses.items import FunctionCallItem, FunctionCallOutputItem, MessageItem, ReasoningItem
-from services.router.responses.tools import ResponseTool
+from services.router.apis.anthropic.context_management import ContextEdit, ContextManagement
+from services.router.apis.anthropic.messages import Turn
+from services.router.apis.ollama.chat import ChatBody, OllamaMessage, OllamaTool
+from services.router.apis.ollama.embed import EmbedBody
+from services.router.apis.ollama.generate import GenerateBody
+from services.router.apis.ollama.options import Options
+from services.router.apis.openai.body import Body, StreamOptions
+from services.router.apis.openai.chat_completions import ChatCompletionRequest, ChatMessage, TextPart
+from services.router.apis.openai.cohere import CohereEmbedBody
+from services.router.apis.openai.completions import CompletionRequest
+from services.router.apis.openai.embeddings import EmbeddingBody
+from services.router.apis.openai.scoring import RerankBody
+from services.router.apis.openai.tools import FunctionDefinition, ToolDefinition
+from services.router.apis.responses.body import Format, InputTokensBody, Reasoning, ResponseBody, Text
+from services.router.apis.responses.items import FunctionCallItem, FunctionCallOutputItem, MessageItem, ReasoningItem
+from services.router.apis.responses.tools import ResponseTool
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from anthropic.types import Message as AnthropicMessage
 from anthropic.types import RawMessageStreamEvent
 from pydantic import TypeAdapter
 
-from services.router.anthropic.body import MessagesBody
-from services.router.anthropic.errors import anthropic_error
-from services.router.anthropic.writer import AnthropicWriter
+from services.router.apis.anthropic.body import MessagesBody
+from services.router.apis.anthropic.errors import anthropic_error
+from services.router.apis.anthropic.writer import AnthropicWriter
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import ToolChoice, ToolMode

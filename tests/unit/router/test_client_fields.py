@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from services.router.apis.openai.body import Body
 from services.router.errors import ApiError
 from services.router.http.reader import parse_body
-from services.router.openai.body import Body
 from tests.e2e.clients import request_fields
 from tests.unit.router.client_fields import TABLE, Fields
 
@@ -36,7 +36,7 @@ def check(request: type[Body], value: dict[str, Any]) -> None:
     if "check" in dir(request):
         body.check(*([128] if "n" in request.model_fields else []))
     if "to_chat" in dir(request):
-        body.to_chat(*(["m"] if request.__module__.startswith("services.router.ollama") else []))
+        body.to_chat(*(["m"] if request.__module__.startswith("services.router.apis.ollama") else []))
 
 
 @pytest.mark.parametrize("name", TABLE)

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from ollama import ChatResponse, GenerateResponse
 
+from services.router.apis.ollama.chat import ChatBody
+from services.router.apis.ollama.generate import GenerateBody
+from services.router.apis.ollama.models import tagged
+from services.router.apis.ollama.writer import OllamaWriter, timestamp
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.chat.request import ChatRequest
 from services.router.errors import ApiError, invalid
 from services.router.generation.generator import Usage
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.http.reader import parse_body
-from services.router.ollama.chat import ChatBody
-from services.router.ollama.generate import GenerateBody
-from services.router.ollama.models import tagged
-from services.router.ollama.writer import OllamaWriter, timestamp
 
 USER = {"role": "user", "content": "Hello"}
 USAGE = Usage(prompt_tokens=10, completion_tokens=4, cached_tokens=6)

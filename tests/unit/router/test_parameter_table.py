@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from services.router.apis.openai.body import GenerationBody
+from services.router.apis.openai.chat_completions import ChatCompletionRequest
+from services.router.apis.openai.completions import CompletionRequest
 from services.router.errors import ApiError, ErrorKind
 from services.router.http.reader import parse_body
-from services.router.openai.body import GenerationBody
-from services.router.openai.chat_completions import ChatCompletionRequest
-from services.router.openai.completions import CompletionRequest
 
 ROOT = Path(__file__).parents[3]
 SHARED = Path(os.environ.get("QUIRE_SHARED", ROOT.parent / "shared"))

@@ -10,8 +10,8 @@ import pytest
 from quire.inference.v1 import inference_pb2
 from quire.kserve.v1 import open_inference_pb2
 from quire.scheduler.v1 import scheduler_pb2
+from services.router.apis.kserve.generation.body import KserveGenerateParameters
 from services.router.errors import ApiError, invalid
-from services.router.kserve.body import KserveGenerateParameters
 from services.router.rpc import request_fields
 from services.router.rpc.request_fields import check_enums, in_proto_terms, proto_path
 

@@ -9,10 +9,10 @@ import openai.types.chat as sdk
 import pydantic
 import pytest
 
+from services.router.apis.openai.chat_completions import ChatCompletionRequest
+from services.router.apis.openai.completions import CompletionRequest
 from services.router.errors import ApiError
 from services.router.http.reader import parse_body
-from services.router.openai.chat_completions import ChatCompletionRequest
-from services.router.openai.completions import CompletionRequest
 from services.router.prompt.encoding import MAX_MESSAGES
 from services.router.template.chat_template import text_of
 

@@ -11,6 +11,9 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from services.router.apis.responses.body import ResponseBody
+from services.router.apis.responses.response import ResponseObject
+from services.router.apis.responses.writer import ResponseWriter
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
@@ -22,9 +25,6 @@ from services.router.http.reader import parse_body
 from services.router.logprobs import TokenLogprob
 from services.router.model import ModelInfo, ServedModel
 from services.router.parameters.sampling import SamplingParams
-from services.router.responses.body import ResponseBody
-from services.router.responses.response import ResponseObject
-from services.router.responses.writer import ResponseWriter
 from services.router.text.tokenizer import TextThreads, Tokenizer
 
 MODEL_DIR = Path(__file__).parents[3] / "quire" / "models" / "quire-chat"

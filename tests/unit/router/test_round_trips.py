@@ -13,8 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.router.anthropic.body import MessagesBody
-from services.router.anthropic.writer import AnthropicWriter
+from services.router.apis.anthropic.body import MessagesBody
+from services.router.apis.anthropic.writer import AnthropicWriter
+from services.router.apis.ollama.chat import ChatBody
+from services.router.apis.ollama.writer import OllamaWriter
+from services.router.apis.openai.chat_completions import ChatCompletionRequest
+from services.router.apis.openai.chat_writer import ChatCompletionWriter, ChatStyle
+from services.router.apis.openai.json import AnswerHead
+from services.router.apis.responses.body import ResponseBody
+from services.router.apis.responses.response import ResponseObject
+from services.router.apis.responses.writer import ResponseWriter
 from services.router.chat.forms import TOOL_FORMS, FormChoice
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.chat.preparation import encode_turn
@@ -22,15 +30,7 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.turn import plan_turn
 from services.router.generation.generator import Usage
 from services.router.model import ModelInfo, ServedModel
-from services.router.ollama.chat import ChatBody
-from services.router.ollama.writer import OllamaWriter
-from services.router.openai.chat_completions import ChatCompletionRequest
-from services.router.openai.chat_writer import ChatCompletionWriter, ChatStyle
-from services.router.openai.json import AnswerHead
 from services.router.parameters.sampling import SamplingParams
-from services.router.responses.body import ResponseBody
-from services.router.responses.response import ResponseObject
-from services.router.responses.writer import ResponseWriter
 from services.router.text.tokenizer import TextThreads, Tokenizer
 from tests.chat_templates.published import ours
 from tests.integration.router.small_tokenizers import CHAT_TEMPLATE, byte_level, tokenizer_config

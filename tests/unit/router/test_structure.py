@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher
 
+from services.router.apis.openai.chat_completions import ChatCompletionRequest
 from services.router.constraints import grammar_checker as grammar_checks
 from services.router.constraints.grammar_checker import GrammarChecks, _CheckProcess
 from services.router.errors import ApiError, ErrorKind
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.grammar.trial import byte_tokenizer
 from services.router.http.reader import parse_body
-from services.router.openai.chat_completions import ChatCompletionRequest
 from shared.grammar import compile_grammar
 from tests.fakes.waiting import HANG_S
 

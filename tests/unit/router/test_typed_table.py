@@ -9,11 +9,11 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from quire.inference.v1 import inference_pb2
-from services.router.openai.chat_completions import ChatCompletionRequest
-from services.router.openai.completions import CompletionRequest
-from services.router.openai.embeddings import EmbeddingBody
-from services.router.openai.scoring import RerankBody, ScoreBody
-from services.router.openai.tokens import DetokenizeRequest, TokenizeRequest
+from services.router.apis.openai.chat_completions import ChatCompletionRequest
+from services.router.apis.openai.completions import CompletionRequest
+from services.router.apis.openai.embeddings import EmbeddingBody
+from services.router.apis.openai.scoring import RerankBody, ScoreBody
+from services.router.apis.openai.tokens import DetokenizeRequest, TokenizeRequest
 
 BODIES = (
     ChatCompletionRequest, CompletionRequest, EmbeddingBody, ScoreBody, RerankBody, TokenizeRequest, DetokenizeRequest,

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from services.router.apis.typed.whole_choices import whole_choices
 from services.router.dispatch.submission import FinishReason
 from services.router.generation import choice_delta
 from services.router.generation.generator import ChoiceDelta
-from services.router.inference.whole_choices import whole_choices
 
 
 async def deltas() -> AsyncIterator[list[ChoiceDelta]]:

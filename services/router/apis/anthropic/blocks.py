@@ -1,0 +1,113 @@
+"""The blocks that a message's content is made of. What is no text and no tool's is refused by its type."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, Tag
+
+from services.router.apis.openai.body import Body, string_or_array
+from services.router.errors import ApiError, ErrorKind
+from services.router.http.union import union
+
+
+class TextBlock(Body):
+    known_extras = frozenset({"cache_control", "citations"})
+
+    type: Literal["text"] = Field(description="The type of a text block.")
+    text: str = Field(description="The text.")
+
+
+class ThinkingBlock(Body):
+    known_extras = frozenset({"signature"})
+
+    type: Literal["thinking"] = Field(description="The type of a block with the assistant's reasoning.")
+    thinking: str = Field(description="The text of the reasoning.")
+
+
+class ToolUseBlock(Body):
+    known_extras = frozenset({"cache_control", "caller", "toolset_name"})
+
+    type: Literal["tool_use"] = Field(description="The type of a block with a tool call.")
+    id: str = Field(description="Id of the call, to which its result refers.")
+    name: str = Field(description="Name of the function.")
+    input: dict[str, Any] = Field(description="Arguments of the call.")
+
+
+class OtherBlock(Body):
+    """Refused, except encrypted reasoning, which is ignored."""
+
+    known_extras = frozenset({"data"})
+
+    type: str = Field(description="Refused, except `redacted_thinking`, which is ignored.")
+
+
+def _tag(*known: str) -> Any:
+    def tag(value: object) -> str | None:
+        kind = value.get("type") if isinstance(value, dict) else None
+        return (f"#{kind}" if kind in known else "#other") if isinstance(kind, str) else None
+
+    return union(tag, "an object with a 'type'")
+
+
+StringOrTexts = Annotated[
+    Annotated[str, Tag("#string")]
+    | Annotated[
+        list[Annotated[Annotated[TextBlock, Tag("#text")] | Annotated[OtherBlock, Tag("#other")], _tag("text")]],
+        Tag("#array"),
+    ],
+    union(string_or_array, "a string or an array of text blocks"),
+]
+
+
+class ToolResultBlock(Body):
+    known_extras = frozenset({"cache_control", "toolset_name"})
+
+    type: Literal["tool_result"] = Field(description="The type of a block with the result of a tool call.")
+    tool_use_id: str = Field(description="Id of the call that this is the result of.")
+    content: StringOrTexts | None = Field(None, description="A text or text blocks.")
+    is_error: bool | None = Field(
+        None,
+        description=(
+            "True if the call failed. The model then sees the text with `Error: ` in front, unless it begins so "
+            "already."
+        ),
+    )
+
+    def text(self, param: str) -> str:
+        """`param`: the name of its content in errors. Raises ApiError where a block is no text."""
+        text = text_of(self.content, param)
+        # Templates know no other way to tell the model.
+        return f"Error: {text}" if self.is_error and not text.lower().startswith("error") else text
+
+
+Block = Annotated[
+    Annotated[TextBlock, Tag("#text")]
+    | Annotated[ThinkingBlock, Tag("#thinking")]
+    | Annotated[ToolUseBlock, Tag("#tool_use")]
+    | Annotated[ToolResultBlock, Tag("#tool_result")]
+    | Annotated[OtherBlock, Tag("#other")],
+    _tag("text", "thinking", "tool_use", "tool_result"),
+]
+StringOrBlocks = Annotated[
+    Annotated[str, Tag("#string")] | Annotated[list[Block], Tag("#array")],
+    union(string_or_array, "a string or an array of blocks"),
+]
+
+
+def text_of(content: str | Sequence[TextBlock | OtherBlock] | None, param: str) -> str:
+    """Raises ApiError where a block is no text."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for index, block in enumerate(content):
+        if not isinstance(block, TextBlock):
+            raise not_supported(block.type, f"{param}[{index}]")
+        texts.append(block.text)
+    return "\n".join(texts)
+
+
+def not_supported(kind: str, param: str) -> ApiError:
+    message = f"Invalid '{param}.type': blocks of type '{kind[:64]}' are not supported by this server here."
+    return ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")

@@ -1,0 +1,100 @@
+"""Anthropic's turns into the messages of chat templates."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence, Set
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from services.router.apis.anthropic.blocks import (
+    Block,
+    OtherBlock,
+    StringOrBlocks,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    not_supported,
+)
+from services.router.apis.openai.body import Body
+from services.router.chat.thinking import thought
+from services.router.chat.tools import check_call_made
+
+
+class Turn(Body):
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"output_config": ({},)}
+
+    role: Literal["user", "assistant", "system"] = Field(description="Role of the author.")
+    content: StringOrBlocks = Field(description="A text, or a list of blocks.")
+    clear_at: Literal["next_user_message", "never"] | None = Field(
+        None, description="For a system message: whether the model stops seeing it after the user's next message."
+    )
+
+    def to_template(self, param: str, made: set[str], *, shows_thinking: bool = True) -> list[dict[str, Any]]:
+        """`param`: its name in errors. `made`: the ids of the calls of turns before, to which its own are added. Raises
+        ApiError."""
+        if isinstance(self.content, str):
+            return [{"role": self.role, "content": self.content}]
+        if self.role == "assistant":
+            made.update(block.id for block in self.content if isinstance(block, ToolUseBlock))
+            return [_assistant(self.content, f"{param}.content", shows_thinking=shows_thinking)]
+        return _others(self.role, self.content, f"{param}.content", made)
+
+
+def shown_turns(turns: Sequence[Turn]) -> Iterator[tuple[int, Turn]]:
+    """The turns that the model sees, each with its index. A system message may hold for one turn of the user alone."""
+    last_user = max((index for index, turn in enumerate(turns) if turn.role == "user"), default=-1)
+    for index, turn in enumerate(turns):
+        if turn.role != "system" or turn.clear_at != "next_user_message" or index > last_user:
+            yield index, turn
+
+
+def _assistant(blocks: Sequence[Block], param: str, *, shows_thinking: bool) -> dict[str, Any]:
+    texts, thoughts, calls = [], [], []
+    for index, block in enumerate(blocks):
+        match block:
+            case TextBlock():
+                texts.append(block.text)
+            case ThinkingBlock():
+                thoughts.append(block.thinking)
+            case ToolUseBlock():
+                function = {"name": block.name, "arguments": json.dumps(block.input, ensure_ascii=False)}
+                calls.append({"id": block.id, "type": "function", "function": function})
+            case OtherBlock(type="redacted_thinking"):
+                # Somebody else's thoughts, which nobody here can read.
+                pass
+            case _:
+                raise not_supported(block.type, f"{param}[{index}]")
+    message: dict[str, Any] = {"role": "assistant", "content": "\n".join(texts)}
+    if thoughts and shows_thinking:
+        thought(message, "\n".join(thoughts))
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _others(role: str, blocks: Sequence[Block], param: str, made: Set[str]) -> list[dict[str, Any]]:
+    """A tool's result is a message of its own, between the texts around it."""
+    messages: list[dict[str, Any]] = []
+    texts: list[str] = []
+
+    def end_texts() -> None:
+        if texts:
+            messages.append({"role": role, "content": "\n".join(texts)})
+            texts.clear()
+
+    for index, block in enumerate(blocks):
+        match block:
+            case TextBlock():
+                texts.append(block.text)
+            case ToolResultBlock() if role == "user":
+                end_texts()
+                content = block.text(f"{param}[{index}].content")
+                check_call_made(block.tool_use_id, made, f"{param}[{index}].tool_use_id")
+                messages.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": content})
+            case _:
+                raise not_supported(block.type, f"{param}[{index}]")
+    end_texts()
+    return messages or [{"role": role, "content": ""}]

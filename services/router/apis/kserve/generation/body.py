@@ -1,0 +1,225 @@
+"""The bodies of /v2/models/NAME/generate and generate_stream, Triton's generate extension, and what they ask for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import Field, Tag
+
+from services.router.apis.openai.body import Body, string_or_array
+from services.router.constraints.resolution import MAX_BAD_WORDS
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.generation.options import GenerationOptions
+from services.router.http.union import union
+from services.router.parameters.sampling import (
+    MAX_STOP_STRINGS,
+    SamplingParams,
+    StopConditions,
+    check_ranges,
+    check_stop_strings,
+)
+
+# All of its fields take a few hundred, but for long lists. What a body holds is counted before it is converted
+# (json_bounds.py); JSON in a text of the body is not.
+MAX_SAMPLING_PARAMETERS_CHARS = 8192
+# Of a client's own name for a field, so many are repeated in an error.
+_MAX_NAME_CHARS = 64
+_UINT64 = 2**64 - 1
+_StopTexts = Annotated[
+    Annotated[str, Tag("#string")] | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS), Tag("#array")],
+    union(string_or_array, "a string or an array of strings"),
+]
+_BadWords = Annotated[
+    Annotated[str, Tag("#string")] | Annotated[list[str], Field(max_length=MAX_BAD_WORDS), Tag("#array")],
+    union(string_or_array, "a string or an array of strings"),
+]
+
+
+class KserveGenerateParameters(Body):
+    """Generation parameters, with the names of Triton's backends for TensorRT-LLM and vLLM."""
+
+    max_tokens: int | None = Field(
+        None,
+        ge=1,
+        le=2**31 - 1,
+        description="Maximum number of tokens in the answer. Default: as many as fit in the context.",
+    )
+    min_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=2**31 - 1,
+        description="Minimum number of tokens: end tokens and stop strings do not end the answer earlier.",
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
+    )
+    top_k: int | None = Field(
+        None, ge=-1, le=2**31 - 1, description="Samples from the k most likely tokens; -1 and 0 keep all."
+    )
+    top_p: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description=(
+            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
+            "the most likely token."
+        ),
+    )
+    min_p: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Samples from tokens whose probability is at least this fraction of the most likely token's.",
+    )
+    seed: int | None = Field(
+        None,
+        ge=-(2**63),
+        le=_UINT64,
+        description="Random seed: equal requests with equal seeds get equal tokens. Default: a random one.",
+    )
+    random_seed: int | None = Field(None, ge=-(2**63), le=_UINT64, description="TensorRT-LLM's name of `seed`.")
+    repetition_penalty: float | None = Field(
+        None,
+        gt=0,
+        le=100,
+        description=(
+            "Divides positive logits, and multiplies negative ones, of every token in the prompt and the answer; "
+            "1 has no effect."
+        ),
+    )
+    presence_penalty: float | None = Field(
+        None, ge=-2, le=2, description="Subtracted from the logit of every token that is already in the answer."
+    )
+    frequency_penalty: float | None = Field(
+        None,
+        ge=-2,
+        le=2,
+        description="Subtracted from the logit of every token in the answer, once for each occurrence.",
+    )
+    stop: _StopTexts | None = Field(
+        None,
+        description="Stop strings: up to 16, each of at most 512 characters. The first one found ends the answer.",
+    )
+    stop_words: _StopTexts | None = Field(None, description="TensorRT-LLM's name of `stop`; empty strings are ignored.")
+    bad_words: _BadWords | None = Field(
+        None, description="Strings that the answer must not contain; empty strings are ignored."
+    )
+    ignore_eos: bool | None = Field(None, description="Whether generation continues after the model's own end tokens.")
+    end_id: int | None = Field(None, ge=0, le=2**31 - 1, description="Id of an additional token that ends the answer.")
+    pad_id: int | None = Field(None, description="No effect: nothing is padded.")
+    exclude_input_in_output: bool | None = Field(
+        None, description="If false, `text_output` begins with `text_input`. Default: true."
+    )
+    stream: bool | None = Field(
+        None, description="Only for `generate_stream`: if false, the whole answer is one event."
+    )
+    sampling_parameters: str | None = Field(
+        None,
+        max_length=MAX_SAMPLING_PARAMETERS_CHARS,
+        description="Any of these fields as a JSON object in a string, as vLLM's Triton backend takes them.",
+    )
+
+    def check_known(self) -> None:
+        """Raises ApiError where a field is no known one: it might change what is asked for."""
+        for name in self.model_extra or ():
+            shown = name[:_MAX_NAME_CHARS]
+            raise ApiError(ErrorKind.UNSUPPORTED, f"'{shown}' is not supported by this server.", shown)
+
+    def merged(self) -> KserveGenerateParameters:
+        """The same, with the fields of `sampling_parameters` where they are not set."""
+        self.check_known()
+        if not self.sampling_parameters:
+            return self
+        given = _json_object(self.sampling_parameters)
+        # Triton's examples write numbers as strings.
+        values = {name: _value(name, value) for name, value in given.items()}
+        try:
+            inner = KserveGenerateParameters.model_validate(values)
+        except ValueError as error:
+            message = f"Invalid 'sampling_parameters': {str(error)[:256]}."
+            raise invalid(message, "sampling_parameters", "invalid_value") from None
+        inner.check_known()
+        return self.over(inner)
+
+    def over(self, others: KserveGenerateParameters) -> KserveGenerateParameters:
+        """The other's fields, replaced by those that are set here."""
+        own = {name: getattr(self, name) for name in KserveGenerateParameters.model_fields}
+        return others.model_copy(update={name: value for name, value in own.items() if value is not None})
+
+    def options(self) -> GenerationOptions:
+        """Raises ApiError."""
+        seed = self.random_seed if self.seed is None else self.seed
+        sampling = SamplingParams(
+            temperature=self.temperature,
+            top_k=None if self.top_k is None else max(0, self.top_k),
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=None if seed is None else seed & _UINT64,
+        )
+        stops = _texts(self.stop) + _texts(self.stop_words)
+        check_stop_strings(stops, "stop")
+        end_ids = () if self.end_id is None else (self.end_id,)
+        return GenerationOptions(
+            sampling=check_ranges(sampling),
+            stop=StopConditions(self.max_tokens, end_ids, bool(self.ignore_eos), self.min_tokens or 0),
+            stop_strings=stops,
+            bad_words=_texts(self.bad_words),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """What a body asks for."""
+
+    id: str | None
+    text: str
+    options: GenerationOptions
+    # Whether the answer begins with the text.
+    echoes: bool
+    # None: as the path has it.
+    stream: bool | None
+
+
+class KserveGenerateBody(KserveGenerateParameters):
+    id: str | None = Field(None, description="Request id; repeated in the answer.")
+    text_input: str = Field(min_length=1, description="Prompt to continue. No chat template is applied.")
+    parameters: KserveGenerateParameters | None = Field(
+        None, description="The other fields may also be given here. Fields outside of `parameters` take precedence."
+    )
+
+    def asked(self) -> TextRequest:
+        """Raises ApiError. It reads the JSON in `sampling_parameters`."""
+        settings = self.merged()
+        if self.parameters is not None:
+            settings = settings.over(self.parameters.merged())
+        echoes = settings.exclude_input_in_output is False
+        return TextRequest(self.id, self.text_input, settings.options(), echoes, settings.stream)
+
+
+def _texts(given: str | list[str] | None) -> tuple[str, ...]:
+    texts = [given] if isinstance(given, str) else given or []
+    return tuple(text for text in texts if text)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise invalid("Invalid 'sampling_parameters': it must be an object, as JSON.", "sampling_parameters")
+    return value
+
+
+def _value(name: str, value: Any) -> Any:
+    if not isinstance(value, str) or name in ("stop", "stop_words", "bad_words"):
+        return value
+    try:
+        return json.loads(value.lower())
+    except (ValueError, RecursionError):
+        return value

@@ -1,0 +1,67 @@
+"""ModelInferRequest into what it asks for, and the answer into ModelInferResponse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from quire.kserve.v1 import open_inference_pb2 as pb
+from services.router.apis.kserve.generation.body import TextRequest
+from services.router.apis.kserve.generation.tensors import (
+    MAX_TENSORS,
+    TEXT_OUTPUT,
+    check_output,
+    check_shape,
+    packed_text,
+    packed_value,
+    request_of,
+    text_of,
+)
+from services.router.errors import ApiError, invalid, too_many
+
+
+def asked(request: pb.ModelInferRequest) -> TextRequest:
+    """Raises ApiError, which names the tensor or the parameter by its place in the request."""
+    for name, entries in (("inputs", request.inputs), ("outputs", request.outputs), ("parameters", request.parameters)):
+        if len(entries) > MAX_TENSORS:
+            raise too_many(name, MAX_TENSORS, len(entries))
+    if request.raw_input_contents and len(request.raw_input_contents) != len(request.inputs):
+        param = "raw_input_contents"
+        raise invalid(f"Invalid '{param}': expected one for each of 'inputs'.", param, "invalid_value")
+    for index, output in enumerate(request.outputs):
+        check_output(output.name, f"outputs[{index}].name")
+    paths, values = {}, {}
+    for key, parameter in request.parameters.items():
+        kind = parameter.WhichOneof("parameter_choice")
+        paths[key], values[key] = f"parameters[{key}]", None if kind is None else getattr(parameter, kind)
+    for index, tensor in enumerate(request.inputs):
+        path = f"inputs[{index}]"
+        check_shape(tensor.name, tensor.shape, f"{path}.shape")
+        raw = request.raw_input_contents[index] if request.raw_input_contents else None
+        paths[tensor.name], values[tensor.name] = path, _value(tensor, raw, path)
+    try:
+        return request_of(values, request.id)
+    except ApiError as error:
+        raise replace(error, param=paths.get(error.param or "", "inputs")) from None
+
+
+def response(model: str, request_id: str, text: str, *, is_raw: bool) -> pb.ModelInferResponse:
+    """`model`: as the request names it. `is_raw`: whether its tensors are raw, as the answer's are then."""
+    answer = pb.ModelInferResponse(model_name=model, id=request_id)
+    output = answer.outputs.add(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])
+    if is_raw:
+        answer.raw_output_contents.append(packed_text(text))
+    else:
+        output.contents.bytes_contents.append(text.encode())
+    return answer
+
+
+def _value(tensor: pb.ModelInferRequest.InferInputTensor, raw: bytes | None, path: str) -> Any:
+    if raw is not None:
+        return packed_value(tensor.name, tensor.datatype, raw, path)
+    given = tensor.contents.ListFields()
+    if len(given) != 1 or len(given[0][1]) != 1:
+        param = f"{path}.contents"
+        raise invalid(f"Invalid '{param}': expected one element.", param, "invalid_value")
+    value = given[0][1][0]
+    return text_of(value, f"{path}.contents.bytes_contents[0]") if isinstance(value, bytes) else value

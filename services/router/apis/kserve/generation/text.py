@@ -1,0 +1,122 @@
+"""Generation by the Open Inference Protocol, the same for both of its forms."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from services.router.apis.kserve.generation.body import TextRequest
+from services.router.apis.kserve.state import ServerState
+from services.router.apis.openai.json import dump
+from services.router.errors import ApiError
+from services.router.generation.generator import ChoiceDelta, GenerationRequest, Usage
+from services.router.generation.tracing import RequestSpan, Tracing
+from services.router.http.answers import EVENT_STREAM, Answers
+from services.router.http.json import texts_of
+from services.router.limits.large_bodies import LARGE_BODY_BYTES
+from services.router.model import check_generates, output_budget
+from services.router.prompt.encoding import encode_text
+from services.router.rpc.calls import Prepared, caller_of
+from services.router.text.tokenizer import TextThreads
+
+
+class GenerateWriter:
+    """An AnswerWriter of Triton's generate extension."""
+
+    stream_type = EVENT_STREAM
+
+    def __init__(self, model: str, asked: TextRequest) -> None:
+        self._head: dict[str, Any] = {"model_name": model, "model_version": ""}
+        if asked.id is not None:
+            self._head["id"] = asked.id
+        self._is_one_event = asked.stream is False
+        self._has_begun = False
+        # Not sent yet.
+        self._pieces = [asked.text] if asked.echoes else []
+
+    def events(self, delta: ChoiceDelta) -> bytes:
+        self.add(delta)
+        if self._is_one_event or not any(self._pieces):
+            return b""
+        return self._event()
+
+    def end(self, usage: Usage) -> bytes:
+        # A client gets one event at least.
+        return self._event() if any(self._pieces) or not self._has_begun else b""
+
+    def error(self, error: ApiError) -> bytes:
+        return b"data: " + dump(kserve_error(error)) + b"\n\n"
+
+    def add(self, delta: ChoiceDelta) -> None:
+        self._pieces.append(delta.text)
+
+    def whole(self, usage: Usage) -> Iterator[str]:
+        return texts_of({**self._head, "text_output": self.text})
+
+    @property
+    def text(self) -> str:
+        return "".join(self._pieces)
+
+    def _event(self) -> bytes:
+        event = dump({**self._head, "text_output": self.text})
+        self._pieces.clear()
+        self._has_begun = True
+        return b"data: " + event + b"\n\n"
+
+
+@dataclass(frozen=True, slots=True)
+class TextGeneration:
+    state: ServerState
+    answers: Answers
+    tracing: Tracing
+    threads: TextThreads
+
+    async def read(self, num_bytes: int, read: Callable[[], TextRequest]) -> TextRequest:
+        """What `read` makes of so many bytes, beside the event loop where they are many, and after other large bodies:
+        a text among them is parsed once more. Raises what it raises."""
+        if num_bytes <= LARGE_BODY_BYTES:
+            return read()
+        async with self.threads.large_bodies.conversion:
+            return await self.threads.run_beside(read)
+
+    async def send(self, asked: TextRequest, name: str, version: str, context: Any, *, stream: bool) -> Prepared:
+        """Answers over HTTP. Raises ApiError."""
+        writer = GenerateWriter(name, asked)
+        with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
+            request = await self._request(asked, name, version, context, span)
+            return span.prepared(self.answers.send, request, span, context, writer, stream=stream)
+
+    async def text(
+        self, asked: TextRequest, name: str, version: str, context: Any, answer_of: Callable[[str], Awaitable[Any]]
+    ) -> Prepared:
+        """Answers with what `answer_of` makes of the whole text; it may not refer to the request. Raises ApiError."""
+        writer = GenerateWriter(name, asked)
+        with self.tracing.request("text_completion", name, caller_of(context).traceparent) as span:
+            request = await self._request(asked, name, version, context, span)
+            return span.prepared(self._text, request, span, writer, answer_of)
+
+    async def _text(
+        self,
+        request: GenerationRequest,
+        span: RequestSpan,
+        writer: GenerateWriter,
+        answer_of: Callable[[str], Awaitable[Any]],
+    ) -> Any:
+        await self.answers.gather(request, span, writer.add)
+        return await answer_of(writer.text)
+
+    async def _request(
+        self, asked: TextRequest, name: str, version: str, context: Any, span: RequestSpan
+    ) -> GenerationRequest:
+        model = await self.state.model(name, version)
+        check_generates(model.info)
+        prompt = await encode_text(model, asked.text, "text_input")
+        params = ("text_input", "max_tokens")
+        max_tokens = output_budget(model.info, len(prompt), asked.options.stop.max_tokens, params)
+        return await asked.options.request(model, caller_of(context), span.traceparent, (prompt,), (max_tokens,))
+
+
+def kserve_error(error: ApiError) -> dict[str, str]:
+    """The protocol's error object. The message names the field, for which the shape has no place."""
+    return {"error": error.message}

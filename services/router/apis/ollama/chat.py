@@ -1,0 +1,119 @@
+"""The body of /api/chat."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+from pydantic import Field
+
+from services.router.apis.ollama.options import OllamaBody, refuse
+from services.router.apis.openai.body import Body
+from services.router.chat.request import ChatRequest
+from services.router.chat.thinking import thought
+from services.router.chat.tools import Tool
+from services.router.errors import invalid
+from services.router.prompt.encoding import MAX_MESSAGES
+
+
+class CalledFunction(Body):
+    name: str = Field(description="Name of the function.")
+    arguments: dict[str, Any] = Field(description="Arguments of the call.")
+
+
+class CallParam(Body):
+    id: str | None = Field(
+        None, description="Id of the call, to which its result may refer. Calls without one are numbered."
+    )
+    function: CalledFunction = Field(description="The function that was called, with its arguments.")
+
+
+class OllamaMessage(Body):
+    role: Literal["system", "user", "assistant", "tool"] = Field(description="Role of the author.")
+    content: str | None = Field(None, description="The text.")
+    thinking: str | None = Field(None, description="Reasoning of the assistant.")
+    images: list[Any] | None = Field(None, description="Not supported.")
+    tool_calls: list[CallParam] | None = Field(None, description="Tool calls of the assistant.")
+    tool_name: str | None = Field(
+        None,
+        description=(
+            "For a tool message: name of the function that it is the result of. Default: the first call without a "
+            "result."
+        ),
+    )
+    tool_call_id: str | None = Field(None, description="For a tool message: id of the call that it is the result of.")
+
+
+class FunctionParam(Body):
+    name: str = Field(min_length=1, description="Name of the function.")
+    description: str | None = Field(None, description="Description of the function, for the model.")
+    parameters: dict[str, Any] | None = Field(None, description="JSON schema of the arguments.")
+
+
+class OllamaTool(Body):
+    type: Literal["function"] = Field("function", description="Always `function`.")
+    function: FunctionParam = Field(description="Definition of the function.")
+
+
+class ChatBody(OllamaBody):
+    messages: list[OllamaMessage] | None = Field(
+        None,
+        max_length=MAX_MESSAGES,
+        description="Messages of the conversation. If there are none, the answer says that the model is loaded.",
+    )
+    tools: list[OllamaTool] | None = Field(None, description="Functions that the model may call, at most 128.")
+
+    def to_chat(self, model: str) -> ChatRequest:
+        """`model`: its name here. Raises ApiError."""
+        return ChatRequest(
+            model=model,
+            messages=_to_template(self.messages or []),
+            options=self.generation_options(),
+            tools=tuple(
+                Tool(tool.function.name, tool.function.description or "", tool.function.parameters)
+                for tool in self.tools or ()
+            ),
+            template_kwargs=self.template_kwargs,
+            max_tokens_param="options.num_predict",
+            clamps_max_tokens=True,
+        )
+
+
+def _to_template(messages: list[OllamaMessage]) -> list[dict[str, Any]]:
+    """Ollama's calls may have no ids, and their results then stand in the calls' order: they are counted."""
+    rendered: list[dict[str, Any]] = []
+    # (id, name) of calls whose results did not come yet.
+    open_calls: list[tuple[str, str]] = []
+    num_calls = 0
+    for index, message in enumerate(messages):
+        refuse(f"messages[{index}].images", message.images)
+        if message.content is None and not message.tool_calls:
+            param = f"messages[{index}].content"
+            raise invalid(f"Missing required parameter: '{param}'.", param, "missing_required_parameter")
+        entry: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+        if message.thinking:
+            thought(entry, message.thinking)
+        if message.tool_calls:
+            entry["tool_calls"] = []
+            for call in message.tool_calls:
+                num_calls += 1
+                # Of nine letters and digits, as Mistral's templates demand.
+                call_id = call.id or f"call{num_calls:05}"
+                open_calls.append((call_id, call.function.name))
+                arguments = json.dumps(call.function.arguments, ensure_ascii=False)
+                function = {"name": call.function.name, "arguments": arguments}
+                entry["tool_calls"].append({"id": call_id, "type": "function", "function": function})
+        if message.role == "tool":
+            call_id, name = _answered(open_calls, message)
+            entry |= {"tool_call_id": call_id, "name": name}
+        rendered.append(entry)
+    return rendered
+
+
+def _answered(open_calls: list[tuple[str, str]], message: OllamaMessage) -> tuple[str, str]:
+    """(id, name) of the call that a result answers, which it takes from `open_calls`."""
+    for position, (call_id, name) in enumerate(open_calls):
+        if message.tool_call_id in (None, call_id) and message.tool_name in (None, name):
+            del open_calls[position]
+            return call_id, name
+    return message.tool_call_id or "", message.tool_name or ""

@@ -1,0 +1,49 @@
+"""The body of /api/generate, whose prompt goes through the chat template unless it is raw."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from services.router.apis.ollama.options import OllamaBody, refuse
+from services.router.chat.request import ChatRequest
+
+MAX_TOKENS_PARAM = "options.num_predict"
+
+
+class GenerateBody(OllamaBody):
+    # Of a picture to generate.
+    not_built: ClassVar[Mapping[str, tuple[object, ...]]] = {"width": (0,), "height": (0,), "steps": (0,)}
+
+    prompt: str | None = Field(None, description="Prompt. If there is none, the answer says that the model is loaded.")
+    system: str | None = Field(None, description="System message.")
+    raw: bool | None = Field(None, description="If true, the prompt is used as it is, without the chat template.")
+    # What cannot be done: the text after a gap, a template in Go's language, tokens of earlier turns, pictures.
+    suffix: str | None = Field(None, description="Not supported.")
+    template: str | None = Field(None, description="Not supported.")
+    context: list[int] | None = Field(None, description="Not supported.")
+    images: list[Any] | None = Field(None, description="Not supported.")
+
+    def check(self) -> None:
+        """Raises ApiError where it asks for what cannot be done."""
+        refuse("suffix", self.suffix)
+        refuse("template", self.template)
+        refuse("context", self.context)
+        refuse("images", self.images)
+
+    def to_chat(self, model: str) -> ChatRequest:
+        """`model`: its name here. Raises ApiError."""
+        messages = [{"role": "user", "content": self.prompt or ""}]
+        if self.system:
+            messages.insert(0, {"role": "system", "content": self.system})
+        return ChatRequest(
+            model=model,
+            messages=messages,
+            options=self.generation_options(),
+            template_kwargs=self.template_kwargs,
+            messages_param="prompt",
+            max_tokens_param=MAX_TOKENS_PARAM,
+            clamps_max_tokens=True,
+        )

@@ -1,0 +1,92 @@
+"""Models as Ollama's clients see them: by names with a tag, with details that a router knows."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from services.router.apis.ollama.writer import timestamp
+from services.router.dispatch.placement import Placement
+from services.router.errors import ApiError, ErrorKind, model_not_found
+from services.router.model import ServedModel
+
+_TAG = ":latest"
+_FOREVER = "9999-12-31T23:59:59Z"
+
+
+async def find(placement: Placement, name: str) -> ServedModel:
+    """By its name or with the tag that Ollama's clients add. Raises ApiError."""
+    for known in (name, name.removesuffix(_TAG)):
+        try:
+            return await placement.model(known)
+        except ApiError as error:
+            if error.kind is not ErrorKind.MODEL_NOT_FOUND:
+                raise
+    raise model_not_found(name)
+
+
+def tagged(name: str) -> str:
+    """A path may hold a colon only in its last part."""
+    return name if ":" in name.rpartition("/")[2] else name + _TAG
+
+
+def names(model: ServedModel) -> tuple[str, ...]:
+    return (model.info.name, *model.info.aliases)
+
+
+def card(model: ServedModel, name: str) -> dict[str, Any]:
+    """An entry of /api/tags. The size is the worker's to know: 0."""
+    return {
+        "name": tagged(name),
+        "model": tagged(name),
+        "modified_at": timestamp(model.created),
+        "size": 0,
+        "digest": hashlib.sha256(model.fingerprint.encode()).hexdigest(),
+        "details": details(model),
+    }
+
+
+def running_card(model: ServedModel, name: str) -> dict[str, Any]:
+    """An entry of /api/ps."""
+    return card(model, name) | {
+        "expires_at": _FOREVER,
+        "size_vram": 0,
+        "context_length": model.info.max_model_len,
+    }
+
+
+def description(model: ServedModel) -> dict[str, Any]:
+    """The answer of /api/show."""
+    info = model.info
+    template = model.tokenizer.chat_template
+    source = "" if template is None else template.source
+    capabilities = ["completion"]
+    if "tools" in source:
+        capabilities.append("tools")
+    if "enable_thinking" in source or "reasoning_content" in source:
+        capabilities.append("thinking")
+    return {
+        "modelfile": f"FROM {info.name}\n",
+        "parameters": "",
+        "template": source,
+        "details": details(model),
+        "model_info": {
+            "general.architecture": info.architecture,
+            f"{info.architecture}.context_length": info.max_model_len,
+            f"{info.architecture}.vocab_size": info.vocab_size,
+        },
+        "capabilities": capabilities,
+        "modified_at": timestamp(model.created),
+    }
+
+
+def details(model: ServedModel) -> dict[str, Any]:
+    info = model.info
+    return {
+        "parent_model": "",
+        "format": "safetensors",
+        "family": info.architecture,
+        "families": [info.architecture],
+        "parameter_size": "",
+        "quantization_level": info.dtype,
+    }

@@ -1,0 +1,32 @@
+"""/api/generate with a raw prompt: text that goes to the model as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from services.router.apis.ollama.generate import MAX_TOKENS_PARAM, GenerateBody
+from services.router.apis.ollama.options import refuse
+from services.router.apis.ollama.writer import OllamaWriter
+from services.router.chat.message import PlainParser
+from services.router.generation.tracing import Tracing
+from services.router.http.answers import Answers
+from services.router.http.chats import MessageWriter
+from services.router.model import ServedModel, output_budget
+from services.router.prompt.encoding import encode_text
+from services.router.rpc.calls import Prepared, caller_of
+
+
+async def answer_raw(
+    body: GenerateBody, model: ServedModel, answers: Answers, tracing: Tracing, context: Any, writer: OllamaWriter
+) -> Prepared:
+    """Raises ApiError."""
+    # There is no template to put it into.
+    refuse("system", body.system)
+    caller, options = caller_of(context), body.generation_options()
+    with tracing.request("text_completion", model.info.name, caller.traceparent) as span:
+        prompt = await encode_text(model, body.prompt or "", "prompt")
+        params = ("prompt", MAX_TOKENS_PARAM)
+        max_tokens = output_budget(model.info, len(prompt), options.stop.max_tokens, params, clamps=True)
+        request = await options.request(model, caller, span.traceparent, (prompt,), (max_tokens,))
+        whole = MessageWriter([PlainParser()], writer, prompt)
+        return span.prepared(answers.send, request, span, context, whole, stream=body.is_streamed)

@@ -1,0 +1,184 @@
+"""The answers of /v1/chat/completions, streamed and whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from json.encoder import encode_basestring
+from typing import Any
+
+from services.router.apis.openai.json import (
+    AnswerHead,
+    ChunkTails,
+    TokenNames,
+    chat_logprobs,
+    dumps,
+    end_of_stream,
+    error_event,
+    prompt_logprobs,
+)
+from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
+from services.router.errors import ApiError
+from services.router.generation.generator import Usage
+from services.router.http.answers import EVENT_STREAM
+from services.router.http.json import texts_of
+
+# A message's content as its first chunk has it, by whether the message begins with it.
+_FIRST = {True: '""', False: "null"}
+
+
+@dataclass(frozen=True, slots=True)
+class ChatStyle:
+    """What an answer tells besides its message."""
+
+    with_logprobs: bool = False
+    # At the end of a stream.
+    with_usage: bool = False
+    with_token_ids: bool = False
+    # Whether the model's reasoning is shown.
+    with_reasoning: bool = True
+    names_tokens_by_id: bool = False
+    # Whether the request names the function that is called.
+    names_function: bool = False
+    # Whether it has `functions`, so that the message has one call as `function_call`.
+    with_function_call: bool = False
+
+    def finish_reason(self, reason: EndReason) -> str:
+        """As OpenAI has it, who names the function knows that it is called: the message has just ended."""
+        is_call = reason is EndReason.TOOL_CALLS
+        if is_call and self.with_function_call and not self.names_function:
+            return "function_call"
+        return (EndReason.STOP if is_call and self.names_function else reason).value
+
+
+class ChatCompletionWriter:
+    """A ChatWriter."""
+
+    stream_type = EVENT_STREAM
+
+    def __init__(self, head: AnswerHead, style: ChatStyle) -> None:
+        self._head = head
+        self._style = style
+        self._start = head.of_chunk("chat.completion.chunk")
+        self._names = TokenNames(head.vocabulary, style.names_tokens_by_id)
+        self._tails = ChunkTails(style.with_usage)
+        self._num_begun = 0
+
+    def events(self, delta: MessageDelta) -> bytes:
+        start, index, style = self._start, delta.choice_index, self._style
+        parts = []
+        new = self._new(delta)
+        if index >= self._num_begun:
+            # With the first token, whether it has text yet or not: clients measure the time to the first token by this
+            # chunk. The SDK counts on choices that begin in order.
+            for choice in range(self._num_begun, index + 1):
+                first_tail = self._tails.first(delta.usage)
+                if style.with_token_ids and not choice:
+                    first_tail = f',"prompt_token_ids":{dumps(delta.prompt_token_ids)}{first_tail}'
+                # Null, as OpenAI has it, where a message begins with something else: perhaps no content comes.
+                begins_otherwise = delta.tool_calls or delta.reasoning or delta.is_undecided
+                is_content = choice == index and not begins_otherwise
+                parts.append(
+                    f'{start}{{"index":{choice},"delta":{{"role":"assistant","content":{_FIRST[is_content]}}},'
+                    f'"logprobs":null,"finish_reason":null}}]{first_tail}'
+                )
+            self._num_begun = index + 1
+        if new:
+            logprobs = "null"
+            if style.with_logprobs:
+                logprobs = "".join(texts_of(chat_logprobs(delta.logprobs, self._names)))
+            token_ids = f',"token_ids":{dumps(delta.token_ids)}' if style.with_token_ids else ""
+            parts.append(
+                f'{start}{{"index":{index},"delta":{{{new}}},'
+                f'"logprobs":{logprobs},"finish_reason":null{token_ids}}}]{self._tails.tail(delta.usage)}'
+            )
+        if delta.end_reason is not None:
+            tail = self._tails.tail(delta.usage)
+            parts.append(
+                f'{start}{{"index":{index},"delta":{{}},"logprobs":null,'
+                f'"finish_reason":"{style.finish_reason(delta.end_reason)}","stop_reason":{dumps(delta.stop_reason)}}}]{tail}'
+            )
+        return "".join(parts).encode()
+
+    def _new(self, delta: MessageDelta) -> str:
+        """The fields of a chunk's delta; empty where there is nothing to say."""
+        fields, style = [], self._style
+        if delta.reasoning and style.with_reasoning:
+            reasoning = encode_basestring(delta.reasoning)
+            fields.append(f'"reasoning_content":{reasoning},"reasoning":{reasoning}')
+        if delta.tool_calls and style.with_function_call:
+            fields += [f'"function_call":{dumps(_function_chunk(call))}' for call in delta.tool_calls if not call.index]
+        elif delta.tool_calls:
+            fields.append(f'"tool_calls":{dumps([_call_chunk(call) for call in delta.tool_calls])}')
+        tells_tokens = bool(delta.logprobs and style.with_logprobs) or bool(delta.token_ids and style.with_token_ids)
+        # What is told of tokens comes with content, be it empty, where nothing else came.
+        if delta.content or (not fields and tells_tokens):
+            fields.append(f'"content":{encode_basestring(delta.content)}')
+        return ",".join(fields)
+
+    def end(self, usage: Usage) -> bytes:
+        return end_of_stream(self._start, usage if self._style.with_usage else None)
+
+    def error(self, error: ApiError) -> bytes:
+        return error_event(error)
+
+    def whole(self, messages: list[Message], usage: Usage) -> Iterator[str]:
+        body = self._body(messages, usage)
+        first, logprobs = messages[0], None
+        if first.prompt_logprobs is not None:
+            logprobs = prompt_logprobs(first.prompt_token_ids, first.prompt_logprobs, self._names)
+        # Null, as vLLM has them, where they were not asked for.
+        body["prompt_logprobs"] = logprobs
+        body["prompt_token_ids"] = first.prompt_token_ids if self._style.with_token_ids else None
+        return texts_of(body)
+
+    def batch(self, messages: list[Message], usage: Usage) -> Iterator[str]:
+        """The answer to several conversations: a choice for each, and nothing of their prompts."""
+        return texts_of(self._body(messages, usage))
+
+    def _body(self, messages: list[Message], usage: Usage) -> dict[str, Any]:
+        choices = [self._choice(index, message, self._logprobs(message)) for index, message in enumerate(messages)]
+        return self._head.whole("chat.completion", choices, usage)
+
+    def _logprobs(self, message: Message) -> dict[str, Any] | None:
+        return chat_logprobs(message.logprobs, self._names) if self._style.with_logprobs else None
+
+    def _choice(self, index: int, message: Message, logprobs: dict[str, Any] | None) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": self._message(message),
+            "logprobs": logprobs,
+            "finish_reason": None if message.end_reason is None else self._style.finish_reason(message.end_reason),
+            "stop_reason": message.stop_reason,
+            "token_ids": message.token_ids if self._style.with_token_ids else None,
+        }
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        calls, reasoning = message.tool_calls, message.reasoning
+        # A message that has something else may lack content; one that has nothing says so with an empty one.
+        content = message.content or (None if calls or reasoning else "")
+        written: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if calls and self._style.with_function_call:
+            written["function_call"] = {"name": calls[0].name, "arguments": calls[0].arguments}
+        elif calls:
+            written["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in calls
+            ]
+        # Null, as vLLM has it, where there is none; servers that have the older name leave that out.
+        written["reasoning"] = None
+        if reasoning and self._style.with_reasoning:
+            written["reasoning_content"] = written["reasoning"] = reasoning
+        return written
+
+
+def _call_chunk(call: ToolCallDelta) -> dict[str, Any]:
+    function = _function_chunk(call)
+    if not call.id:
+        return {"index": call.index, "function": function}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}
+
+
+def _function_chunk(call: ToolCallDelta) -> dict[str, str]:
+    arguments = {"arguments": call.arguments}
+    return {"name": call.name, **arguments} if call.id else arguments

@@ -1,0 +1,202 @@
+"""/v2/embed, Cohere's embeddings: its body and its answer. Errors have OpenAI's shape, as vLLM's have there."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pydantic import Field
+
+from services.router.apis.openai.body import Body
+from services.router.apis.openai.embeddings import base64_text, floats_text
+from services.router.apis.openai.json import array, dumps, in_pieces
+from services.router.apis.openai.pooling_body import Text
+from services.router.dispatch.placement import Placement
+from services.router.embedding.embedder import Embedder, floats_of
+from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
+from services.router.embedding.request import EmbeddingRequest
+from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.generation.tracing import Tracing
+from services.router.http.answers import write_pieces
+from services.router.model import ServedModel
+from services.router.parameters.pooling import PoolingParams
+from services.router.rpc.calls import Calls, Prepared, caller_of
+
+EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
+_NEEDS_A_CALIBRATION = ("int8", "uint8")
+
+
+class CohereText(Body):
+    type: str = Field(description="`text`; other types are refused.")
+    text: str | None = Field(None, description="The text.")
+
+
+class CohereInput(Body):
+    content: list[CohereText] = Field(min_length=1, max_length=MAX_INPUTS, description="Parts of one text.")
+
+
+class CohereEmbedBody(Body):
+    known_extras = frozenset({"images", "user"})
+
+    model: str | None = Field(
+        None, description="Name or alias of a served model. Default: the model, if only one is served."
+    )
+    texts: list[Text] | None = Field(None, min_length=1, max_length=MAX_INPUTS, description="Texts to embed.")
+    inputs: list[CohereInput] | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_INPUTS,
+        description="Texts to embed, instead of `texts`; each is a list of text parts.",
+    )
+    input_type: str | None = Field(None, max_length=64, description="Purpose of the texts. No effect.")
+    embedding_types: list[EmbeddingType] | None = Field(
+        None,
+        min_length=1,
+        max_length=6,
+        description=(
+            "Encodings of the vectors: `float` (default), `base64` (float32, little-endian), `binary` and "
+            "`ubinary` (one sign bit per value). `int8` and `uint8` are refused."
+        ),
+    )
+    output_dimension: int | None = Field(
+        None,
+        ge=1,
+        lt=2**31,
+        description="Number of values to keep of each vector, if the model was trained for shorter vectors.",
+    )
+    truncate: Literal["NONE", "START", "END"] | None = Field(
+        None,
+        description="Where texts that are too long are cut: `START` or `END`. `NONE` refuses them. Default: `END`.",
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, lt=2**31, description="Maximum number of tokens of a text. Default: the model's maximum."
+    )
+    priority: int | None = Field(
+        None,
+        ge=-(2**31),
+        lt=2**31,
+        description="Scheduling priority, if the server schedules by priority; a lower value runs earlier.",
+    )
+
+    def check(self) -> None:
+        """What the schema cannot say. Raises ApiError."""
+        if (self.model_extra or {}).get("images"):
+            raise ApiError(ErrorKind.UNSUPPORTED, "'images' is not supported: this server takes text alone.", "images")
+        if (self.texts is None) == (self.inputs is None):
+            raise invalid("Exactly one of 'texts' and 'inputs' is required.", "texts")
+        for name in self.types:
+            if name in _NEEDS_A_CALIBRATION:
+                message = f"'embedding_types' of '{name}' need a calibration that models do not bring with them."
+                raise ApiError(ErrorKind.UNSUPPORTED, message, "embedding_types")
+        for index, given in enumerate(self.inputs or ()):
+            for position, part in enumerate(given.content):
+                param = f"inputs[{index}].content[{position}]"
+                if part.type != "text":
+                    message = f"Invalid '{param}.type': '{part.type[:64]}'. This model takes text alone."
+                    raise ApiError(ErrorKind.UNSUPPORTED, message, f"{param}.type")
+                if not part.text:
+                    missing = f"{param}.text"
+                    raise invalid(f"Missing required parameter: '{missing}'.", missing, "missing_required_parameter")
+
+    @property
+    def types(self) -> tuple[EmbeddingType, ...]:
+        return tuple(dict.fromkeys(self.embedding_types or ("float",)))
+
+    def named_texts(self) -> tuple[list[str], list[str]]:
+        """The texts, and their names in errors."""
+        if self.texts is not None:
+            return self.texts, [f"texts[{index}]" for index in range(len(self.texts))]
+        inputs = self.inputs or []
+        texts = ["\n".join(part.text or "" for part in given.content) for given in inputs]
+        return texts, [f"inputs[{index}]" for index in range(len(texts))]
+
+
+@dataclass(frozen=True, slots=True)
+class CohereService:
+    placement: Placement
+    calls: Calls
+    embedder: Embedder
+    tracing: Tracing
+
+    async def embed(self, body: CohereEmbedBody, context: Any) -> Prepared:
+        """Raises ApiError."""
+        caller = caller_of(context)
+        model = await self.placement.model(body.model)
+        with self.tracing.request("embeddings", model.info.name, caller.traceparent) as span:
+            embedding = embedding_of(model)
+            pooling = PoolingParams(body.output_dimension, None)
+            pooling.check(embedding, "output_dimension")
+            if {"binary", "ubinary"} & set(body.types) and pooling.size(embedding) % 8:
+                message = "Invalid 'embedding_types': binary ones need vectors with a multiple of 8 values."
+                raise invalid(message, "embedding_types")
+            texts, names = body.named_texts()
+            prompts = await _encode(body, model, texts, names)
+            request = EmbeddingRequest.of(
+                model, caller, span.traceparent, prompts, pooling, priority=body.priority or 0
+            )  # fmt: skip
+            return span.prepared(self._answer, request, context, body.types, texts)
+
+    async def _answer(
+        self, request: EmbeddingRequest, context: Any, types: Sequence[EmbeddingType], texts: Sequence[str]
+    ) -> None:
+        vectors = await self.embedder.all_vectors(request)
+        await write_pieces(self.calls, context, in_pieces(_texts(types, vectors, texts, request.num_tokens)))
+
+
+async def _encode(
+    body: CohereEmbedBody, model: ServedModel, texts: Sequence[str], names: Sequence[str]
+) -> list[list[int]]:
+    """Raises ApiError for a text that is too long, where it must not be cut."""
+    limit = min(body.max_tokens or model.info.max_model_len, model.info.max_model_len)
+    remedy = "set 'truncate' to 'END'"
+    if body.truncate == "NONE":
+        prompts = await encode_texts(model, texts, names, InputOptions(remedy=remedy))
+        for prompt, name in zip(prompts, names, strict=True):
+            if len(prompt) > limit:
+                message = f"Invalid '{name}': it has {len(prompt)} tokens, more than {limit} at most."
+                raise invalid(f"{message} Shorten it, or {remedy}.", name)
+        return prompts
+    if body.truncate == "START":
+        encoded = await model.tokenizer.encode_cut(texts, True, limit, keeps_end=True, params=names)
+        for prompt, name in zip(encoded, names, strict=True):
+            if not prompt:
+                raise invalid(f"Invalid '{name}': it has no tokens.", name)
+        return encoded
+    return await encode_texts(model, texts, names, InputOptions(limit, remedy=remedy))
+
+
+def _texts(
+    types: Sequence[EmbeddingType], vectors: Sequence[bytes], texts: Sequence[str], num_tokens: int
+) -> Iterator[str]:
+    """The answer's JSON, a vector at a time, one type after the other. `vectors`: float32, little-endian."""
+    yield f'{{"id":"embd-{uuid.uuid4().hex}","embeddings":'
+    separator = "{"
+    for name in types:
+        yield f"{separator}{dumps(name)}:"
+        yield from array(map(_WRITERS[name], vectors))
+        separator = ","
+    yield '},"texts":'
+    yield from array(map(dumps, texts))
+    meta = {
+        "api_version": {"version": "2"},
+        "billed_units": {"input_tokens": num_tokens},
+        "tokens": {"input_tokens": num_tokens},
+    }
+    yield f',"meta":{dumps(meta)},"response_type":"embeddings_by_type"}}'
+
+
+def _signs(vector: bytes) -> bytes:
+    """A bit for each value, the first one in each byte's highest: 1 where it is not negative."""
+    bits = "".join(["1" if value >= 0 else "0" for value in floats_of(vector)])
+    return int(bits, 2).to_bytes(len(bits) // 8, "big")
+
+
+# A vector's JSON. Signed bytes are 128 less than unsigned ones.
+_WRITERS: dict[EmbeddingType, Callable[[bytes], str]] = {
+    "float": floats_text,
+    "base64": base64_text,
+    "binary": lambda vector: dumps([byte - 128 for byte in _signs(vector)]),
+    "ubinary": lambda vector: dumps(list(_signs(vector))),
+}

@@ -1,0 +1,60 @@
+"""What is served of embeddings, for the document: OpenAI's path, and vLLM's, each of which has other ones."""
+
+from __future__ import annotations
+
+from services.router.apis.openai.cohere import CohereEmbedBody
+from services.router.apis.openai.embeddings import EmbeddingBody
+from services.router.apis.openai.pooling_replies import CohereEmbedding, EmbeddingList, Ranking, ScoreList
+from services.router.apis.openai.scoring import RerankBody, ScoreBody
+from services.router.http.operation import Example, Operation
+
+_EMBEDDINGS = "Embeddings"
+_MODEL = "quire-chat"
+_TEXTS = ["It rains in Bonn.", "The sum is twelve."]
+
+OPERATIONS = (
+    Operation(
+        "POST", "/v1/embeddings", "createEmbedding", _EMBEDDINGS, "Embeds texts",
+        "As OpenAI's, with vLLM's parameters beside. Give `input`, or `messages` as vLLM has them. Unknown fields are "
+        "ignored.",
+        body=EmbeddingBody, reply=EmbeddingList,
+        examples=(
+            Example("Two texts", {"model": _MODEL, "input": _TEXTS}),
+            Example("A conversation", {"model": _MODEL, "messages": [{"role": "user", "content": "Is it wet?"}]}),
+            Example("Token ids, in base64", {"model": _MODEL, "input": [5, 6, 7], "encoding_format": "base64"}),
+        ),
+        names_model=True, may_overload=True,
+    ),
+    Operation(
+        "POST", "/v2/embed", "createCohereEmbedding", _EMBEDDINGS, "Embeds texts",
+        "As Cohere's, version 2, of texts. Errors have OpenAI's shape. Unknown fields are ignored.",
+        body=CohereEmbedBody, reply=CohereEmbedding,
+        examples=(
+            Example("Two texts", {"model": _MODEL, "texts": _TEXTS, "input_type": "search_document"}),
+            Example("In two forms", {"model": _MODEL, "texts": _TEXTS, "embedding_types": ["float", "ubinary"]}),
+        ),
+        names_model=True, may_overload=True,
+    ),
+    *(
+        Operation(
+            "POST", path, name, _EMBEDDINGS, "Says how alike texts are",
+            "One text and each of some, or as many and as many, pair by pair.", body=ScoreBody, reply=ScoreList,
+            examples=(Example("One and two", {"model": _MODEL, "text_1": "Is it wet?", "text_2": _TEXTS}),),
+            names_model=True, may_overload=True,
+        )
+        for path, name in (("/v1/score", "createScore"), ("/score", "createScoreToo"))
+    ),
+    *(
+        Operation(
+            "POST", path, name, _EMBEDDINGS, "Puts documents in the order of their likeness to a query",
+            body=RerankBody, reply=Ranking,
+            examples=(
+                Example("The best", {"model": _MODEL, "query": "Is it wet?", "documents": _TEXTS, "top_n": 1}),
+            ),
+            names_model=True, may_overload=True,
+        )
+        for path, name in (
+            ("/v1/rerank", "createRerank"), ("/rerank", "createRerankToo"), ("/v2/rerank", "createRerankAsCohere"),
+        )
+    ),
+)  # fmt: skip

@@ -1,0 +1,269 @@
+"""quire.openai.v1.OpenAIService: OpenAI's HTTP API, as Envoy's transcoder hands it over."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.api.httpbody_pb2 import HttpBody
+from prometheus_client import CollectorRegistry, generate_latest
+
+from quire.openai.v1 import openai_pb2
+from services.router.apis.anthropic import models as anthropic
+from services.router.apis.openai.chat_batch import ChatCompletionBatchRequest
+from services.router.apis.openai.chat_completions import ChatCompletionRequest
+from services.router.apis.openai.chat_writer import ChatCompletionWriter
+from services.router.apis.openai.cohere import CohereEmbedBody, CohereService
+from services.router.apis.openai.completions import CompletionRequest, CompletionService
+from services.router.apis.openai.embeddings import EmbeddingBody, EmbeddingService
+from services.router.apis.openai.invocations import Invoked, invoked
+from services.router.apis.openai.json import AnswerHead, dump
+from services.router.apis.openai.scoring import RerankBody, ScoreBody, ScoringService
+from services.router.apis.openai.tokens import DetokenizeRequest, TokenizeRequest, tokenizer_info
+from services.router.apis.responses.body import InputTokensBody, ResponseBody
+from services.router.apis.responses.response import ResponseObject, response_not_found
+from services.router.apis.responses.writer import ResponseWriter
+from services.router.dispatch.placement import Placement
+from services.router.errors import model_not_found, unavailable
+from services.router.http.answers import JSON, write_pieces
+from services.router.http.body import Body
+from services.router.http.chat_batch import answer_all, prepare_all
+from services.router.http.chats import ChatService
+from services.router.http.json import Items, in_pieces, texts_of
+from services.router.http.reader import parsing_work, read_body
+from services.router.metrics import RequestMetrics
+from services.router.model import ServedModel
+from services.router.prompt.encoding import check_token_range
+from services.router.rpc.calls import Calls, Prepared, metadata_of, open_rpc, rpc
+from services.router.text.tokenizer import TextThreads
+from shared.version import version
+
+T = TypeVar("T", bound=Body)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAIServicer:
+    calls: Calls
+    placement: Placement
+    chats: ChatService
+    completions: CompletionService
+    embeddings: EmbeddingService
+    scores: ScoringService
+    cohere: CohereService
+    metrics: RequestMetrics
+    registry: CollectorRegistry
+    threads: TextThreads
+    max_n: int
+
+    @rpc
+    async def CreateChatCompletion(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        body, work = await self._parse(data, ChatCompletionRequest), parsing_work(data)
+        await self.threads.run(work, lambda: body.check(self.max_n))
+        self.metrics.ignored_fields["chat.completions"] += body.num_ignored_fields
+
+        def writer(model: ServedModel) -> ChatCompletionWriter:
+            return ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
+
+        chat = await self.threads.run(work, body.to_chat)
+        return await self.chats.answer(chat, context, writer, stream=bool(body.stream))
+
+    @rpc
+    async def CreateChatCompletionBatch(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        body = await self._parse(data, ChatCompletionBatchRequest)
+        work = parsing_work(data) + body.translation_work
+        await self.threads.run(work, lambda: body.check(self.max_n))
+        self.metrics.ignored_fields["chat.completions.batch"] += body.num_ignored_fields
+        model = await self.placement.model(body.model)
+        body.check_size(model.info.max_model_len)
+        chats = await self.threads.run(work, body.to_chats)
+        turns = await prepare_all(self.chats, chats, model, context)
+        writer = ChatCompletionWriter(AnswerHead.new("chatcmpl", model), body.style)
+
+        async def answer() -> None:
+            messages, usage = await answer_all(self.chats, turns)
+            await write_pieces(self.calls, context, in_pieces(writer.batch(messages, usage)))
+
+        return Prepared(answer)
+
+    @rpc
+    async def CreateInvocation(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        await self.threads.large_bodies.enter(len(data))
+        methods = {
+            Invoked.CHAT: self.CreateChatCompletion,
+            Invoked.COMPLETION: self.CreateCompletion,
+            Invoked.EMBEDDING: self.CreateEmbedding,
+            Invoked.RERANK: self.CreateRerank,
+            Invoked.SCORE: self.CreateScore,
+        }
+        method = methods[await self.threads.run(parsing_work(data), lambda: invoked(data))]
+        # Without the decorator, whose work this call's own has done.
+        prepared: Prepared = await inspect.unwrap(method)(self, request, context)
+        return prepared
+
+    @rpc
+    async def CreateCompletion(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        body = await self._parse(data, CompletionRequest)
+        await self.threads.run(parsing_work(data), lambda: body.check(self.max_n))
+        self.metrics.ignored_fields["completions"] += body.num_ignored_fields
+        return await self.completions.answer(body, context)
+
+    @rpc
+    async def CreateResponse(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        body, work = await self._parse(data, ResponseBody), parsing_work(data)
+        await self.threads.run(work, body.check)
+        self.metrics.ignored_fields["responses"] += body.num_ignored_fields
+        chat = await self.threads.run(work, body.to_chat)
+
+        def writer(model: ServedModel) -> ResponseWriter:
+            return ResponseWriter(ResponseObject(body, chat.options.sampling, model))
+
+        return await self.chats.answer(chat, context, writer, stream=bool(body.stream))
+
+    @rpc
+    async def CountInputTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+        data = request.data
+        body, work = await self._parse(data, InputTokensBody), parsing_work(data)
+        await self.threads.run(work, body.check)
+        self.metrics.ignored_fields["responses.input_tokens"] += body.num_ignored_fields
+        chat = await self.threads.run(work, body.to_chat)
+        prompt = await self.chats.prompt(chat, await self.placement.model(chat.model))
+        answer = {"object": "response.input_tokens", "input_tokens": len(prompt)}
+        return HttpBody(content_type=JSON, data=dump(answer))
+
+    @rpc
+    async def GetResponse(self, request: openai_pb2.GetResponseRequest, context: Any) -> HttpBody:  # noqa: N802
+        raise response_not_found(request.response_id)
+
+    @rpc
+    async def CreateEmbedding(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        body, work = await self._parse(data, EmbeddingBody), parsing_work(data)
+        messages = await self.threads.run(work, body.checked_messages)
+        self.metrics.ignored_fields["embeddings"] += body.num_ignored_fields
+        return await self.embeddings.answer(body, messages, context)
+
+    @rpc
+    async def CreateScore(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        body = await self._parse(request.data, ScoreBody)
+        self.metrics.ignored_fields["score"] += body.num_ignored_fields
+        return await self.scores.score(body, context)
+
+    @rpc
+    async def CreateRerank(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        body = await self._parse(request.data, RerankBody)
+        self.metrics.ignored_fields["rerank"] += body.num_ignored_fields
+        return await self.scores.rerank(body, context)
+
+    @rpc
+    async def CreateCohereEmbedding(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        body = await self._parse(data, CohereEmbedBody)
+        await self.threads.run(parsing_work(data), body.check)
+        self.metrics.ignored_fields["cohere.embed"] += body.num_ignored_fields
+        return await self.cohere.embed(body, context)
+
+    @rpc
+    async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
+        models = await self.placement.models()
+        named = [(model, name) for model in models for name in (model.info.name, *model.info.aliases)]
+        answer: dict[str, Any]
+        if metadata_of(context, anthropic.VERSION_HEADER):
+            answer = anthropic.model_list([anthropic.model_card(model, name) for model, name in named])
+        else:
+            answer = {"object": "list", "data": [_model_card(model, name) for model, name in named]}
+        return HttpBody(content_type=JSON, data=dump(answer))
+
+    @rpc
+    async def GetModel(self, request: openai_pb2.GetModelRequest, context: Any) -> HttpBody:  # noqa: N802
+        if not request.model:
+            raise model_not_found(request.model)
+        model = await self.placement.model(request.model)
+        card = anthropic.model_card if metadata_of(context, anthropic.VERSION_HEADER) else _model_card
+        return HttpBody(content_type=JSON, data=dump(card(model, request.model)))
+
+    @rpc
+    async def Tokenize(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        data = request.data
+        body, work = await self._parse(data, TokenizeRequest), parsing_work(data)
+        await self.threads.run(work, body.check)
+        self.metrics.ignored_fields["tokenize"] += body.num_ignored_fields
+        model = await self.placement.model(body.model)
+        if body.prompt is None:
+            tokens = await self.chats.prompt(await self.threads.run(work, body.to_chat), model)
+        else:
+            (tokens,) = await model.tokenizer.encode([body.prompt], body.add_special_tokens is not False, ["prompt"])
+        vocabulary = model.tokenizer.vocabulary
+        answer: dict[str, Any] = {
+            "count": len(tokens),
+            "max_model_len": model.info.max_model_len,
+            "tokens": tokens,
+            "token_strs": Items(map(vocabulary.token_name, tokens)) if body.return_token_strs else None,
+        }
+        return self._writing(context, answer)
+
+    @rpc
+    async def Detokenize(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
+        body = await self._parse(request.data, DetokenizeRequest)
+        self.metrics.ignored_fields["detokenize"] += body.num_ignored_fields
+        model = await self.placement.model(body.model)
+        await self.threads.run(len(body.tokens), lambda: check_token_range(model, body.tokens, "tokens"))
+        (prompt,) = await model.tokenizer.decode([body.tokens])
+        return self._writing(context, {"prompt": prompt})
+
+    @rpc
+    async def GetTokenizerInfo(  # noqa: N802
+        self, request: openai_pb2.GetTokenizerInfoRequest, context: Any
+    ) -> Prepared:
+        model = await self.placement.model(request.model or None)
+        return self._writing(context, tokenizer_info(model))
+
+    @rpc
+    async def ResetPrefixCache(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+        await self.placement.reset_prefix_caches()
+        return HttpBody(content_type=JSON, data=b"{}")
+
+    @open_rpc
+    async def GetHealth(self, request: openai_pb2.GetHealthRequest, context: Any) -> HttpBody:  # noqa: N802
+        if not self.placement.is_ready:
+            raise unavailable("No scheduler is ready.")
+        return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
+
+    @open_rpc
+    async def GetPing(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
+        if not self.placement.is_ready:
+            raise unavailable("No scheduler is ready.")
+        return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
+
+    @rpc
+    async def GetVersion(self, request: openai_pb2.GetVersionRequest, context: Any) -> HttpBody:  # noqa: N802
+        return HttpBody(content_type=JSON, data=dump({"version": version()}))
+
+    @open_rpc
+    async def GetMetrics(self, request: openai_pb2.GetMetricsRequest, context: Any) -> HttpBody:  # noqa: N802
+        return HttpBody(content_type="text/plain; version=0.0.4; charset=utf-8", data=generate_latest(self.registry))
+
+    def _writing(self, context: Any, answer: dict[str, Any]) -> Prepared:
+        return Prepared(lambda: write_pieces(self.calls, context, in_pieces(texts_of(answer))))
+
+    async def _parse(self, data: bytes, schema: type[T]) -> T:
+        """The checked body. Raises ApiError."""
+        return await read_body(self.threads, data, schema)
+
+
+def _model_card(model: ServedModel, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "quire",
+        "root": model.info.name,
+        "parent": None,
+        "max_model_len": model.info.max_model_len,
+        "tasks": model.info.tasks,
+    }

@@ -29,8 +29,8 @@ from services.worker.models.weights import WeightSource
 from services.worker.ops.interface import AttentionBatch
 from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.at_load import AT_LOAD, AtLoad
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.weight import Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.weight import Weight
 from training import corpus
 from training.evaluate import KIND_NAMES
 from training.generate import prompt_ids

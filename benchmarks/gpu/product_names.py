@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.products import matrices, quantized
 from services.worker.ops.triton.linear import create_linear
-from services.worker.quantization.weight import Weight
+from services.worker.quantization.kinds.weight import Weight
 
 OPERATORS = frozenset(
     ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv", "aten::linear",

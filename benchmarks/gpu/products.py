@@ -19,9 +19,9 @@ from benchmarks.gpu.figures import Figure
 from services.worker.models.config import ModelConfig
 from services.worker.ops.triton.linear import create_linear
 from services.worker.ops.triton.quantized_linear import computes_with
-from services.worker.quantization.fp8 import Fp8Weight
-from services.worker.quantization.int8 import Int8Weight
-from services.worker.quantization.weight import Weight
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.weight import Weight
 
 ROWS = (1, 8, 32, 128, 256, 2048, 8192)
 ROTATED_BYTES = 256 << 20

@@ -18,7 +18,7 @@ from benchmarks.gpu.products import ROTATED_BYTES, bytes_of, matrices, quantized
 from services.worker.ops.triton import eight_bit, eight_bit_weights, four_bit, tiles
 from services.worker.ops.triton.linear import create_linear
 from services.worker.ops.triton.tiles import Tiles
-from services.worker.quantization.weight import Weight
+from services.worker.quantization.kinds.weight import Weight
 
 # By --quantization, whose table holds the tiles.
 TABLES: dict[str, tuple[ModuleType, str]] = {

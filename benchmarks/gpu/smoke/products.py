@@ -12,11 +12,11 @@ from torch import Tensor
 from benchmarks.gpu.cases import Case, Setting
 from benchmarks.gpu.smoke.oracle import DTYPES, draw, worst_error
 from services.worker.ops.triton.linear import create_linear
-from services.worker.quantization.fp8 import Fp8Weight
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.int8 import Int8Weight
-from services.worker.quantization.rows import quantize_rows_fp8, quantize_rows_int8
-from services.worker.quantization.weight import QuantizedWeight, Weight
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_rows_int8
+from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
 
 DEVICE = torch.device("cuda", 0)
 # Outputs and inputs: Llama-3.1-8B's joined projections, a small model's, and one that no tile divides.

@@ -18,7 +18,7 @@ from services.worker.models.config import ModelConfig
 from services.worker.models.parameters import parameters
 from services.worker.models.read_ahead import ReadAhead
 from services.worker.progress import Progress
-from services.worker.quantization.weight import Weight
+from services.worker.quantization.kinds.weight import Weight
 
 GPU_THREADS = 8  # numpy decodes on the host, a matrix per thread
 GPU_BYTES_AHEAD = 1 << 30

@@ -28,7 +28,7 @@ from services.worker.models.fields import (
 )
 from services.worker.models.json_files import read_json
 from services.worker.models.rope import RopeConfig, read_rope
-from services.worker.quantization.checkpoint import read_quantization
+from services.worker.quantization.config import read_quantization
 from services.worker.quantization.scheme import CheckpointQuantization
 from shared.sampling_ranges import RANGES
 

@@ -12,7 +12,7 @@ from services.worker.models.joined import JoinedLinear
 from services.worker.models.layer import Layer
 from services.worker.models.weights import WeightSource
 from services.worker.ops.interface import AttentionBatch, KVPages, Linear, Ops
-from services.worker.quantization.weight import join
+from services.worker.quantization.kinds.weight import join
 
 
 class Decoder:

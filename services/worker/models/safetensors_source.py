@@ -17,9 +17,9 @@ from services.worker.models.parameters import parameters
 from services.worker.models.read_ahead import ReadAhead
 from services.worker.progress import Progress
 from services.worker.quantization.formats import FLOATS, ITEM_BYTES, MatrixFormat, StoredTensor
-from services.worker.quantization.kv_cache import is_kv_scale
+from services.worker.quantization.kinds.weight import Weight
+from services.worker.quantization.kv_scheme import is_kv_scale
 from services.worker.quantization.scheme import DENSE, CheckpointQuantization
-from services.worker.quantization.weight import Weight
 
 INDEX = "model.safetensors.index.json"
 SINGLE_FILE = "model.safetensors"

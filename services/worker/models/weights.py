@@ -19,8 +19,8 @@ from services.worker.models.parameters import parameters
 from services.worker.ops.interface import Ops
 from services.worker.progress import Progress
 from services.worker.quantization.at_load import AtLoad
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.weight import QuantizedWeight, Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
 
 logger = logging.getLogger(__name__)
 

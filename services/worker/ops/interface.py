@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.quantization.weight import QuantizedWeight, Weight
+from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
 
 if TYPE_CHECKING:
     from services.worker.models.config import ModelConfig

@@ -24,10 +24,10 @@ from services.worker.ops.interface import (
     RunLayers,
     WholeSequences,
 )
-from services.worker.quantization.fp8 import Fp8Weight
-from services.worker.quantization.int8 import Int8Weight
-from services.worker.quantization.rows import quantize_rows_fp8, quantize_rows_int8
-from services.worker.quantization.weight import QuantizedWeight, Weight
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_rows_int8
+from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
 
 _LOW_32 = 0xFFFFFFFF
 

@@ -12,7 +12,7 @@ from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from services.worker.quantization.weight import Weight
+    from services.worker.quantization.kinds.weight import Weight
 
 # Output 8 w + ORDER[n] stands in nibble n of word w.
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
@@ -35,7 +35,7 @@ class AWQFormat:
         }
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
-        from services.worker.quantization.int4 import Int4Weight, pack_nibbles
+        from services.worker.quantization.kinds.int4 import Int4Weight, pack_nibbles
 
         return Int4Weight(
             pack_nibbles(_outputs_first(tensors["qweight"])),
@@ -44,7 +44,7 @@ class AWQFormat:
         )
 
     def quantize(self, weight: Tensor) -> Weight:
-        from services.worker.quantization.int4 import Int4Weight
+        from services.worker.quantization.kinds.int4 import Int4Weight
 
         return Int4Weight.quantize(weight, self.group_size)
 
@@ -53,7 +53,7 @@ def _outputs_first(words: Tensor) -> Tensor:
     """int32 [n, rows / 8] -> uint8 [rows, n] below 16"""
     import torch
 
-    from services.worker.quantization.int4 import unpack_nibbles
+    from services.worker.quantization.kinds.int4 import unpack_nibbles
 
     nibbles = unpack_nibbles(words.contiguous().view(torch.uint8)).view(*words.shape, 8)
     place_of_output = torch.tensor(ORDER, device=words.device).argsort()

@@ -13,7 +13,7 @@ from typing import Any
 
 from services.worker.errors import ModelError
 from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat, checked_group_size
-from services.worker.quantization.kv_cache import read_kv_cache_scheme
+from services.worker.quantization.kv_scheme import read_kv_cache_scheme
 from services.worker.quantization.pack_quantized import PackedInt4Format, PackedInt8Format
 from services.worker.quantization.scheme import CheckpointQuantization
 

@@ -15,7 +15,7 @@ from services.worker.errors import ModelError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from services.worker.quantization.weight import Weight
+    from services.worker.quantization.kinds.weight import Weight
 
 # By safetensors' names.
 FLOATS = ("F32", "F16", "BF16")
@@ -77,13 +77,13 @@ class Fp8Format:
         }
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
-        from services.worker.quantization.fp8 import Fp8Weight
+        from services.worker.quantization.kinds.fp8 import Fp8Weight
 
         scales = tensors["weight_scale"].float().flatten().expand(rows).contiguous()
         return Fp8Weight(tensors["weight"], scales, self.quantize_activations)
 
     def quantize(self, weight: Tensor) -> Weight:
-        from services.worker.quantization.fp8 import Fp8Weight
+        from services.worker.quantization.kinds.fp8 import Fp8Weight
 
         return Fp8Weight.quantize(weight, self.quantize_activations)
 
@@ -104,7 +104,7 @@ class Int8Format:
         }
 
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
-        from services.worker.quantization.int8 import Int8Weight
+        from services.worker.quantization.kinds.int8 import Int8Weight
 
         scales = tensors["weight_scale"]
         if self.group_size is None:
@@ -112,7 +112,7 @@ class Int8Format:
         return Int8Weight(tensors["weight"], scales, self.quantize_activations)
 
     def quantize(self, weight: Tensor) -> Weight:
-        from services.worker.quantization.int8 import Int8Weight
+        from services.worker.quantization.kinds.int8 import Int8Weight
 
         return Int8Weight.quantize(weight, self.quantize_activations, self.group_size)
 

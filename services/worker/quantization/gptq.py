@@ -12,7 +12,7 @@ from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from services.worker.quantization.weight import Weight
+    from services.worker.quantization.kinds.weight import Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class GPTQFormat:
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         import torch
 
-        from services.worker.quantization.int4 import Int4Weight, unpack_nibbles
+        from services.worker.quantization.kinds.int4 import Int4Weight, unpack_nibbles
 
         # Transposed, the words of a row are its nibbles in order.
         packed = tensors["qweight"].t().contiguous().view(torch.uint8)
@@ -49,7 +49,7 @@ class GPTQFormat:
         return sort_by_group(weight, tensors["g_idx"]) if "g_idx" in tensors else weight
 
     def quantize(self, weight: Tensor) -> Weight:
-        from services.worker.quantization.int4 import Int4Weight
+        from services.worker.quantization.kinds.int4 import Int4Weight
 
         return Int4Weight.quantize(weight, self.group_size)
 
@@ -59,7 +59,7 @@ def sort_by_group(weight: Weight, group_of_input: Tensor) -> Weight:
     columns sorted by group. Raises ModelError for groups of other sizes."""
     import torch
 
-    from services.worker.quantization.int4 import Int4Weight, pack_nibbles, unpack_nibbles
+    from services.worker.quantization.kinds.int4 import Int4Weight, pack_nibbles, unpack_nibbles
 
     assert isinstance(weight, Int4Weight)
     sizes = torch.bincount(group_of_input, minlength=weight.scales.shape[1])

@@ -12,7 +12,7 @@ from services.worker.quantization.formats import FLOATS, StoredTensor, Tensors, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from services.worker.quantization.weight import Weight
+    from services.worker.quantization.kinds.weight import Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class PackedInt4Format:
         import torch
 
         from services.worker.quantization.gptq import sort_by_group
-        from services.worker.quantization.int4 import SYMMETRIC_ZERO_POINT, Int4Weight, unpack_nibbles
+        from services.worker.quantization.kinds.int4 import SYMMETRIC_ZERO_POINT, Int4Weight, unpack_nibbles
 
         scales = tensors["weight_scale"]
         if self.symmetric:
@@ -52,7 +52,7 @@ class PackedInt4Format:
         return sort_by_group(weight, tensors["weight_g_idx"]) if "weight_g_idx" in tensors else weight
 
     def quantize(self, weight: Tensor) -> Weight:
-        from services.worker.quantization.int4 import Int4Weight
+        from services.worker.quantization.kinds.int4 import Int4Weight
 
         return Int4Weight.quantize(weight, self.group_size)
 
@@ -74,12 +74,12 @@ class PackedInt8Format:
     def read(self, tensors: Mapping[str, Tensor], rows: int, columns: int) -> Weight:
         import torch
 
-        from services.worker.quantization.int8 import Int8Weight
+        from services.worker.quantization.kinds.int8 import Int8Weight
 
         values = (tensors["weight_packed"].contiguous().view(torch.uint8) ^ 0x80).view(torch.int8)
         return Int8Weight(values, tensors["weight_scale"], quantize_activations=False)
 
     def quantize(self, weight: Tensor) -> Weight:
-        from services.worker.quantization.int8 import Int8Weight
+        from services.worker.quantization.kinds.int8 import Int8Weight
 
         return Int8Weight.quantize(weight, False, self.group_size)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from services.worker.quantization.formats import DenseFormat, MatrixFormat
-from services.worker.quantization.kv_cache import KVCacheScheme
+from services.worker.quantization.kv_scheme import KVCacheScheme
 
 DENSE = DenseFormat()
 

@@ -30,7 +30,7 @@ from services.worker.ops.interface import (
     RunLayers,
     WholeSequences,
 )
-from services.worker.quantization.weight import QuantizedWeight, Weight
+from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
 
 # Elements up to which an elementwise call (some 20 us at most) keeps the interpreter lock. Other threads run Python
 # while the long calls release it; releasing it hundreds of times a step would invite them to hold up the short ones.

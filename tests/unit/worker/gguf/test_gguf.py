@@ -22,8 +22,8 @@ from services.worker.gguf.config import read_gguf_config
 from services.worker.gguf.file import GGUFFile
 from services.worker.gguf.source import GGUFSource
 from services.worker.models.config import read_model_config
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.int8 import Int8Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.tokenizer_files import read_tokenizer
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.gguf.writing import Kind, finish, set_tensor, write_gguf

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.cpu.quantized_linear import QuantizedLinear
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.int8 import Int8Weight
-from services.worker.quantization.rows import quantize_rows_int8
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.rows import quantize_rows_int8
 
 Quantized = Int8Weight | Int4Weight
 # Outputs and inputs of whole panels and of their remains; groups of the inputs, or one.

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from services.worker.ops.reference import ReferenceOps
-from services.worker.quantization.fp8 import Fp8Weight
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.int8 import Int8Weight
-from services.worker.quantization.rows import quantize_rows_fp8, quantize_rows_int8
-from services.worker.quantization.weight import QuantizedWeight
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_rows_int8
+from services.worker.quantization.kinds.weight import QuantizedWeight
 
 OUT, IN, ROWS = 24, 64, 5
 

@@ -12,10 +12,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from services.worker.quantization.fp8 import Fp8Weight
-from services.worker.quantization.int4 import Int4Weight, pack_nibbles, unpack_nibbles
-from services.worker.quantization.int8 import Int8Weight
-from services.worker.quantization.weight import QuantizedWeight
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int4 import Int4Weight, pack_nibbles, unpack_nibbles
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.weight import QuantizedWeight
 from tests.unit.worker.tiny_models import save_model
 
 Tensors = dict[str, Tensor]

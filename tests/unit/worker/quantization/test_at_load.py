@@ -21,10 +21,10 @@ from services.worker.models.weights import NativeSource, WeightSource, open_weig
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.at_load import AT_LOAD, resolve_quantization
-from services.worker.quantization.fp8 import Fp8Weight
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.int8 import Int8Weight
-from services.worker.quantization.weight import QuantizedWeight, Weight
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
 from shared.config import ConfigError, build
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.quantization.stored import GROUP, quantize_checkpoint

@@ -17,11 +17,11 @@ from services.worker.models.config import read_model_config
 from services.worker.models.safetensors_source import SafetensorsSource
 from services.worker.ops import create_ops
 from services.worker.ops.reference import ReferenceOps
-from services.worker.quantization.fp8 import Fp8Weight
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.int8 import Int8Weight
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.weight import QuantizedWeight
 from services.worker.quantization.scheme import BlocksBut
-from services.worker.quantization.weight import QuantizedWeight
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.quantization.stored import GROUP, quantize_checkpoint

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from services.worker.quantization.fp8 import Fp8Weight
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.int8 import Int8Weight
-from services.worker.quantization.rows import quantize_rows_fp8, quantize_rows_int8
-from services.worker.quantization.weight import QuantizedWeight, Weight, join
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_rows_int8
+from services.worker.quantization.kinds.weight import QuantizedWeight, Weight, join
 
 ROWS, COLUMNS, GROUP = 6, 64, 32
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from services.worker.quantization.awq import AWQFormat
 from services.worker.quantization.formats import Fp8Format, Int8Format, MatrixFormat
 from services.worker.quantization.gptq import GPTQFormat
-from services.worker.quantization.int4 import Int4Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.pack_quantized import PackedInt4Format, PackedInt8Format
 
 GOLDEN = Path(__file__).parent / "golden" / "checkpoints.safetensors"  # see golden/make.py

@@ -7,7 +7,7 @@ import torch
 
 from services.worker.ops.triton import quantize_rows as module
 from services.worker.ops.triton.quantize_rows import quantize_rows
-from services.worker.quantization.rows import quantize_rows_fp8, quantize_rows_int8
+from services.worker.quantization.kinds.rows import quantize_rows_fp8, quantize_rows_int8
 from tests.unit.worker.triton.random_tensors import DTYPES, draw
 
 KINDS = [(torch.int8, quantize_rows_int8), (torch.float8_e4m3fn, quantize_rows_fp8)]

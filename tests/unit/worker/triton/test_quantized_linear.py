@@ -14,10 +14,10 @@ from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton import quantized_linear, scaled_mm
 from services.worker.ops.triton.linear import Linear
 from services.worker.ops.triton.ops import TritonOps
-from services.worker.quantization.fp8 import Fp8Weight
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.int8 import Int8Weight
-from services.worker.quantization.weight import Weight
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
+from services.worker.quantization.kinds.weight import Weight
 from tests.simulated_gpu import pretend_properties
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.quantization import stored

@@ -14,9 +14,9 @@ from services.worker.ops.reference import ReferenceOps
 from services.worker.ops.triton.eight_bit_weights import EightBitLayout, eight_bit_weights
 from services.worker.ops.triton.four_bit import FourBitLayout, four_bit
 from services.worker.ops.triton.ops import TritonOps
-from services.worker.quantization.fp8 import Fp8Weight
-from services.worker.quantization.int4 import Int4Weight
-from services.worker.quantization.int8 import Int8Weight
+from services.worker.quantization.kinds.fp8 import Fp8Weight
+from services.worker.quantization.kinds.int4 import Int4Weight
+from services.worker.quantization.kinds.int8 import Int8Weight
 from tests.unit.worker.triton.quantized import ALL, WEIGHTS_ALONE, exact_product
 from tests.unit.worker.triton.random_tensors import draw
 

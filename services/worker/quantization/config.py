@@ -10,7 +10,7 @@ from services.worker.quantization.awq import AWQFormat
 from services.worker.quantization.compressed_tensors import read_compressed_tensors
 from services.worker.quantization.formats import Fp8Format, checked_group_size
 from services.worker.quantization.gptq import GPTQFormat
-from services.worker.quantization.kv_cache import read_kv_cache_scheme
+from services.worker.quantization.kv_scheme import read_kv_cache_scheme
 from services.worker.quantization.scheme import BlocksBut, CheckpointQuantization
 
 SUPPORTED = "compressed-tensors (8 bits, 4 bits in groups), fp8, awq and gptq (4 bits)"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from services.worker.quantization.rows import quantize_rows_fp8
+from services.worker.quantization.kinds.rows import quantize_rows_fp8
 
 
 @dataclass(frozen=True, slots=True)

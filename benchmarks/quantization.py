@@ -20,9 +20,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from services.worker.architectures.config import ModelConfig, read_model_config
 from services.worker.gguf.decode import decode
 from services.worker.kv_cache import allocate_pages
-from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.safetensors_source import SafetensorsSource
 from services.worker.models.weights import WeightSource

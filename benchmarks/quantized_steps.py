@@ -15,11 +15,11 @@ import torch
 from benchmarks.cpu_gemm import read_bandwidth
 from benchmarks.quantization import Quantizer, Quantizing, schemes
 from benchmarks.shapes import M135
+from services.worker.architectures.config import ModelConfig, read_model_config
+from services.worker.architectures.weight_shapes import parameters
 from services.worker.kv_cache import allocate_pages
-from services.worker.models.config import ModelConfig, read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.dummy import DummySource
-from services.worker.models.parameters import parameters
 from services.worker.ops import create_ops
 from services.worker.ops.interface import AttentionBatch, AttentionShape
 from services.worker.threads import physical_cores

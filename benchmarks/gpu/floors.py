@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from benchmarks.gpu.ceilings import Ceilings
-from services.worker.models.config import ModelConfig
-from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
+from services.worker.architectures.config import ModelConfig
+from services.worker.architectures.size import kv_bytes_per_token, num_parameters, weight_bytes
 from services.worker.quantization.at_load import AtLoad
 
 # Forms whose products run on narrower matrix units, by what --quantization or a checkpoint calls them.

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.figures import Figure
-from services.worker.models.config import ModelConfig
+from services.worker.architectures.config import ModelConfig
 from services.worker.ops.triton.linear import create_linear
 from services.worker.ops.triton.quantized_linear import computes_with
 from services.worker.quantization.kinds.fp8 import Fp8Weight

@@ -12,7 +12,7 @@ from services.worker.quantization.at_load import ALIASES, CHOICES, resolve_quant
 from shared.config import option, resolve
 
 if TYPE_CHECKING:
-    from services.worker.models.config import ModelConfig
+    from services.worker.architectures.config import ModelConfig
 
 # Memory in bytes (10⁹ to the gigabyte, as on the data sheets).
 GPUS = {
@@ -83,7 +83,7 @@ class Estimate:
 
 
 def estimate(model: ModelConfig, config: EstimateConfig) -> Estimate:
-    from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
+    from services.worker.architectures.size import kv_bytes_per_token, num_parameters, weight_bytes
 
     at_load = resolve_quantization(config.quantization, model.quantization)
     quantization = at_load.name if at_load else model.quantization.method if model.quantization else None
@@ -106,7 +106,7 @@ def estimate(model: ModelConfig, config: EstimateConfig) -> Estimate:
 def _placements(
     model: ModelConfig, weight_bytes: int, element_bytes: int, config: EstimateConfig
 ) -> Iterator[Placement]:
-    from services.worker.models.size import kv_bytes_per_token
+    from services.worker.architectures.size import kv_bytes_per_token
 
     context = min(config.context, model.max_model_len)
     for gpu, memory in GPUS.items():

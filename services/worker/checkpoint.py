@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
+from services.worker.architectures.config import GenerationDefaults, ModelConfig, read_model_config
+from services.worker.architectures.encoder_config import EncoderConfig, read_encoder_config
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.models.config import GenerationDefaults, ModelConfig, read_model_config
-from services.worker.models.encoder_config import EncoderConfig, read_encoder_config
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig, read_pooling
 from services.worker.progress import Progress

@@ -8,10 +8,10 @@ import numpy as np
 
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
+from services.worker.architectures.config import GenerationDefaults
+from services.worker.architectures.encoder_config import EncoderConfig
 from services.worker.constraints import ThinkingLimit, TokenConstraints
 from services.worker.errors import PlanError
-from services.worker.models.config import GenerationDefaults
-from services.worker.models.encoder_config import EncoderConfig
 from services.worker.plan import U32, Logprobs, NewSequence, PromptLogprobs, Rows, StepPlan, StepResult
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.params import PoolingParams

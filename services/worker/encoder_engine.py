@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from services.worker.architectures.encoder_config import EncoderConfig
 from services.worker.batch_state import Limits
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
@@ -17,7 +18,6 @@ from services.worker.host_memory import require_memory
 from services.worker.memory import out_of_memory_explained
 from services.worker.model_runner import ModelRunner
 from services.worker.models.encoder import Encoder
-from services.worker.models.encoder_config import EncoderConfig
 from services.worker.models.encoder_weights import encoder_parameters, open_encoder_weights
 from services.worker.ops.interface import Ops
 from services.worker.pooling.config import PoolingConfig

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import torch
 
+from services.worker.architectures.config import ModelConfig
+from services.worker.architectures.encoder_config import EncoderConfig
+from services.worker.architectures.size import weight_bytes
 from services.worker.batch_state import Limits
 from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
@@ -33,11 +36,8 @@ from services.worker.kv_cache import (
 )
 from services.worker.memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_asked
 from services.worker.model_runner import ModelRunner
-from services.worker.models.config import ModelConfig
 from services.worker.models.decoder import Decoder
-from services.worker.models.encoder_config import EncoderConfig
 from services.worker.models.kv_scales import KVScales, read_kv_scales
-from services.worker.models.size import weight_bytes
 from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.interface import AttentionShape, Ops

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from services.worker.architectures.config import ModelConfig
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.host_memory import Asked, SwapSpace, available_memory, in_words
-from services.worker.models.config import ModelConfig
 from services.worker.models.kv_scales import KVScales
 from services.worker.ops.interface import KVPages, Ops
 

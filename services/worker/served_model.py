@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.worker.models.config import ModelConfig
-from services.worker.models.encoder_config import EncoderConfig
+from services.worker.architectures.config import ModelConfig
+from services.worker.architectures.encoder_config import EncoderConfig
 from services.worker.pooling.config import PoolingConfig
 from services.worker.tokenizer_files import TokenizerFiles
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from quire.inference.v1 import model_pb2
 from services.worker.errors import ModelError
-from services.worker.models.json_files import read_file, read_json, read_text, refuse_pointer
+from services.worker.json_files import read_file, read_json, read_text, refuse_pointer
 
 CHUNK_BYTES = 512 * 1024
 

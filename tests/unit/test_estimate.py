@@ -12,10 +12,10 @@ from safetensors import safe_open
 from torch import Tensor
 
 from quire.cli.estimate import EstimateConfig, can_split, estimate, main
+from services.worker.architectures.config import ModelConfig, read_model_config
+from services.worker.architectures.size import kv_bytes_per_token, num_parameters, weight_bytes
+from services.worker.architectures.weight_shapes import parameters
 from services.worker.kv_cache import allocate_pages
-from services.worker.models.config import ModelConfig, read_model_config
-from services.worker.models.parameters import parameters
-from services.worker.models.size import kv_bytes_per_token, num_parameters, weight_bytes
 from services.worker.models.weights import WeightSource, open_weights
 from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.at_load import AT_LOAD

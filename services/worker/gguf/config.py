@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from services.worker.architectures.config import ModelConfig, parse_model_config
+from services.worker.architectures.rope import RopeConfig
+from services.worker.architectures.weight_shapes import parameters
 from services.worker.errors import ModelError
+from services.worker.fields import MAX_HEADS, MAX_SIZE, Fields, reading
 from services.worker.gguf.file import GGUFFile, GGUFTensor, tensor_name
 from services.worker.gguf.formats import FORMATS
-from services.worker.models.config import ModelConfig, parse_model_config
-from services.worker.models.fields import MAX_HEADS, MAX_SIZE, Fields, reading
-from services.worker.models.parameters import parameters
-from services.worker.models.rope import RopeConfig
 from services.worker.quantization.compressed_tensors import Targets
 from services.worker.quantization.scheme import CheckpointQuantization
 

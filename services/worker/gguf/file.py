@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from services.worker.errors import ModelError
 from services.worker.gguf.header import HeaderReader, TensorInfo
-from services.worker.models.json_files import refuse_pointer
+from services.worker.json_files import refuse_pointer
 
 if TYPE_CHECKING:
     from gguf import GGMLQuantizationType

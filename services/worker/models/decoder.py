@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.models.config import ModelConfig
+from services.worker.architectures.config import ModelConfig
 from services.worker.models.joined import JoinedLinear
 from services.worker.models.layer import Layer
 from services.worker.models.weights import WeightSource

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from services.worker.models.encoder_config import EncoderConfig
+from services.worker.architectures.encoder_config import EncoderConfig
 from services.worker.models.weights import WeightSource
 from services.worker.ops.interface import Linear, Ops, WholeSequences
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from services.worker.architectures.encoder_config import EncoderConfig
+from services.worker.architectures.weight_shapes import Parameter
 from services.worker.errors import ModelError
 from services.worker.models.dummy import DummySource
-from services.worker.models.encoder_config import EncoderConfig
-from services.worker.models.parameters import Parameter
 from services.worker.models.safetensors_source import CheckpointFiles, some
 from services.worker.models.weights import WeightSource
 from services.worker.ops.interface import Ops

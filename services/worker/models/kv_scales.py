@@ -15,8 +15,8 @@ from pathlib import Path
 
 import torch
 
+from services.worker.architectures.config import ModelConfig
 from services.worker.errors import ModelError
-from services.worker.models.config import ModelConfig
 from services.worker.models.safetensors_source import CheckpointFiles
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from services.worker.models.config import LayerConfig
+from services.worker.architectures.config import LayerConfig
 
 if TYPE_CHECKING:
     from services.worker.ops.interface import Linear

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from services.worker.architectures.config import ModelConfig
+from services.worker.architectures.weight_shapes import parameters
 from services.worker.errors import ModelError
-from services.worker.models.config import ModelConfig
-from services.worker.models.json_files import is_inside, read_json, refuse_pointer
-from services.worker.models.parameters import parameters
+from services.worker.json_files import is_inside, read_json, refuse_pointer
 from services.worker.models.read_ahead import ReadAhead
 from services.worker.progress import Progress
 from services.worker.quantization.formats import FLOATS, ITEM_BYTES, MatrixFormat, StoredTensor

@@ -12,10 +12,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from services.worker.architectures.config import ModelConfig
+from services.worker.architectures.weight_shapes import parameters
 from services.worker.errors import ModelError
-from services.worker.models.config import ModelConfig
 from services.worker.models.dummy import DummySource
-from services.worker.models.parameters import parameters
 from services.worker.ops.interface import Ops
 from services.worker.progress import Progress
 from services.worker.quantization.at_load import AtLoad

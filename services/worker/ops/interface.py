@@ -22,7 +22,7 @@ from torch import Tensor
 from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
 
 if TYPE_CHECKING:
-    from services.worker.models.config import ModelConfig
+    from services.worker.architectures.config import ModelConfig
     from services.worker.models.layer import Layer
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from services.worker.errors import ModelError
-from services.worker.models.fields import MAX_SIZE, Fields, reading
-from services.worker.models.json_files import is_inside, read_any_json, read_json
+from services.worker.fields import MAX_SIZE, Fields, reading
+from services.worker.json_files import is_inside, read_any_json, read_json
 from services.worker.pooling.choices import PoolingKind
 
 _MODES = {

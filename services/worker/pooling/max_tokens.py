@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from services.worker.errors import ModelError
-from services.worker.models.fields import MAX_POSITIONS, Fields
-from services.worker.models.json_files import read_json
+from services.worker.fields import MAX_POSITIONS, Fields
+from services.worker.json_files import read_json
 
 
 def read_max_tokens(directory: Path) -> int | None:

@@ -20,9 +20,9 @@ from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import SequenceRequest
+from services.worker.architectures.families import FAMILIES
 from services.worker.converters import plan_from_proto, result_to_proto
 from services.worker.model_runner import LaunchedStep, ModelRunner
-from services.worker.models.families import FAMILIES
 from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_runner, save_model
 
 SUPPORTED = [architecture.removesuffix("ForCausalLM") for architecture in FAMILIES]

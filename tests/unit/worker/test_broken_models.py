@@ -20,14 +20,14 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models
 
+from services.worker.architectures.config import read_model_config
+from services.worker.architectures.encoder_config import read_encoder_config
+from services.worker.architectures.weight_shapes import parameters
 from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.engine import load_engine
 from services.worker.errors import ModelError
-from services.worker.models.config import read_model_config
 from services.worker.models.decoder import Decoder
-from services.worker.models.encoder_config import read_encoder_config
-from services.worker.models.parameters import parameters
 from services.worker.models.weights import open_weights
 from services.worker.ops import create_ops
 from services.worker.pooling.choices import PoolingKind

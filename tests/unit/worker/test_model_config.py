@@ -10,9 +10,9 @@ import pytest
 import torch
 import transformers
 
+from services.worker.architectures.config import GenerationDefaults, ModelConfig, read_model_config
+from services.worker.architectures.families import FAMILIES
 from services.worker.errors import ModelError
-from services.worker.models.config import GenerationDefaults, ModelConfig, read_model_config
-from services.worker.models.families import FAMILIES
 from tests.unit.worker.tiny_models import TINY, config_class
 
 LLAMA: dict[str, Any] = {

@@ -11,11 +11,11 @@ import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from services.worker.architectures.config import read_model_config
+from services.worker.architectures.weight_shapes import parameters
 from services.worker.errors import ModelError
-from services.worker.models.config import read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.dummy import DummySource
-from services.worker.models.parameters import parameters
 from services.worker.models.safetensors_source import SafetensorsSource
 from services.worker.ops import create_ops
 from tests.unit.worker.driver import Driver, Request

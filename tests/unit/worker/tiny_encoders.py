@@ -12,10 +12,10 @@ import torch
 import transformers
 from torch import Tensor
 
+from services.worker.architectures.encoder_config import read_encoder_config
 from services.worker.config import WorkerConfig
 from services.worker.encoder_engine import load_encoder
 from services.worker.model_runner import ModelRunner
-from services.worker.models.encoder_config import read_encoder_config
 from services.worker.ops import create_ops
 from services.worker.ops.interface import Ops
 from services.worker.plan import F32, NewSequence, Rows, StepPlan, StepResult

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, get_num_threads
 
-from services.worker.models.config import ModelConfig
+from services.worker.architectures.config import ModelConfig
 from services.worker.models.layer import Layer
 from services.worker.ops.cpu import library
 from services.worker.ops.cpu.checks import check_heads

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from services.worker.models.config import ModelConfig
+from services.worker.architectures.config import ModelConfig
 from services.worker.models.layer import Layer
 from services.worker.ops.interface import (
     AttentionBatch,

@@ -15,13 +15,13 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from quire.inference.v1 import model_pb2
+from services.worker.architectures.config import read_model_config
 from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.gguf.config import read_gguf_config
 from services.worker.gguf.file import GGUFFile
 from services.worker.gguf.source import GGUFSource
-from services.worker.models.config import read_model_config
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.tokenizer_files import read_tokenizer

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 
-from services.worker.models.json_files import read_json
+from services.worker.json_files import read_json
 
 Kind = gguf.GGMLQuantizationType
 _VALUE_TYPES = {

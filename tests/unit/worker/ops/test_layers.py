@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from services.worker.models.config import ModelConfig
+from services.worker.architectures.config import ModelConfig
 from services.worker.models.layer import Layer
 from services.worker.ops.cpu.layers import FusedLayers, LayerStruct, LinearStruct, StepStruct
 from services.worker.ops.cpu.ops import CPUOps

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from services.worker.architectures.config import read_model_config
+from services.worker.architectures.weight_shapes import parameters
 from services.worker.config import WorkerConfig
 from services.worker.engine import load_engine
 from services.worker.errors import ModelError
-from services.worker.models.config import read_model_config
 from services.worker.models.decoder import Decoder
 from services.worker.models.dummy import DummySource
-from services.worker.models.parameters import parameters
 from services.worker.models.weights import NativeSource, WeightSource, open_weights
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.reference import ReferenceOps

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from services.worker.architectures.config import read_model_config
 from services.worker.errors import ModelError
-from services.worker.models.config import read_model_config
 from services.worker.models.safetensors_source import SafetensorsSource
 from services.worker.ops import create_ops
 from services.worker.ops.reference import ReferenceOps

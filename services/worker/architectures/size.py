@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from services.worker.models.config import ModelConfig
-from services.worker.models.parameters import parameters
+from services.worker.architectures.config import ModelConfig
+from services.worker.architectures.weight_shapes import parameters
 from services.worker.quantization.at_load import AtLoad
 from services.worker.quantization.formats import stored_bytes
 from services.worker.quantization.scheme import DENSE

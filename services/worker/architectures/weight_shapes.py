@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from services.worker.models.config import ModelConfig
+from services.worker.architectures.config import ModelConfig
 
 Parameter = tuple[str, tuple[int, ...]]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from services.worker.architectures.config import GenerationDefaults, read_dtype
+from services.worker.architectures.families import ENCODERS
 from services.worker.errors import ModelError
-from services.worker.models.config import GenerationDefaults, read_dtype
-from services.worker.models.families import ENCODERS
-from services.worker.models.fields import (
+from services.worker.fields import (
     MAX_HEADS,
     MAX_LAYERS,
     MAX_POSITIONS,
@@ -17,7 +17,7 @@ from services.worker.models.fields import (
     Fields,
     reading,
 )
-from services.worker.models.json_files import read_json
+from services.worker.json_files import read_json
 from services.worker.pooling.max_tokens import read_max_tokens
 
 # Whether GELU is computed in its tanh form.

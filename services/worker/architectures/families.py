@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from services.worker.models.fields import MAX_LAYERS, MAX_POSITIONS, Fields
+from services.worker.fields import MAX_LAYERS, MAX_POSITIONS, Fields
 
 
 class Windowed(Enum):

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from services.worker.architectures.families import Family
 from services.worker.errors import ModelError
-from services.worker.models.families import Family
-from services.worker.models.fields import MAX_POSITIONS, Fields
+from services.worker.fields import MAX_POSITIONS, Fields
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,9 +12,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.worker.architectures.families import (
+    ENCODERS,
+    FAMILIES,
+    Family,
+    layer_windows,
+    layers_with_rope,
+    read_bias,
+)
+from services.worker.architectures.rope import RopeConfig, read_rope
 from services.worker.errors import ModelError
-from services.worker.models.families import ENCODERS, FAMILIES, Family, layer_windows, layers_with_rope, read_bias
-from services.worker.models.fields import (
+from services.worker.fields import (
     MAX_HEAD_DIM,
     MAX_HEADS,
     MAX_LAYERS,
@@ -26,8 +34,7 @@ from services.worker.models.fields import (
     reading,
     show,
 )
-from services.worker.models.json_files import read_json
-from services.worker.models.rope import RopeConfig, read_rope
+from services.worker.json_files import read_json
 from services.worker.quantization.config import read_quantization
 from services.worker.quantization.scheme import CheckpointQuantization
 from shared.sampling_ranges import RANGES

@@ -1,0 +1,1 @@
+"""What config.json says of a model: its family, its sizes, and the names and shapes of its weights. Imports no torch."""

@@ -18,7 +18,7 @@ from services.worker.host_memory import require_memory
 from services.worker.memory import out_of_memory_explained
 from services.worker.model_runner import ModelRunner
 from services.worker.models.encoder import Encoder
-from services.worker.models.encoder_weights import encoder_parameters, open_encoder_weights
+from services.worker.models.weights.encoder import encoder_parameters, open_encoder_weights
 from services.worker.ops.interface import Ops
 from services.worker.pooling.config import PoolingConfig
 from services.worker.progress import Progress

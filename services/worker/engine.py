@@ -37,8 +37,8 @@ from services.worker.kv_cache import (
 from services.worker.memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_asked
 from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder
-from services.worker.models.kv_scales import KVScales, read_kv_scales
-from services.worker.models.weights import open_weights
+from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
+from services.worker.models.weights.source import open_weights
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.page_copies import PageCopies, create_page_copies

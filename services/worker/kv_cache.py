@@ -12,7 +12,7 @@ from services.worker.architectures.config import ModelConfig
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.host_memory import Asked, SwapSpace, available_memory, in_words
-from services.worker.models.kv_scales import KVScales
+from services.worker.models.weights.kv_scales import KVScales
 from services.worker.ops.interface import KVPages, Ops
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from services.worker.architectures.encoder_config import EncoderConfig
-from services.worker.models.weights import WeightSource
+from services.worker.models.weights.source import WeightSource
 from services.worker.ops.interface import Linear, Ops, WholeSequences
 
 

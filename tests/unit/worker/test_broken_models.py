@@ -28,7 +28,7 @@ from services.worker.config import WorkerConfig
 from services.worker.engine import load_engine
 from services.worker.errors import ModelError
 from services.worker.models.decoder import Decoder
-from services.worker.models.weights import open_weights
+from services.worker.models.weights.source import open_weights
 from services.worker.ops import create_ops
 from services.worker.pooling.choices import PoolingKind
 

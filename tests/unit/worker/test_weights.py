@@ -15,8 +15,8 @@ from services.worker.architectures.config import read_model_config
 from services.worker.architectures.weight_shapes import parameters
 from services.worker.errors import ModelError
 from services.worker.models.decoder import Decoder
-from services.worker.models.dummy import DummySource
-from services.worker.models.safetensors_source import SafetensorsSource
+from services.worker.models.weights.dummy_source import DummySource
+from services.worker.models.weights.safetensors_source import SafetensorsSource
 from services.worker.ops import create_ops
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import NearTies, make_model, make_runner, save_model

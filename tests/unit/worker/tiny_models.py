@@ -16,7 +16,7 @@ from services.worker.checkpoint import Checkpoint
 from services.worker.kv_cache import allocate_pages
 from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder
-from services.worker.models.weights import open_weights
+from services.worker.models.weights.source import open_weights
 from services.worker.ops import create_ops
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.sampling.grammars import Grammars

@@ -15,7 +15,7 @@ from services.worker.checkpoint import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.gguf.config import read_gguf_config
-from services.worker.gguf.source import GGUFSource
+from services.worker.models.weights.gguf_source import GGUFSource
 from tests.unit.worker.gguf.writing import write_gguf
 from tests.unit.worker.tiny_models import save_model
 

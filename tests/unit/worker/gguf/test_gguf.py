@@ -21,7 +21,7 @@ from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.gguf.config import read_gguf_config
 from services.worker.gguf.file import GGUFFile
-from services.worker.gguf.source import GGUFSource
+from services.worker.models.weights.gguf_source import GGUFSource
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.tokenizer_files import read_tokenizer

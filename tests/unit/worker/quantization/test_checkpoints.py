@@ -14,7 +14,7 @@ from torch import Tensor
 
 from services.worker.architectures.config import read_model_config
 from services.worker.errors import ModelError
-from services.worker.models.safetensors_source import SafetensorsSource
+from services.worker.models.weights.safetensors_source import SafetensorsSource
 from services.worker.ops import create_ops
 from services.worker.ops.reference import ReferenceOps
 from services.worker.quantization.kinds.fp8 import Fp8Weight

@@ -13,10 +13,10 @@ from services.worker.architectures.config import ModelConfig
 from services.worker.architectures.weight_shapes import parameters
 from services.worker.errors import ModelError
 from services.worker.gguf.config import ROPE_FACTORS
-from services.worker.gguf.decode import decode, decode_floats
 from services.worker.gguf.file import GGUFFile, tensor_name
 from services.worker.gguf.formats import FORMATS
-from services.worker.models.read_ahead import ReadAhead
+from services.worker.models.weights.gguf_blocks import decode, decode_floats
+from services.worker.models.weights.read_ahead import ReadAhead
 from services.worker.progress import Progress
 from services.worker.quantization.kinds.weight import Weight
 

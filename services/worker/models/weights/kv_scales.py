@@ -17,7 +17,7 @@ import torch
 
 from services.worker.architectures.config import ModelConfig
 from services.worker.errors import ModelError
-from services.worker.models.safetensors_source import CheckpointFiles
+from services.worker.models.weights.safetensors_source import CheckpointFiles
 
 logger = logging.getLogger(__name__)
 

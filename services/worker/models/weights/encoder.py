@@ -11,9 +11,9 @@ from torch import Tensor
 from services.worker.architectures.encoder_config import EncoderConfig
 from services.worker.architectures.weight_shapes import Parameter
 from services.worker.errors import ModelError
-from services.worker.models.dummy import DummySource
-from services.worker.models.safetensors_source import CheckpointFiles, some
-from services.worker.models.weights import WeightSource
+from services.worker.models.weights.dummy_source import DummySource
+from services.worker.models.weights.safetensors_source import CheckpointFiles, some
+from services.worker.models.weights.source import WeightSource
 from services.worker.ops.interface import Ops
 from services.worker.progress import Progress
 from services.worker.quantization.formats import FLOATS

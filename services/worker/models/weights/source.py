@@ -15,7 +15,7 @@ from torch import Tensor
 from services.worker.architectures.config import ModelConfig
 from services.worker.architectures.weight_shapes import parameters
 from services.worker.errors import ModelError
-from services.worker.models.dummy import DummySource
+from services.worker.models.weights.dummy_source import DummySource
 from services.worker.ops.interface import Ops
 from services.worker.progress import Progress
 from services.worker.quantization.at_load import AtLoad
@@ -49,11 +49,11 @@ def open_weights(
     if load_format == "dummy":
         source = DummySource(parameters(config), ops.device, ops.dtype, config.quantization)
     elif is_gguf:
-        from services.worker.gguf.source import GGUFSource
+        from services.worker.models.weights.gguf_source import GGUFSource
 
         source = GGUFSource(path, config, progress, ops.device)
     else:
-        from services.worker.models.safetensors_source import SafetensorsSource
+        from services.worker.models.weights.safetensors_source import SafetensorsSource
 
         source = SafetensorsSource(path, config, progress, ops.device)
     if at_load is not None:

@@ -14,7 +14,7 @@ from services.worker.architectures.config import ModelConfig
 from services.worker.architectures.weight_shapes import parameters
 from services.worker.errors import ModelError
 from services.worker.json_files import is_inside, read_json, refuse_pointer
-from services.worker.models.read_ahead import ReadAhead
+from services.worker.models.weights.read_ahead import ReadAhead
 from services.worker.progress import Progress
 from services.worker.quantization.formats import FLOATS, ITEM_BYTES, MatrixFormat, StoredTensor
 from services.worker.quantization.kinds.weight import Weight

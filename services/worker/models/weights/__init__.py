@@ -1,0 +1,1 @@
+"""Where a model's weights come from: safetensors, GGUF, or random numbers in their shapes."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
-from services.worker.tokenizer_files import read_tokenizer
+from services.worker.checkpoint.tokenizer_files import read_tokenizer
 from shared.grpc_server import GrpcServer
 
 MODEL = "quire-chat"

@@ -14,7 +14,9 @@ from services.worker.architectures.config import ModelConfig
 from services.worker.architectures.encoder_config import EncoderConfig
 from services.worker.architectures.size import weight_bytes
 from services.worker.batch_state import Limits
-from services.worker.checkpoint import find_checkpoint
+from services.worker.checkpoint.find import find_checkpoint
+from services.worker.checkpoint.served_model import ServedModel
+from services.worker.checkpoint.start_check import check_max_model_len
 from services.worker.config import WorkerConfig
 from services.worker.device_check import create_device_check
 from services.worker.encoder_engine import load_encoder
@@ -47,9 +49,7 @@ from services.worker.pooling.config import PoolingConfig
 from services.worker.progress import Progress, Report, per_percent
 from services.worker.quantization.at_load import resolve_quantization
 from services.worker.sampling.grammars import Grammars
-from services.worker.served_model import ServedModel
 from services.worker.speed import Speed, measure_steps, measure_swap
-from services.worker.start_check import check_max_model_len
 from services.worker.step_size import resolve_step_tokens
 from services.worker.threads import physical_cores
 from services.worker.warm_up import warm_up

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.worker.v1 import worker_pb2_grpc
+from services.worker.checkpoint.start_check import check_start
 from services.worker.config import WorkerConfig
 from services.worker.errors import DeviceLostError, ModelError, StepThreadError
 from services.worker.notices import tell_blocks, warn_of_options
 from services.worker.servicer import WorkerServicer
-from services.worker.start_check import check_start
 from services.worker.step_log import StepLog
 from services.worker.step_thread import StepThread
 from shared.config import resolve

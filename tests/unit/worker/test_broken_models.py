@@ -23,7 +23,7 @@ from tokenizers import Tokenizer, models
 from services.worker.architectures.config import read_model_config
 from services.worker.architectures.encoder_config import read_encoder_config
 from services.worker.architectures.weight_shapes import parameters
-from services.worker.checkpoint import find_checkpoint
+from services.worker.checkpoint.find import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.engine import load_engine
 from services.worker.errors import ModelError

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from services.worker.checkpoint.start_check import check_start
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.start_check import check_start
 from tests.fakes.waiting import HANG_S
 from tests.unit.worker.tiny_models import save_model
 

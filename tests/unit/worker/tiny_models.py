@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor
 
 from services.worker.batch_state import Limits
-from services.worker.checkpoint import Checkpoint
+from services.worker.checkpoint.find import Checkpoint
 from services.worker.kv_cache import allocate_pages
 from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.worker.checkpoint import find_checkpoint
+from services.worker.checkpoint.find import find_checkpoint
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.gguf.config import read_gguf_config

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from quire.inference.v1 import model_pb2
 from services.worker.architectures.config import read_model_config
-from services.worker.checkpoint import find_checkpoint
+from services.worker.checkpoint.find import find_checkpoint
+from services.worker.checkpoint.tokenizer_files import read_tokenizer
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.gguf.config import read_gguf_config
@@ -24,7 +25,6 @@ from services.worker.gguf.file import GGUFFile
 from services.worker.models.weights.gguf_source import GGUFSource
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
-from services.worker.tokenizer_files import read_tokenizer
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.gguf.writing import Kind, finish, set_tensor, write_gguf
 from tests.unit.worker.tiny_models import NearTies, make_runner, save_model

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from services.worker.architectures.config import ModelConfig
 from services.worker.architectures.encoder_config import EncoderConfig
+from services.worker.checkpoint.tokenizer_files import TokenizerFiles
 from services.worker.pooling.config import PoolingConfig
-from services.worker.tokenizer_files import TokenizerFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from services.worker.architectures.config import GenerationDefaults, ModelConfig, read_model_config
 from services.worker.architectures.encoder_config import EncoderConfig, read_encoder_config
+from services.worker.checkpoint.tokenizer_files import TokenizerFiles, read_tokenizer
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig, read_pooling
 from services.worker.progress import Progress
-from services.worker.tokenizer_files import TokenizerFiles, read_tokenizer
 
 BUNDLED = "quire-chat"
 # Weights in one format only, and everything a configuration or tokenizer may be kept in.
@@ -75,7 +75,7 @@ def _find(config: WorkerConfig, progress: Progress, patterns: Sequence[str]) -> 
     local = find_local(config)
     if local is not None:
         return local
-    from services.worker.hub import download
+    from services.worker.checkpoint.hub import download
 
     directory = download(config.model, config.revision or None, patterns, progress, config.download_dir or None)
     return Checkpoint(directory, config.served_model_name or (config.model,))

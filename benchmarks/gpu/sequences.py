@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.model_runner import LaunchedStep, ModelRunner
-from services.worker.plan import U32, NewSequence, Rows, StepPlan
-from services.worker.sampling.params import SamplingParams
+from services.worker.plan.sampling_params import SamplingParams
+from services.worker.plan.step_plan import U32, NewSequence, Rows, StepPlan
 
 # Plans in flight, as the scheduler has them.
 RUN_AHEAD = 2

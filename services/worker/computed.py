@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.plan import Logprobs, PromptLogprobs
+from services.worker.plan.step_plan import Logprobs, PromptLogprobs
 from services.worker.pooling.pooler import Pooled
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.prompt_logprobs import PromptLogprobTensors, PromptTokens

@@ -11,12 +11,12 @@ from quire.worker.v1 import worker_pb2
 from services.worker.architectures.config import GenerationDefaults
 from services.worker.architectures.encoder_config import EncoderConfig
 from services.worker.checkpoint.served_model import ServedModel
-from services.worker.constraints import ThinkingLimit, TokenConstraints
 from services.worker.errors import PlanError
-from services.worker.plan import U32, Logprobs, NewSequence, PromptLogprobs, Rows, StepPlan, StepResult
+from services.worker.plan.sampling_params import SamplingParams
+from services.worker.plan.step_plan import U32, Logprobs, NewSequence, PromptLogprobs, Rows, StepPlan, StepResult
+from services.worker.plan.token_constraints import ThinkingLimit, TokenConstraints
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.params import PoolingParams
-from services.worker.sampling.params import SamplingParams
 
 _POOLING_TYPES = {
     PoolingKind.LAST: pooling_pb2.POOLING_TYPE_LAST,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.worker.batch_state import I64
 from services.worker.ops.interface import KVPages
 from services.worker.ops.triton.block_copy import PagePlace, copy_blocks, copy_pages
 from services.worker.ops.upload import upload
 from services.worker.page_copies import allocate_slots, page_tensors
+from services.worker.plan.batch import I64
 
 
 class DevicePageCopies:

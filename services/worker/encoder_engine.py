@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 
 from services.worker.architectures.encoder_config import EncoderConfig
-from services.worker.batch_state import Limits
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.host_memory import require_memory
@@ -20,6 +19,7 @@ from services.worker.model_runner import ModelRunner
 from services.worker.models.encoder import Encoder
 from services.worker.models.weights.encoder import encoder_parameters, open_encoder_weights
 from services.worker.ops.interface import Ops
+from services.worker.plan.batch import Limits
 from services.worker.pooling.config import PoolingConfig
 from services.worker.progress import Progress
 from services.worker.step_size import resolve_step_tokens

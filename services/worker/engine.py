@@ -13,7 +13,6 @@ import torch
 from services.worker.architectures.config import ModelConfig
 from services.worker.architectures.encoder_config import EncoderConfig
 from services.worker.architectures.size import weight_bytes
-from services.worker.batch_state import Limits
 from services.worker.checkpoint.find import find_checkpoint
 from services.worker.checkpoint.served_model import ServedModel
 from services.worker.checkpoint.start_check import check_max_model_len
@@ -44,6 +43,7 @@ from services.worker.models.weights.source import open_weights
 from services.worker.ops import create_ops, fallback_reason
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.page_copies import PageCopies, create_page_copies
+from services.worker.plan.batch import Limits
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig
 from services.worker.progress import Progress, Report, per_percent

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.batch_state import I32, I64, Batch, Limits
 from services.worker.graphs import Recorder
 from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder
 from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
 from services.worker.ops.upload import upload
+from services.worker.plan.batch import I32, I64, Batch, Limits
 from services.worker.step_clock import StepClock
 
 

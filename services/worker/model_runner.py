@@ -19,7 +19,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.batch_state import I64, Batch, BatchState, Limits
 from services.worker.computed import NOTHING, Computed, collect_logprobs, collect_prompt_logprobs
 from services.worker.device_check import create_device_check
 from services.worker.errors import PlanError
@@ -30,7 +29,8 @@ from services.worker.models.encoder import Encoder
 from services.worker.ops.download import Download
 from services.worker.ops.interface import KVPages, Ops
 from services.worker.page_copies import PageCopies, create_page_copies
-from services.worker.plan import (
+from services.worker.plan.batch import I64, Batch, BatchState, Limits
+from services.worker.plan.step_plan import (
     U32,
     NewSequence,
     PooledSequence,

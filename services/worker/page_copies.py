@@ -12,9 +12,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from services.worker.batch_state import I64
 from services.worker.ops.interface import KVPages, Ops
 from services.worker.ops.pinned import pinned_zeros
+from services.worker.plan.batch import I64
 
 
 class PageCopies(Protocol):

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from services.worker.plan import DeviceTime
+from services.worker.plan.step_plan import DeviceTime
 
 Event = torch.cuda.Event
 

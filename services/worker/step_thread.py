@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.worker.errors import DeviceLostError
-from services.worker.plan import StepPlan, StepResult
+from services.worker.plan.step_plan import StepPlan, StepResult
 
 if TYPE_CHECKING:
     from services.worker.engine import Engine

@@ -8,7 +8,7 @@ from quire.client.options import Options
 from quire.inference.v1 import sampling_pb2
 from services.router.apis.openai.chat_completions import ChatCompletionRequest
 from services.router.parameters.sampling import SamplingParams as RouterParams
-from services.worker.sampling.params import SamplingParams as WorkerParams
+from services.worker.plan.sampling_params import SamplingParams as WorkerParams
 
 PROTO = {field.name for field in sampling_pb2.SamplingParams.DESCRIPTOR.fields}
 

@@ -11,10 +11,10 @@ import torch
 from benchmarks.gpu.cases import Case, Setting
 from benchmarks.gpu.smoke.oracle import DTYPES, draw, same, worst_error
 from services.worker.ops.reference import ReferenceOps
-from services.worker.plan import NewSequence
+from services.worker.plan.sampling_params import SamplingParams
+from services.worker.plan.step_plan import NewSequence
 from services.worker.sampling.device_sampler import DeviceSampler
 from services.worker.sampling.host_sampler import HostSampler
-from services.worker.sampling.params import SamplingParams
 from services.worker.sampling.token_mask import TokenMask
 
 DEVICE = torch.device("cuda", 0)

@@ -14,10 +14,10 @@ from torch import Tensor
 from services.worker.ops.triton.sampling import columns
 from services.worker.ops.triton.sampling.pipeline import Pipeline, Rows, SlotState, Stages
 from services.worker.ops.upload import upload, upload_into
-from services.worker.plan import NewSequence
+from services.worker.plan.sampling_params import SamplingParams
+from services.worker.plan.step_plan import NewSequence
 from services.worker.sampling.given_tokens import GivenColumns
 from services.worker.sampling.logprobs import LogprobTensors
-from services.worker.sampling.params import SamplingParams
 from services.worker.sampling.row_pool import RowPool
 from services.worker.sampling.sampler import Sample
 from services.worker.sampling.stage import I64

@@ -20,12 +20,12 @@ from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import Pooling, SequenceRequest
-from services.worker.batch_state import Limits
 from services.worker.converters import plan_from_proto, result_to_proto
 from services.worker.kv_cache import allocate_pages
 from services.worker.model_runner import LaunchedStep, ModelRunner
 from services.worker.ops import create_ops
-from services.worker.plan import F32
+from services.worker.plan.batch import Limits
+from services.worker.plan.step_plan import F32
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig
 from tests.unit.worker.tiny_encoders import hidden_states, make_encoder_runner, normalized, save_encoder

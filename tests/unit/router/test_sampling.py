@@ -9,7 +9,7 @@ import pytest
 from services.router.dispatch.converters import LEAST_TOP_P, sampling_from_proto, sampling_to_proto
 from services.router.errors import ApiError
 from services.router.parameters.sampling import SamplingParams, StopConditions, check_ranges, check_token_ids
-from services.worker.sampling.params import SamplingParams as WorkerParams
+from services.worker.plan.sampling_params import SamplingParams as WorkerParams
 
 
 def test_the_client_comes_before_the_model_and_the_model_before_the_default() -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from services.worker.batch_state import Limits
 from services.worker.config import WorkerConfig
 from services.worker.notices import tell_blocks, warn_of_options
+from services.worker.plan.batch import Limits
 from shared.status import StatusReporter, parse_status
 
 

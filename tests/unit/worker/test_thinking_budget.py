@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.worker.constraints import ThinkingLimit
+from services.worker.plan.token_constraints import ThinkingLimit
 from services.worker.sampling.thinking_budget import ThinkingBudget
 
 BEGIN, END = 1, 2

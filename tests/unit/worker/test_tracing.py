@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from services.worker.plan import NewSequence, Rows, StepPlan
+from services.worker.plan.step_plan import NewSequence, Rows, StepPlan
 from tests.unit.worker.driver import GREEDY, NO_ROWS, column
 from tests.unit.worker.tiny_models import make_runner, save_model
 

@@ -18,11 +18,11 @@ from services.worker.encoder_engine import load_encoder
 from services.worker.model_runner import ModelRunner
 from services.worker.ops import create_ops
 from services.worker.ops.interface import Ops
-from services.worker.plan import F32, NewSequence, Rows, StepPlan, StepResult
+from services.worker.plan.sampling_params import SamplingParams
+from services.worker.plan.step_plan import F32, NewSequence, Rows, StepPlan, StepResult
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import read_pooling
 from services.worker.pooling.params import PoolingParams
-from services.worker.sampling.params import SamplingParams
 from tests.unit.worker.driver import column
 
 VOCAB_SIZE = 199

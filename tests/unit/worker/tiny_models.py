@@ -11,7 +11,6 @@ import torch
 import transformers
 from torch import Tensor
 
-from services.worker.batch_state import Limits
 from services.worker.checkpoint.find import Checkpoint
 from services.worker.kv_cache import allocate_pages
 from services.worker.model_runner import ModelRunner
@@ -19,6 +18,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.models.weights.source import open_weights
 from services.worker.ops import create_ops
 from services.worker.ops.interface import AttentionShape, Ops
+from services.worker.plan.batch import Limits
 from services.worker.sampling.grammars import Grammars
 
 VOCAB_SIZE = 199

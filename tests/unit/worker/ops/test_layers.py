@@ -15,9 +15,9 @@ from services.worker.models.layer import Layer
 from services.worker.ops.cpu.layers import FusedLayers, LayerStruct, LinearStruct, StepStruct
 from services.worker.ops.cpu.ops import CPUOps
 from services.worker.ops.interface import RunLayers
+from services.worker.plan.sampling_params import SamplingParams
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import Weight
-from services.worker.sampling.params import SamplingParams
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import make_decoder, make_runner, save_model
 

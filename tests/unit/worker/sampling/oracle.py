@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from services.worker.sampling.params import SamplingParams
+from services.worker.plan.sampling_params import SamplingParams
 
 F64 = NDArray[np.float64]
 

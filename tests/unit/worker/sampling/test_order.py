@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.sampling.params import SamplingParams
+from services.worker.plan.sampling_params import SamplingParams
 from services.worker.sampling.token_mask import TokenMask
 from tests.unit.worker.sampling.conftest import MakeSampler
 from tests.unit.worker.sampling.test_sampler import admit, packed, sample

@@ -9,7 +9,7 @@ import torch
 
 from services.worker.ops.triton.sampling import columns as c
 from services.worker.ops.triton.sampling.pipeline import Pipeline, Rows, SlotState
-from services.worker.sampling.params import SamplingParams
+from services.worker.plan.sampling_params import SamplingParams
 
 POSITION = 7
 

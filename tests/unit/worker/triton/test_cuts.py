@@ -12,8 +12,8 @@ from torch import Tensor
 
 from services.worker.ops.triton.sampling.columns import TILE
 from services.worker.ops.triton.sampling.cuts import CAPACITY
-from services.worker.plan import NewSequence
-from services.worker.sampling.params import SamplingParams
+from services.worker.plan.sampling_params import SamplingParams
+from services.worker.plan.step_plan import NewSequence
 from services.worker.sampling.truncation import MinP, Temperature, TopK, TopP
 from tests.unit.worker.triton.sampling_bench import Bench
 

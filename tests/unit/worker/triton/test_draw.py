@@ -10,7 +10,7 @@ import torch
 from services.worker.ops.triton.sampling import columns as c
 from services.worker.ops.triton.sampling.columns import TILE
 from services.worker.ops.triton.sampling.pipeline import SlotState, Stages
-from services.worker.sampling.params import SamplingParams
+from services.worker.plan.sampling_params import SamplingParams
 from tests.unit.worker.triton.sampling_bench import Bench
 
 INF = float("inf")

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from services.worker.ops.triton.ops import TritonOps
-from services.worker.sampling.params import SamplingParams
+from services.worker.plan.sampling_params import SamplingParams
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import NearTies, make_runner, save_model
 

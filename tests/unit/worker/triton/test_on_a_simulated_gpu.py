@@ -20,9 +20,9 @@ from services.scheduler.core.config import PreemptionMode
 from services.worker import host_memory, memory
 from services.worker.model_runner import OUT_OF_MEMORY
 from services.worker.ops.triton.ops import TritonOps
+from services.worker.plan.sampling_params import SamplingParams
 from services.worker.pooling.choices import PoolingKind
 from services.worker.sampling.device_sampler import DeviceSampler
-from services.worker.sampling.params import SamplingParams
 from tests.integration.engine.mixed import MixedEngine
 from tests.integration.engine.test_scheduler_with_model import Engine
 from tests.simulated_gpu import SimulatedGPU

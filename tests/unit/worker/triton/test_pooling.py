@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.batch_state import Limits
 from services.worker.kv_cache import allocate_pages
 from services.worker.model_runner import ModelRunner
 from services.worker.ops.interface import AttentionShape
 from services.worker.ops.triton.ops import TritonOps
+from services.worker.plan.batch import Limits
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig
 from tests.integration.engine.mixed import MixedEngine

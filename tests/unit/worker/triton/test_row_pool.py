@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from services.worker.plan import NewSequence
+from services.worker.plan.sampling_params import SamplingParams
+from services.worker.plan.step_plan import NewSequence
 from services.worker.sampling.device_sampler import DeviceSampler
-from services.worker.sampling.params import SamplingParams
 from services.worker.sampling.row_pool import RowPool
 
 CPU = torch.device("cpu")

@@ -11,7 +11,7 @@ import torch
 
 from services.worker import step_log
 from services.worker.model_runner import ModelRunner
-from services.worker.plan import DeviceTime, StepResult
+from services.worker.plan.step_plan import DeviceTime, StepResult
 from services.worker.step_clock import Event, create_step_clock, timing_event
 from services.worker.step_log import StepLog
 from tests.simulated_gpu import SimulatedGPU

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.batch_state import BatchState, Limits
 from services.worker.ops.interface import AttentionShape
 from services.worker.ops.triton.ops import TritonOps
-from services.worker.plan import NewSequence, Rows, StepPlan
-from services.worker.sampling.params import SamplingParams
+from services.worker.plan.batch import BatchState, Limits
+from services.worker.plan.sampling_params import SamplingParams
+from services.worker.plan.step_plan import NewSequence, Rows, StepPlan
 from services.worker.step_inputs import SlotTables, StepInputs
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from services.worker.errors import PlanError
-from services.worker.plan import NewSequence, Rows, SequenceError, StepPlan
+from services.worker.plan.step_plan import NewSequence, Rows, SequenceError, StepPlan
 from services.worker.sampling.prompt_logprobs import PromptTokens
 
 I64 = NDArray[np.int64]

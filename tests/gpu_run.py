@@ -19,7 +19,7 @@ import pytest
 LIMIT_S = 300.0
 # Each has a CUDA context of its own, of half a gigabyte.
 MOST_PROCESSES = 12
-LEAST_CAPABILITY = (8, 0)  # as in services/worker/gpu.py, which imports torch
+LEAST_CAPABILITY = (8, 0)  # as in services/worker/ops/gpu.py, which imports torch
 _COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
 # A descriptor of the terminal: while a test runs, pytest has put a file in the place of stderr.
 _STDERR = pytest.StashKey[int]()

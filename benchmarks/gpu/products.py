@@ -59,7 +59,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
 @contextmanager
 def split_sums_in_16_bits() -> Iterator[None]:
     """torch's default: cuBLAS may round the partial sums of a split product to 16 bits. The worker forbids it (see
-    `services.worker.gpu.select_gpu`); the difference in time is what that costs."""
+    `services.worker.ops.gpu.select_gpu`); the difference in time is what that costs."""
     products = torch.backends.cuda.matmul
     before = products.allow_bf16_reduced_precision_reduction, products.allow_fp16_reduced_precision_reduction
     products.allow_bf16_reduced_precision_reduction = products.allow_fp16_reduced_precision_reduction = True

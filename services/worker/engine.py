@@ -20,7 +20,6 @@ from services.worker.config import WorkerConfig
 from services.worker.device_check import create_device_check
 from services.worker.encoder_engine import load_encoder
 from services.worker.errors import ModelError, PinningError
-from services.worker.gpu import find_gpu, select_gpu
 from services.worker.graphs import GraphRecorder
 from services.worker.host_memory import SwapSpace, require_memory, resolve_swap_space
 from services.worker.kv_cache import (
@@ -41,6 +40,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
 from services.worker.models.weights.source import open_weights
 from services.worker.ops import create_ops, fallback_reason
+from services.worker.ops.gpu import find_gpu, select_gpu
 from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.page_copies import PageCopies, create_page_copies
 from services.worker.plan.batch import Limits

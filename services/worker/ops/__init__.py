@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from services.worker.errors import ModelError
-from services.worker.gpu import unsupported_reason
+from services.worker.ops.gpu import unsupported_reason
 from services.worker.ops.interface import Ops
 from services.worker.ops.reference import ReferenceOps
 

@@ -11,7 +11,7 @@ import torch
 
 from services.worker import engine, host_memory
 from services.worker.errors import ModelError, PinningError
-from services.worker.gpu import select_gpu
+from services.worker.ops.gpu import select_gpu
 from services.worker.page_copies import allocate_slots
 from tests.simulated_gpu import SimulatedGPU
 from tests.simulated_gpu.registered import MAPPED, PORTABLE

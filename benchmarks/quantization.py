@@ -21,13 +21,13 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from services.worker.architectures.config import ModelConfig, read_model_config
-from services.worker.kv_cache import allocate_pages
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.gguf_blocks import decode
 from services.worker.models.weights.safetensors_source import SafetensorsSource
 from services.worker.models.weights.source import WeightSource
 from services.worker.ops.interface import AttentionBatch
 from services.worker.ops.reference import ReferenceOps
+from services.worker.pages.kv_cache import allocate_pages
 from services.worker.quantization.at_load import AT_LOAD, AtLoad
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.weight import Weight

@@ -19,10 +19,10 @@ from benchmarks.shapes import Shape
 from services.worker.architectures.config import ModelConfig, read_model_config
 from services.worker.config import WorkerConfig
 from services.worker.engine import Engine, load_engine
-from services.worker.kv_cache import resolve_kv_cache_dtype
 from services.worker.ops import create_ops
 from services.worker.ops.gpu import select_gpu
 from services.worker.ops.interface import AttentionShape, Ops
+from services.worker.pages.kv_cache import resolve_kv_cache_dtype
 from services.worker.quantization.at_load import resolve_quantization
 from shared.config import resolve
 

@@ -13,12 +13,12 @@ import torch
 from services.worker.architectures.encoder_config import EncoderConfig
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.host_memory import require_memory
 from services.worker.memory import out_of_memory_explained
 from services.worker.model_runner import ModelRunner
 from services.worker.models.encoder import Encoder
 from services.worker.models.weights.encoder import encoder_parameters, open_encoder_weights
 from services.worker.ops.interface import Ops
+from services.worker.pages.host_memory import require_memory
 from services.worker.plan.batch import Limits
 from services.worker.pooling.config import PoolingConfig
 from services.worker.progress import Progress

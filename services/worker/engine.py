@@ -21,8 +21,16 @@ from services.worker.device_check import create_device_check
 from services.worker.encoder_engine import load_encoder
 from services.worker.errors import ModelError, PinningError
 from services.worker.graphs import GraphRecorder
-from services.worker.host_memory import SwapSpace, require_memory, resolve_swap_space
-from services.worker.kv_cache import (
+from services.worker.memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_asked
+from services.worker.model_runner import ModelRunner
+from services.worker.models.decoder import Decoder
+from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
+from services.worker.models.weights.source import open_weights
+from services.worker.ops import create_ops, fallback_reason
+from services.worker.ops.gpu import find_gpu, select_gpu
+from services.worker.ops.interface import AttentionShape, Ops
+from services.worker.pages.host_memory import SwapSpace, require_memory, resolve_swap_space
+from services.worker.pages.kv_cache import (
     LESS_MEMORY,
     Budget,
     allocate_pages,
@@ -34,15 +42,7 @@ from services.worker.kv_cache import (
     resolve_kv_cache_dtype,
     resolve_max_model_len,
 )
-from services.worker.memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_asked
-from services.worker.model_runner import ModelRunner
-from services.worker.models.decoder import Decoder
-from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
-from services.worker.models.weights.source import open_weights
-from services.worker.ops import create_ops, fallback_reason
-from services.worker.ops.gpu import find_gpu, select_gpu
-from services.worker.ops.interface import AttentionShape, Ops
-from services.worker.page_copies import PageCopies, create_page_copies
+from services.worker.pages.page_copies import PageCopies, create_page_copies
 from services.worker.plan.batch import Limits
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig

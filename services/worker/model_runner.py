@@ -28,7 +28,7 @@ from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder
 from services.worker.ops.download import Download
 from services.worker.ops.interface import KVPages, Ops
-from services.worker.page_copies import PageCopies, create_page_copies
+from services.worker.pages.page_copies import PageCopies, create_page_copies
 from services.worker.plan.batch import I64, Batch, BatchState, Limits
 from services.worker.plan.step_plan import (
     U32,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from services.worker.model_runner import ModelRunner
-from services.worker.page_copies import PageCopies
+from services.worker.pages.page_copies import PageCopies
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import NewSequence, Rows, StepPlan
 from services.worker.pooling.params import PoolingParams

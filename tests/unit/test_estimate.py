@@ -15,9 +15,9 @@ from quire.cli.estimate import EstimateConfig, can_split, estimate, main
 from services.worker.architectures.config import ModelConfig, read_model_config
 from services.worker.architectures.size import kv_bytes_per_token, num_parameters, weight_bytes
 from services.worker.architectures.weight_shapes import parameters
-from services.worker.kv_cache import allocate_pages
 from services.worker.models.weights.source import WeightSource, open_weights
 from services.worker.ops.reference import ReferenceOps
+from services.worker.pages.kv_cache import allocate_pages
 from services.worker.quantization.at_load import AT_LOAD
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.quantization.stored import quantize_checkpoint

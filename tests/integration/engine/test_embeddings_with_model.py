@@ -21,9 +21,9 @@ from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import Pooling, SequenceRequest
 from services.worker.converters import plan_from_proto, result_to_proto
-from services.worker.kv_cache import allocate_pages
 from services.worker.model_runner import LaunchedStep, ModelRunner
 from services.worker.ops import create_ops
+from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
 from services.worker.plan.step_plan import F32
 from services.worker.pooling.choices import PoolingKind

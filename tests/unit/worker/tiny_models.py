@@ -12,12 +12,12 @@ import transformers
 from torch import Tensor
 
 from services.worker.checkpoint.find import Checkpoint
-from services.worker.kv_cache import allocate_pages
 from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.source import open_weights
 from services.worker.ops import create_ops
 from services.worker.ops.interface import AttentionShape, Ops
+from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
 from services.worker.sampling.grammars import Grammars
 

@@ -17,9 +17,10 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from services.scheduler.core.config import PreemptionMode
-from services.worker import host_memory, memory
+from services.worker import memory
 from services.worker.model_runner import OUT_OF_MEMORY
 from services.worker.ops.triton.ops import TritonOps
+from services.worker.pages import host_memory
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.pooling.choices import PoolingKind
 from services.worker.sampling.device_sampler import DeviceSampler

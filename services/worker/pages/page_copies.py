@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from services.worker.ops.interface import KVPages, Ops
-from services.worker.ops.pinned import pinned_zeros
+from services.worker.pages.pinned import pinned_zeros
 from services.worker.plan.batch import I64
 
 
@@ -66,7 +66,7 @@ class PlainPageCopies:
 def create_page_copies(ops: Ops, pages: Sequence[KVPages], num_slots: int) -> PageCopies:
     """By a kernel where there is one."""
     if ops.name == "triton":
-        from services.worker.device_page_copies import DevicePageCopies
+        from services.worker.pages.device_page_copies import DevicePageCopies
 
         return DevicePageCopies(pages, num_slots)
     return PlainPageCopies(pages, num_slots)

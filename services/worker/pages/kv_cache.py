@@ -11,9 +11,9 @@ import torch
 from services.worker.architectures.config import ModelConfig
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
-from services.worker.host_memory import Asked, SwapSpace, available_memory, in_words
 from services.worker.models.weights.kv_scales import KVScales
 from services.worker.ops.interface import KVPages, Ops
+from services.worker.pages.host_memory import Asked, SwapSpace, available_memory, in_words
 
 logger = logging.getLogger(__name__)
 

@@ -41,10 +41,10 @@ from services.worker.plan.step_plan import (
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig
 from services.worker.pooling.pooler import Pooled, Pooler
-from services.worker.sampling.constraints import SlotConstraints
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.prompt_logprobs import prompt_logprobs
 from services.worker.sampling.sampler import create_sampler
+from services.worker.sampling.slot_constraints import SlotConstraints
 from services.worker.sampling.token_mask import TokenMask
 from services.worker.step_clock import Event, create_step_clock
 from services.worker.tracing import SequenceSpans

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.gpu.sequences import RUN_AHEAD, column
-from services.worker.model_runner import LaunchedStep, ModelRunner
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import U32, NewSequence, Rows, StepPlan, StepResult
 from services.worker.plan.token_constraints import TokenConstraints
 from services.worker.pooling.params import PoolingParams
+from services.worker.step.model_runner import LaunchedStep, ModelRunner
 
 GREEDY = SamplingParams(temperature=0.0)
 

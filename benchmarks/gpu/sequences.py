@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from services.worker.model_runner import LaunchedStep, ModelRunner
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import U32, NewSequence, Rows, StepPlan
+from services.worker.step.model_runner import LaunchedStep, ModelRunner
 
 # Plans in flight, as the scheduler has them.
 RUN_AHEAD = 2

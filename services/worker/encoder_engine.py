@@ -14,7 +14,6 @@ from services.worker.architectures.encoder_config import EncoderConfig
 from services.worker.config import WorkerConfig
 from services.worker.errors import ModelError
 from services.worker.memory import out_of_memory_explained
-from services.worker.model_runner import ModelRunner
 from services.worker.models.encoder import Encoder
 from services.worker.models.weights.encoder import encoder_parameters, open_encoder_weights
 from services.worker.ops.interface import Ops
@@ -22,6 +21,7 @@ from services.worker.pages.host_memory import require_memory
 from services.worker.plan.batch import Limits
 from services.worker.pooling.config import PoolingConfig
 from services.worker.progress import Progress
+from services.worker.step.model_runner import ModelRunner
 from services.worker.step_size import resolve_step_tokens
 
 

@@ -12,10 +12,10 @@ from typing import Protocol
 import torch
 
 from services.worker.errors import ModelError
-from services.worker.graphs import Recorder
-from services.worker.model_runner import ModelRunner
 from services.worker.pages.host_memory import Asked, Available, available_memory, require
 from services.worker.pages.kv_cache import LESS_MEMORY
+from services.worker.step.graphs import Recorder
+from services.worker.step.model_runner import ModelRunner
 from services.worker.warm_up import run_largest_step
 
 GIB = 2**30

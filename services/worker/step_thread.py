@@ -20,7 +20,7 @@ from services.worker.plan.step_plan import StepPlan, StepResult
 
 if TYPE_CHECKING:
     from services.worker.engine import Engine
-    from services.worker.model_runner import LaunchedStep, ModelRunner
+    from services.worker.step.model_runner import LaunchedStep, ModelRunner
     from services.worker.step_log import StepLog
 
 logger = logging.getLogger(__name__)

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from services.worker.model_runner import ModelRunner
 from services.worker.plan.batch import Limits
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import U32, NewSequence, Rows, StepPlan
 from services.worker.pooling.params import PoolingParams
+from services.worker.step.model_runner import ModelRunner
 from shared.sampling_ranges import MAX_LOGPROBS
 
 EVERYTHING = SamplingParams(

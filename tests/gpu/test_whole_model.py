@@ -12,9 +12,9 @@ from tokenizers import Tokenizer, models
 
 from services.worker.config import WorkerConfig
 from services.worker.engine import Engine, load_engine
-from services.worker.graphs import GraphRecorder, Replay
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.sampling_params import SamplingParams
+from services.worker.step.graphs import GraphRecorder, Replay
 from shared.config import resolve
 from tests.unit.worker.driver import GREEDY, Driver, Request
 from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_runner, save_model

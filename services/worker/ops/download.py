@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.step_clock import timing_event
+from services.worker.step.clock import timing_event
 
 
 class Download:

@@ -23,9 +23,9 @@ def take_script(*_: object) -> None:
 
 def follow(points: list[dict[str, Any]]) -> None:
     """Each point is passed once, in this order."""
-    from services.worker.device_check import NoDeviceCheck
     from services.worker.errors import DeviceLostError
-    from services.worker.model_runner import ModelRunner
+    from services.worker.step.device_check import NoDeviceCheck
+    from services.worker.step.model_runner import ModelRunner
 
     launch, run, collect, reset = ModelRunner.launch, ModelRunner._run, ModelRunner.collect, ModelRunner.reset
     num_steps = 0

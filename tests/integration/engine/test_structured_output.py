@@ -28,8 +28,8 @@ from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason, Preparation, SequenceRequest
 from services.worker.converters import plan_from_proto, result_to_proto
-from services.worker.model_runner import LaunchedStep, ModelRunner
 from services.worker.sampling.grammars import Grammars
+from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
 from tests.unit.worker.tiny_models import make_runner, save_model
 
@@ -292,7 +292,7 @@ def test_the_tokens_before_are_waited_for_after_the_forward_pass_was_launched(
     runner = make(directory, grammars)
     log: list[str] = []
     monkeypatch.setattr(LateDownload, "log", log, raising=False)
-    monkeypatch.setattr("services.worker.model_runner.Download", LateDownload)
+    monkeypatch.setattr("services.worker.step.model_runner.Download", LateDownload)
     record(monkeypatch, log, runner._forward, "run", "forward")
     record(monkeypatch, log, runner._sampler, "sample", "sample")
     record(monkeypatch, log, runner._constraints, "mask", "mask")

@@ -21,8 +21,8 @@ from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason, Sequence
 from services.worker.converters import plan_from_proto, result_to_proto
-from services.worker.model_runner import LaunchedStep, ModelRunner
 from services.worker.sampling.grammars import Grammars
+from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.integration.engine import test_structured_output
 from tests.integration.engine.test_structured_output import STRUCTURES, VOCAB_SIZE, is_allowed, make
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level

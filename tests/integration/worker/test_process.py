@@ -72,7 +72,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_process_with_one_sentence(tmp_pa
 
 async def test_a_step_thread_that_dies_ends_the_process(model_directory: Path, tmp_path: Path) -> None:
     dying = (
-        "from services.worker.model_runner import ModelRunner\n"
+        "from services.worker.step.model_runner import ModelRunner\n"
         "def broken(_): raise RuntimeError('device lost')\n"
         "ModelRunner.close = broken\n"  # the first thing that a new epoch asks of it
     )
@@ -95,7 +95,7 @@ import services.worker.main as main
 main.DRAIN_S = 1000.0  # a process that waited for work under way would outlast the test
 main.WATCH_INTERVAL_S = 1000.0
 from services.worker import device_check, model_runner
-from services.worker.device_check import CudaDeviceCheck
+from services.worker.step.device_check import CudaDeviceCheck
 import torch
 def lost(*_):
     raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered" + chr(10) + "Advice.")
@@ -133,7 +133,7 @@ async def test_a_lost_device_ends_the_process_at_once_with_the_reason(model_dire
 LOSES_ITS_DEVICE_WHILE_LOADING = """
 import torch
 from services.worker import engine
-from services.worker.device_check import CudaDeviceCheck
+from services.worker.step.device_check import CudaDeviceCheck
 def lost(*_):
     raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered" + chr(10) + "Advice.")
 torch.cuda.is_initialized = lambda: True

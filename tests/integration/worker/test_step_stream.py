@@ -16,8 +16,8 @@ from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker import servicer as servicer_module
 from services.worker.engine import Engine
-from services.worker.model_runner import NO_NUMBERS, STEP_FAILED, ModelRunner
 from services.worker.servicer import WorkerServicer
+from services.worker.step.model_runner import NO_NUMBERS, STEP_FAILED, ModelRunner
 from shared.patience import NUM_TICKS
 from tests.fakes.loop_clock import LoopClock
 from tests.fakes.waiting import HANG_S

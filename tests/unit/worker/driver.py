@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from services.worker.model_runner import LaunchedStep, ModelRunner
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import U32, NewSequence, Rows, StepPlan, StepResult
+from services.worker.step.model_runner import LaunchedStep, ModelRunner
 
 T = TypeVar("T")
 

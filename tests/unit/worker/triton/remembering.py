@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from services.worker.graphs import Replay
+from services.worker.step.graphs import Replay
 
 
 class RememberingRecorder:

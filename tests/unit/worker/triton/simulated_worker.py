@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models
 
 from services.worker.config import WorkerConfig
 from services.worker.engine import load_engine
-from services.worker.model_runner import ModelRunner
+from services.worker.step.model_runner import ModelRunner
 from shared.config import resolve
 from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.driver import Request

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from services.scheduler.core.config import PreemptionMode
-from services.worker.device_forward_pass import DeviceForwardPass
-from services.worker.graphs import GraphRecorder, bucket_sizes
-from services.worker.model_runner import ModelRunner
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.ops.triton.sampling.pipeline import Pipeline
 from services.worker.plan.batch import I32, I64, Batch
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import NewSequence
 from services.worker.sampling.device_sampler import DeviceSampler
+from services.worker.step.device_forward_pass import DeviceForwardPass
+from services.worker.step.graphs import GraphRecorder, bucket_sizes
+from services.worker.step.model_runner import ModelRunner
 from services.worker.warm_up import run_largest_step, warm_up
 from tests.integration.engine.test_scheduler_with_model import Engine
 from tests.unit.worker.driver import Driver, Request

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.device_check import CudaDeviceCheck
 from services.worker.engine import Engine
 from services.worker.errors import DeviceLostError, PlanError
-from services.worker.model_runner import STEP_FAILED, ModelRunner
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import NewSequence, Rows, StepPlan, StepResult
+from services.worker.step.device_check import CudaDeviceCheck
+from services.worker.step.model_runner import STEP_FAILED, ModelRunner
 from services.worker.step_thread import Outcome, Session, StepThread
 from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.tiny_models import make_runner, save_model

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from services.worker import step_log
-from services.worker.model_runner import ModelRunner
 from services.worker.plan.step_plan import DeviceTime, StepResult
-from services.worker.step_clock import Event, create_step_clock, timing_event
+from services.worker.step.clock import Event, create_step_clock, timing_event
+from services.worker.step.model_runner import ModelRunner
 from services.worker.step_log import StepLog
 from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.driver import Driver, Request

@@ -14,7 +14,7 @@ from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.batch import BatchState, Limits
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import NewSequence, Rows, StepPlan
-from services.worker.step_inputs import SlotTables, StepInputs
+from services.worker.step.inputs import SlotTables, StepInputs
 
 GREEDY = SamplingParams(temperature=0.0)
 

@@ -19,11 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.computed import NOTHING, Computed, collect_logprobs, collect_prompt_logprobs
-from services.worker.device_check import create_device_check
 from services.worker.errors import PlanError
-from services.worker.forward_pass import create_forward_pass
-from services.worker.graphs import Recorder
 from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder
 from services.worker.ops.download import Download
@@ -40,14 +36,18 @@ from services.worker.plan.step_plan import (
 )
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import PoolingConfig
-from services.worker.pooling.pooler import Pooled, Pooler
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.prompt_logprobs import prompt_logprobs
 from services.worker.sampling.sampler import create_sampler
 from services.worker.sampling.slot_constraints import SlotConstraints
 from services.worker.sampling.token_mask import TokenMask
-from services.worker.step_clock import Event, create_step_clock
-from services.worker.tracing import SequenceSpans
+from services.worker.step.clock import Event, create_step_clock
+from services.worker.step.computed import NOTHING, Computed, collect_logprobs, collect_prompt_logprobs
+from services.worker.step.device_check import create_device_check
+from services.worker.step.forward_pass import create_forward_pass
+from services.worker.step.graphs import Recorder
+from services.worker.step.pooler import Pooled, Pooler
+from services.worker.step.spans import SequenceSpans
 
 logger = logging.getLogger(__name__)
 

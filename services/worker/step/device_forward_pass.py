@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from services.worker.graphs import Recorder, Replay, bucket_sizes
 from services.worker.models.decoder import Decoder
 from services.worker.ops.interface import AttentionBatch, AttentionWork, KVPages, Ops
 from services.worker.ops.triton.slot_mapping import slot_mapping
 from services.worker.ops.triton.token_ids import fill_last_tokens
 from services.worker.plan.batch import I32, I64, Batch, Limits
-from services.worker.step_clock import StepClock
-from services.worker.step_inputs import SlotTables, StepInputs
+from services.worker.step.clock import StepClock
+from services.worker.step.graphs import Recorder, Replay, bucket_sizes
+from services.worker.step.inputs import SlotTables, StepInputs
 
 
 class DeviceForwardPass:

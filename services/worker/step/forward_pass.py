@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.graphs import Recorder
 from services.worker.models.decoder import Decoder
 from services.worker.models.encoder import Encoder
 from services.worker.ops.interface import AttentionBatch, KVPages, Ops, WholeSequences
 from services.worker.ops.upload import upload
 from services.worker.plan.batch import I32, I64, Batch, Limits
-from services.worker.step_clock import StepClock
+from services.worker.step.clock import StepClock
+from services.worker.step.graphs import Recorder
 
 
 class ForwardPass(Protocol):
@@ -107,7 +107,7 @@ def create_forward_pass(
     if isinstance(model, Encoder):
         return EncoderForwardPass(model, ops.device, clock)
     if ops.name == "triton":
-        from services.worker.device_forward_pass import DeviceForwardPass
+        from services.worker.step.device_forward_pass import DeviceForwardPass
 
         return DeviceForwardPass(model, ops, pages, limits, clock)
     return PlainForwardPass(model, ops, pages, clock)

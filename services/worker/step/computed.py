@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from services.worker.plan.step_plan import Logprobs, PromptLogprobs
-from services.worker.pooling.pooler import Pooled
 from services.worker.sampling.logprobs import LogprobTensors
 from services.worker.sampling.prompt_logprobs import PromptLogprobTensors, PromptTokens
 from services.worker.sampling.sampler import Sample
+from services.worker.step.pooler import Pooled
 
 
 @dataclass(frozen=True, slots=True)

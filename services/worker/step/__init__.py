@@ -1,0 +1,1 @@
+"""Runs steps: applies a plan, launches forward pass, sampling and pooling, and collects what they computed."""

@@ -22,7 +22,7 @@ from services.worker.models.weights.dummy_source import DummySource
 from services.worker.ops import create_ops
 from services.worker.ops.interface import AttentionBatch, AttentionShape
 from services.worker.pages.kv_cache import allocate_pages
-from services.worker.threads import physical_cores
+from services.worker.startup.cpu_threads import physical_cores
 
 CPU = torch.device("cpu")
 BATCHES = (1, 8, 32)

@@ -25,7 +25,7 @@ from benchmarks.gpu.figures import Figure
 # A child has this long to import what it needs and to say which cases it will run.
 START_LIMIT_S = 120.0
 # Imported once, by the server that the children are forked from. None of them initializes CUDA.
-PRELOADED = ("torch", "triton", "services.worker.engine", "benchmarks.gpu.child")
+PRELOADED = ("torch", "triton", "services.worker.startup.engine", "benchmarks.gpu.child")
 # The simulated GPU's hooks into torch import it, which takes seconds.
 PRELOADED_FOR_DRY_RUNS = (*PRELOADED, "torch._dynamo")
 

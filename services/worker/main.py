@@ -30,7 +30,7 @@ from shared.status import StatusReporter
 from shared.telemetry import configure_tracing, shutdown_tracing
 
 if TYPE_CHECKING:
-    from services.worker.engine import Engine
+    from services.worker.startup.engine import Engine
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ async def serve(config: WorkerConfig, status: StatusReporter) -> None:
 
     def load() -> Engine:
         check_start(config)
-        from services.worker.engine import load_engine, resolve_device
+        from services.worker.startup.engine import load_engine, resolve_device
 
         device = resolve_device(config.device)
         warn_of_options(config, device.type, status)

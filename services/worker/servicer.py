@@ -25,7 +25,7 @@ from shared.patience import Patience
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-    from services.worker.engine import Engine
+    from services.worker.startup.engine import Engine
 
 logger = logging.getLogger(__name__)
 

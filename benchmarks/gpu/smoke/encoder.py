@@ -16,8 +16,8 @@ from benchmarks.gpu.cases import Case, Setting
 from benchmarks.gpu.figures import Figure
 from benchmarks.shapes import write_model
 from services.worker.config import WorkerConfig
-from services.worker.engine import Engine, load_engine
 from services.worker.pooling.params import PoolingParams
+from services.worker.startup.engine import Engine, load_engine
 from shared.config import resolve
 
 BERT_BASE = {

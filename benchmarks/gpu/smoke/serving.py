@@ -18,10 +18,10 @@ from benchmarks.gpu.child import describe
 from benchmarks.gpu.figures import Figure
 from benchmarks.gpu.forms import FORMS, MORE_FORMS, Form, bench
 from benchmarks.gpu.sequences import Sequences
-from services.worker.engine import Engine
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.token_constraints import TokenConstraints
 from services.worker.pooling.params import PoolingParams
+from services.worker.startup.engine import Engine
 from shared.grammar import has_library
 
 SHAPES = {"1B": "llama-1b", "8B": "llama-8b"}

@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models
 
 from quire.worker.v1 import worker_pb2_grpc
 from services.worker.config import WorkerConfig
-from services.worker.engine import Engine, load_engine
 from services.worker.servicer import WorkerServicer
+from services.worker.startup.engine import Engine, load_engine
 from services.worker.step_thread import StepThread
 from shared.grpc_server import GrpcServer
 from tests.fakes.waiting import HANG_S

@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.worker.v1 import worker_pb2_grpc
 from services.worker import main
-from services.worker.engine import Engine
 from services.worker.servicer import WorkerServicer
+from services.worker.startup.engine import Engine
 from services.worker.step_thread import StepThread
 from shared.grpc_server import GrpcServer
 from tests.fakes.waiting import HANG_S

@@ -15,8 +15,8 @@ import pytest
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.worker import servicer as servicer_module
-from services.worker.engine import Engine
 from services.worker.servicer import WorkerServicer
+from services.worker.startup.engine import Engine
 from services.worker.step.model_runner import NO_NUMBERS, STEP_FAILED, ModelRunner
 from shared.patience import NUM_TICKS
 from tests.fakes.loop_clock import LoopClock

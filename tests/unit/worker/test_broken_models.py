@@ -25,12 +25,12 @@ from services.worker.architectures.encoder_config import read_encoder_config
 from services.worker.architectures.weight_shapes import parameters
 from services.worker.checkpoint.find import find_checkpoint
 from services.worker.config import WorkerConfig
-from services.worker.engine import load_engine
 from services.worker.errors import ModelError
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.source import open_weights
 from services.worker.ops import create_ops
 from services.worker.pooling.choices import PoolingKind
+from services.worker.startup.engine import load_engine
 
 # `make test-long` tries many times as much.
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))

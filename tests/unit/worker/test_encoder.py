@@ -16,12 +16,12 @@ from services.worker.architectures.config import read_model_config
 from services.worker.architectures.encoder_config import read_encoder_config
 from services.worker.architectures.families import ENCODERS
 from services.worker.config import WorkerConfig
-from services.worker.encoder_engine import resolve_max_model_len
 from services.worker.errors import ModelError, PlanError
 from services.worker.ops.reference import ReferenceOps
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import NewSequence, Rows, StepPlan
 from services.worker.pooling.params import PoolingParams
+from services.worker.startup.encoder_engine import resolve_max_model_len
 from tests.unit.worker.driver import column
 from tests.unit.worker.tiny_encoders import (
     VOCAB_SIZE,

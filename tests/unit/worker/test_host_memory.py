@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from services.worker import engine
 from services.worker.architectures.config import read_model_config
 from services.worker.architectures.size import weight_bytes
 from services.worker.config import WorkerConfig
-from services.worker.engine import load_engine
 from services.worker.errors import ModelError
 from services.worker.models import decoder as decoders
 from services.worker.pages import host_memory
 from services.worker.pages.host_memory import GIB, Available, SwapSpace, available_memory, resolve_swap_space
 from services.worker.pages.kv_cache import block_bytes, count_host_blocks, default_cpu_budget
+from services.worker.startup import engine
+from services.worker.startup.engine import load_engine
 from tests.unit.worker.tiny_models import save_model
 from tests.unit.worker.triton.simulated_worker import write_tokenizer
 

@@ -21,10 +21,10 @@ from quire.inference.v1 import model_pb2
 from services.worker.checkpoint.find import find_checkpoint
 from services.worker.checkpoint.tokenizer_files import TokenizerFiles, read_tokenizer
 from services.worker.config import WorkerConfig
-from services.worker.engine import describe_numerics, load_engine, resolve_device, resolve_dtype
 from services.worker.errors import ModelError
 from services.worker.ops.cpu import library
 from services.worker.ops.interface import Ops
+from services.worker.startup.engine import describe_numerics, load_engine, resolve_device, resolve_dtype
 from shared.config import ConfigError, build
 from tests.simulated_gpu import pretend_properties
 from tests.unit.worker.tiny_models import make_model

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from services.worker.engine import Engine
 from services.worker.plan.step_plan import Rows, StepPlan, StepResult
+from services.worker.startup.engine import Engine
 from services.worker.step.device_check import NoDeviceCheck
 from services.worker.step_thread import Outcome, Session, StepThread
 from tests.fakes.waiting import HANG_S, wait_until

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.worker import threads
+from services.worker.startup import cpu_threads as threads
 
 
 def test_hyper_threads_of_one_core_count_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from services.worker.architectures.encoder_config import read_encoder_config
 from services.worker.config import WorkerConfig
-from services.worker.encoder_engine import load_encoder
 from services.worker.ops import create_ops
 from services.worker.ops.interface import Ops
 from services.worker.plan.sampling_params import SamplingParams
@@ -22,6 +21,7 @@ from services.worker.plan.step_plan import F32, NewSequence, Rows, StepPlan, Ste
 from services.worker.pooling.choices import PoolingKind
 from services.worker.pooling.config import read_pooling
 from services.worker.pooling.params import PoolingParams
+from services.worker.startup.encoder_engine import load_encoder
 from services.worker.step.model_runner import ModelRunner
 from tests.unit.worker.driver import column
 

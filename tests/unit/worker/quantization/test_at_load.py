@@ -13,7 +13,6 @@ from torch import Tensor
 from services.worker.architectures.config import read_model_config
 from services.worker.architectures.weight_shapes import parameters
 from services.worker.config import WorkerConfig
-from services.worker.engine import load_engine
 from services.worker.errors import ModelError
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.dummy_source import DummySource
@@ -25,6 +24,7 @@ from services.worker.quantization.kinds.fp8 import Fp8Weight
 from services.worker.quantization.kinds.int4 import Int4Weight
 from services.worker.quantization.kinds.int8 import Int8Weight
 from services.worker.quantization.kinds.weight import QuantizedWeight, Weight
+from services.worker.startup.engine import load_engine
 from shared.config import ConfigError, build
 from tests.unit.worker.quantization import stored
 from tests.unit.worker.quantization.stored import GROUP, quantize_checkpoint

@@ -20,10 +20,10 @@ from services.worker.plan.batch import I32, I64, Batch
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import NewSequence
 from services.worker.sampling.device_sampler import DeviceSampler
+from services.worker.startup.warm_up import run_largest_step, warm_up
 from services.worker.step.device_forward_pass import DeviceForwardPass
 from services.worker.step.graphs import GraphRecorder, bucket_sizes
 from services.worker.step.model_runner import ModelRunner
-from services.worker.warm_up import run_largest_step, warm_up
 from tests.integration.engine.test_scheduler_with_model import Engine
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_runner, save_model

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from services.worker import engine
 from services.worker.errors import ModelError, PinningError
 from services.worker.ops.gpu import select_gpu
 from services.worker.pages import host_memory
 from services.worker.pages.page_copies import allocate_slots
+from services.worker.startup import engine
 from tests.simulated_gpu import SimulatedGPU
 from tests.simulated_gpu.registered import MAPPED, PORTABLE
 from tests.unit.worker.tiny_models import save_model

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker.engine import Engine
 from services.worker.errors import DeviceLostError, PlanError
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import NewSequence, Rows, StepPlan, StepResult
+from services.worker.startup.engine import Engine
 from services.worker.step.device_check import CudaDeviceCheck
 from services.worker.step.model_runner import STEP_FAILED, ModelRunner
 from services.worker.step_thread import Outcome, Session, StepThread

@@ -17,12 +17,12 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from services.scheduler.core.config import PreemptionMode
-from services.worker import memory
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.pages import host_memory
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.pooling.choices import PoolingKind
 from services.worker.sampling.device_sampler import DeviceSampler
+from services.worker.startup import device_memory as memory
 from services.worker.step.model_runner import OUT_OF_MEMORY
 from tests.integration.engine.mixed import MixedEngine
 from tests.integration.engine.test_scheduler_with_model import Engine

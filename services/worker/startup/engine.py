@@ -17,9 +17,7 @@ from services.worker.checkpoint.find import find_checkpoint
 from services.worker.checkpoint.served_model import ServedModel
 from services.worker.checkpoint.start_check import check_max_model_len
 from services.worker.config import WorkerConfig
-from services.worker.encoder_engine import load_encoder
 from services.worker.errors import ModelError, PinningError
-from services.worker.memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_asked
 from services.worker.models.decoder import Decoder
 from services.worker.models.weights.kv_scales import KVScales, read_kv_scales
 from services.worker.models.weights.source import open_weights
@@ -46,13 +44,15 @@ from services.worker.pooling.config import PoolingConfig
 from services.worker.progress import Progress, Report, per_percent
 from services.worker.quantization.at_load import resolve_quantization
 from services.worker.sampling.grammars import Grammars
-from services.worker.speed import Speed, measure_steps, measure_swap
+from services.worker.startup.cpu_threads import physical_cores
+from services.worker.startup.device_memory import GIB, CudaMemory, measure_needs, out_of_memory_explained, require_asked
+from services.worker.startup.encoder_engine import load_encoder
+from services.worker.startup.speed import Speed, measure_steps, measure_swap
+from services.worker.startup.step_size import resolve_step_tokens
+from services.worker.startup.warm_up import warm_up
 from services.worker.step.device_check import create_device_check
 from services.worker.step.graphs import GraphRecorder
 from services.worker.step.model_runner import ModelRunner
-from services.worker.step_size import resolve_step_tokens
-from services.worker.threads import physical_cores
-from services.worker.warm_up import warm_up
 
 logger = logging.getLogger(__name__)
 

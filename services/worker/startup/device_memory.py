@@ -14,9 +14,9 @@ import torch
 from services.worker.errors import ModelError
 from services.worker.pages.host_memory import Asked, Available, available_memory, require
 from services.worker.pages.kv_cache import LESS_MEMORY
+from services.worker.startup.warm_up import run_largest_step
 from services.worker.step.graphs import Recorder
 from services.worker.step.model_runner import ModelRunner
-from services.worker.warm_up import run_largest_step
 
 GIB = 2**30
 

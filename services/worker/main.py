@@ -19,9 +19,9 @@ from services.worker.checkpoint.start_check import check_start
 from services.worker.config import WorkerConfig
 from services.worker.errors import DeviceLostError, ModelError, StepThreadError
 from services.worker.notices import tell_blocks, warn_of_options
-from services.worker.servicer import WorkerServicer
-from services.worker.step_log import StepLog
-from services.worker.step_thread import StepThread
+from services.worker.service.servicer import WorkerServicer
+from services.worker.service.step_log import StepLog
+from services.worker.service.step_thread import StepThread
 from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer

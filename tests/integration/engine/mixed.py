@@ -21,9 +21,9 @@ from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.outcome import StepOutcome
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import Pooling, SequenceRequest
-from services.worker.converters import plan_from_proto, result_to_proto
 from services.worker.plan.step_plan import F32
 from services.worker.pooling.choices import PoolingKind
+from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.unit.worker.tiny_encoders import hidden_states, normalized
 from tests.unit.worker.tiny_models import VOCAB_SIZE, reference_logits

@@ -31,8 +31,8 @@ from services.scheduler.converters import (
 from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import SequenceRequest
-from services.worker.converters import plan_from_proto, result_to_proto
 from services.worker.sampling import prompt_logprobs
+from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.unit.worker.tiny_models import VOCAB_SIZE, make_runner, reference_logits, save_model
 

@@ -21,7 +21,7 @@ from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import SequenceRequest
 from services.worker.architectures.families import FAMILIES
-from services.worker.converters import plan_from_proto, result_to_proto
+from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.unit.worker.tiny_models import VOCAB_SIZE, NearTies, make_runner, save_model
 

@@ -27,8 +27,8 @@ from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason, Preparation, SequenceRequest
-from services.worker.converters import plan_from_proto, result_to_proto
 from services.worker.sampling.grammars import Grammars
+from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.integration.router.small_tokenizers import EOS_TOKEN_ID, byte_level
 from tests.unit.worker.tiny_models import make_runner, save_model

@@ -20,8 +20,8 @@ from services.scheduler.converters import TokenLogprob, logprobs_from_proto, pla
 from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason, Sequence
-from services.worker.converters import plan_from_proto, result_to_proto
 from services.worker.sampling.grammars import Grammars
+from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
 from tests.integration.engine import test_structured_output
 from tests.integration.engine.test_structured_output import STRUCTURES, VOCAB_SIZE, is_allowed, make

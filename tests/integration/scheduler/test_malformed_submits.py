@@ -27,7 +27,7 @@ from services.router.config import RouterConfig
 from services.router.constraints import resolution as router_constraints
 from services.router.parameters import sampling as router_sampling
 from services.scheduler import submit_checks
-from services.worker.converters import plan_from_proto
+from services.worker.service.converters import plan_from_proto
 from shared.grammar import MAX_GRAMMAR_BYTES
 from tests.fakes.fake_model import VOCAB_SIZE, ContractError, FakeModel, expected_output
 from tests.fakes.fake_worker import FakeWorker, Script

@@ -13,9 +13,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from quire.worker.v1 import worker_pb2_grpc
 from services.worker import main
-from services.worker.servicer import WorkerServicer
+from services.worker.service.servicer import WorkerServicer
+from services.worker.service.step_thread import StepThread
 from services.worker.startup.engine import Engine
-from services.worker.step_thread import StepThread
 from shared.grpc_server import GrpcServer
 from tests.fakes.waiting import HANG_S
 from tests.integration.worker.client import claimed, new_sequence, rows, values

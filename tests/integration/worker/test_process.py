@@ -167,7 +167,7 @@ def test_a_device_that_is_lost_while_loading_ends_the_process_with_the_reason(
 LOSES_ITS_DEVICE_WHILE_DRAINING = (
     LOSES_ITS_DEVICE
     + """
-from services.worker.servicer import WorkerServicer
+from services.worker.service.servicer import WorkerServicer
 watch = main.watch
 async def watch_and_tell(*arguments):
     await watch(*arguments)

@@ -14,8 +14,8 @@ import pytest
 
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
-from services.worker import servicer as servicer_module
-from services.worker.servicer import WorkerServicer
+from services.worker.service import servicer as servicer_module
+from services.worker.service.servicer import WorkerServicer
 from services.worker.startup.engine import Engine
 from services.worker.step.model_runner import NO_NUMBERS, STEP_FAILED, ModelRunner
 from shared.patience import NUM_TICKS
@@ -363,7 +363,7 @@ async def test_an_error_in_reading_a_plan_ends_the_stream_and_lets_the_next_sche
         def broken(_: object) -> None:
             raise RuntimeError("a plan like no other")
 
-        patch.setattr("services.worker.servicer.plan_from_proto", broken)
+        patch.setattr("services.worker.service.servicer.plan_from_proto", broken)
         await stream.plan(new_sequences=[ADMITTED], rows=rows((1, 0, 6, 0)))
         async with asyncio.timeout(HANG_S):
             with pytest.raises(grpc.aio.AioRpcError) as end:

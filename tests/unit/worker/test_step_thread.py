@@ -9,9 +9,9 @@ from typing import Any, cast
 import numpy as np
 
 from services.worker.plan.step_plan import Rows, StepPlan, StepResult
+from services.worker.service.step_thread import Outcome, Session, StepThread
 from services.worker.startup.engine import Engine
 from services.worker.step.device_check import NoDeviceCheck
-from services.worker.step_thread import Outcome, Session, StepThread
 from tests.fakes.waiting import HANG_S, wait_until
 
 NO_IDS = np.zeros(0, np.uint32)

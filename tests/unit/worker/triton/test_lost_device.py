@@ -19,10 +19,10 @@ from services.worker.errors import DeviceLostError, PlanError
 from services.worker.ops.triton.ops import TritonOps
 from services.worker.plan.sampling_params import SamplingParams
 from services.worker.plan.step_plan import NewSequence, Rows, StepPlan, StepResult
+from services.worker.service.step_thread import Outcome, Session, StepThread
 from services.worker.startup.engine import Engine
 from services.worker.step.device_check import CudaDeviceCheck
 from services.worker.step.model_runner import STEP_FAILED, ModelRunner
-from services.worker.step_thread import Outcome, Session, StepThread
 from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.tiny_models import make_runner, save_model
 from tests.unit.worker.triton.conftest import HAS_GPU

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from services.worker import step_log
 from services.worker.plan.step_plan import DeviceTime, StepResult
+from services.worker.service import step_log
+from services.worker.service.step_log import StepLog
 from services.worker.step.clock import Event, create_step_clock, timing_event
 from services.worker.step.model_runner import ModelRunner
-from services.worker.step_log import StepLog
 from tests.simulated_gpu import SimulatedGPU
 from tests.unit.worker.driver import Driver, Request
 from tests.unit.worker.tiny_models import make_runner, save_model

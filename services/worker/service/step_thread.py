@@ -19,9 +19,9 @@ from services.worker.errors import DeviceLostError
 from services.worker.plan.step_plan import StepPlan, StepResult
 
 if TYPE_CHECKING:
+    from services.worker.service.step_log import StepLog
     from services.worker.startup.engine import Engine
     from services.worker.step.model_runner import LaunchedStep, ModelRunner
-    from services.worker.step_log import StepLog
 
 logger = logging.getLogger(__name__)
 

@@ -6,18 +6,9 @@ import hashlib
 from dataclasses import dataclass
 
 from services.router.errors import ApiError, ErrorKind, invalid
+from services.router.parameters.pooling import EmbeddingInfo
 from services.router.parameters.sampling import SamplingParams
 from services.router.text.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class EmbeddingInfo:
-    """As in quire/inference/v1/pooling.proto, but for what the schedulers see to."""
-
-    # Values in a vector.
-    size: int
-    is_matryoshka: bool
-    matryoshka_dimensions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

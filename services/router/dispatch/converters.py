@@ -18,8 +18,8 @@ from services.router.dispatch.submission import FinishReason, Sequence, Submissi
 from services.router.errors import ApiError, kind_of_code
 from services.router.load import Load
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
-from services.router.model import EmbeddingInfo, ModelInfo
-from services.router.parameters.pooling import PoolingParams
+from services.router.model import ModelInfo
+from services.router.parameters.pooling import EmbeddingInfo, PoolingParams
 from services.router.parameters.sampling import SamplingParams, StopConditions
 
 # Of one Submit: four megabytes, far from what its receiver puts together (shared/message_parts.py).

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.model import EmbeddingInfo, ServedModel
+from services.router.model import ServedModel
+from services.router.parameters.pooling import EmbeddingInfo
 from services.router.prompt.encoding import check_token_range
 
 # Of one request. OpenAI's own limit.

@@ -1,11 +1,20 @@
-"""What a request wants of its vectors: plain values between the APIs and the schedulers."""
+"""What vectors a model gives, and what a request wants of them: plain values between the APIs and the schedulers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from services.router.errors import invalid
-from services.router.model import EmbeddingInfo
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingInfo:
+    """As in quire/inference/v1/pooling.proto, but for what the schedulers see to."""
+
+    # Values in a vector.
+    size: int
+    is_matryoshka: bool
+    matryoshka_dimensions: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from services.router.errors import ApiError, ErrorKind
 
-if TYPE_CHECKING:
-    from services.router.dispatch.scheduler_connection import SchedulerConnection
-
 # A refusal that is repeated holds for 1, 2, 4 ... loads, and for this many at most.
 _MAX_LOADS = 64
+
+
+class RefusingScheduler(Protocol):
+    """What tells whether a scheduler's refusal still holds. A SchedulerConnection is one."""
+
+    @property
+    def num_hellos(self) -> int: ...
+
+    @property
+    def num_loads(self) -> int: ...
+
+    @property
+    def has_workers(self) -> bool: ...
+
+    @property
+    def is_draining(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +47,15 @@ class Refusals:
     __slots__ = ("_refusals",)
 
     def __init__(self) -> None:
-        self._refusals: dict[SchedulerConnection, _Refusal] = {}
+        self._refusals: dict[RefusingScheduler, _Refusal] = {}
 
-    def add(self, connection: SchedulerConnection, error: ApiError) -> None:
+    def add(self, connection: RefusingScheduler, error: ApiError) -> None:
         last = self._refusals.get(connection)
         is_first = last is None or last.num_hellos != connection.num_hellos
         count = 1 if last is None or is_first else last.count + 1
         self._refusals[connection] = _Refusal(error, connection.num_hellos, connection.num_loads, count)
 
-    def get(self, connection: SchedulerConnection) -> ApiError | None:
+    def get(self, connection: RefusingScheduler) -> ApiError | None:
         """The error of the refusal that holds, or None."""
         refusal = self._refusals.get(connection)
         if refusal is None or refusal.num_hellos != connection.num_hellos:
@@ -61,7 +74,7 @@ class Refusals:
         """All of them, oldest first, whether they hold or not."""
         return [refusal.error for refusal in self._refusals.values()]
 
-    def forget(self, connection: SchedulerConnection) -> None:
+    def forget(self, connection: RefusingScheduler) -> None:
         self._refusals.pop(connection, None)
 
     def forget_busy(self) -> None:

@@ -12,19 +12,16 @@ import itertools
 import time
 from collections.abc import Sequence as SequenceOf
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from services.router.constraints.resolution import TokenConstraints
 from services.router.dispatch.deliveries import Deliveries
-from services.router.dispatch.refusals import Refusals
+from services.router.dispatch.refusals import Refusals, RefusingScheduler
 from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
+from services.router.model import ModelInfo
 from services.router.parameters.pooling import PoolingParams
 from services.router.parameters.sampling import SamplingParams, StopConditions
-
-if TYPE_CHECKING:
-    from services.router.dispatch.scheduler_connection import SchedulerConnection
-    from services.router.model import ModelInfo
 
 
 class FinishReason(Enum):
@@ -125,6 +122,16 @@ class Mailbox:
             self._waiter = None
 
 
+class HostingScheduler(RefusingScheduler, Protocol):
+    """What a sequence knows of the scheduler that runs it. A SchedulerConnection is one."""
+
+    @property
+    def address(self) -> str: ...
+
+    def drop(self, sequence: Sequence, *, abort: bool) -> None:
+        """Forgets the sequence. `abort`: whether the scheduler is told to end it."""
+
+
 class Sequence:
     """One answer to one prompt."""
 
@@ -171,7 +178,7 @@ class Sequence:
         self.num_tokens_at_submit = 0
         self.attempt = 0
         # Where it runs now, under which name; None while it waits for a scheduler, and once it is over.
-        self.connection: SchedulerConnection | None = None
+        self.connection: HostingScheduler | None = None
         self.sequence_id = 0
         self.has_news = False
         # How often in a row a scheduler was lost without a new token in between.

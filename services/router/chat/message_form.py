@@ -14,7 +14,7 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.form import Functions, ToolForm
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
-from services.router.constraints.resolution import AroundStructure
+from services.router.constraints.values import AroundStructure
 from services.router.generation.generator import ChoiceDelta
 from services.router.text.detokenizer import Vocabulary
 

@@ -17,7 +17,7 @@ from services.router.chat.thinking import may_think
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
 from services.router.chat.tools import ToolMode, check_tools
-from services.router.constraints.resolution import AroundStructure
+from services.router.constraints.values import AroundStructure
 from services.router.errors import ApiError, ErrorKind
 from services.router.grammar.structure import Structure
 from services.router.model import ServedModel

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.columns import column_of, ids_from_bytes, ids_to_bytes
-from services.router.constraints.resolution import TokenConstraints
+from services.router.constraints.values import TokenConstraints
 from services.router.dispatch.submission import FinishReason, Sequence, Submission
 from services.router.errors import ApiError, kind_of_code
 from services.router.load import Load

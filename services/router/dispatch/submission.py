@@ -14,7 +14,7 @@ from collections.abc import Sequence as SequenceOf
 from enum import Enum, auto
 from typing import Protocol
 
-from services.router.constraints.resolution import TokenConstraints
+from services.router.constraints.values import TokenConstraints
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.refusals import Refusals, RefusingScheduler
 from services.router.errors import ApiError

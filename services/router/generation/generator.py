@@ -13,7 +13,7 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
 
 from services.router.columns import ids_to_bytes
-from services.router.constraints.resolution import TokenConstraints
+from services.router.constraints.values import TokenConstraints
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.placement import Placement
 from services.router.dispatch.submission import FinishReason, Mailbox, Sequence, Submission

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from services.router.constraints.resolution import (
-    AroundStructure,
-    ThinkingLimit,
-    TokenConstraints,
-    check_copies,
-    resolve_constraints,
-)
+from services.router.constraints.resolution import check_copies, resolve_constraints
+from services.router.constraints.values import AroundStructure, ThinkingLimit, TokenConstraints
 from services.router.generation.generator import GenerationRequest
 from services.router.generation.logprob_count import check_num_logprobs, num_of_prompts
 from services.router.grammar.structure import Structure

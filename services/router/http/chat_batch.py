@@ -10,7 +10,7 @@ from typing import Any
 from services.router.chat.message import Message, MessageParser
 from services.router.chat.preparation import prepare
 from services.router.chat.request import ChatRequest
-from services.router.constraints.resolution import TokenConstraints
+from services.router.constraints.values import TokenConstraints
 from services.router.errors import ApiError
 from services.router.generation.generator import GenerationRequest, Usage
 from services.router.generation.options import GenerationOptions

@@ -23,7 +23,7 @@ from services.router.chat.parsers.content import pass_through
 from services.router.chat.parsers.harmony import HarmonyReader
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.chat.tools import Tool
-from services.router.constraints.resolution import TokenConstraints
+from services.router.constraints.values import TokenConstraints
 from services.router.dispatch.submission import FinishReason as TextFinishReason
 from services.router.generation.generator import ChoiceDelta
 from services.router.grammar.structure import Structure, StructureKind

@@ -20,7 +20,7 @@ import torch
 from quire.inference.v1 import constraints_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.router.columns import ids_to_bytes
-from services.router.constraints.resolution import BadWords, TokenConstraints
+from services.router.constraints.values import BadWords, TokenConstraints
 from services.router.dispatch.converters import constraints_to_proto
 from services.router.grammar.structure import Structure, StructureKind
 from services.scheduler.converters import plan_to_proto, result_from_proto

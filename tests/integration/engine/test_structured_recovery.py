@@ -15,7 +15,7 @@ import pytest
 
 from quire.worker.v1 import worker_pb2
 from services.router.columns import ids_to_bytes
-from services.router.constraints.resolution import TokenConstraints
+from services.router.constraints.values import TokenConstraints
 from services.scheduler.converters import TokenLogprob, logprobs_from_proto, plan_to_proto, result_from_proto
 from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.scheduler import Scheduler

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from services.router.columns import ids_to_bytes
-from services.router.constraints.resolution import BadWords, ThinkingLimit, TokenConstraints
+from services.router.constraints.values import BadWords, ThinkingLimit, TokenConstraints
 from services.worker.sampling.grammars import Grammars
 from services.worker.sampling.stage import I64
 from services.worker.sampling.token_mask import TokenMask

@@ -19,7 +19,7 @@ from services.router.chat.parsers.harmony import (
     Header,
     Kind,
 )
-from services.router.generation.generator import ChoiceDelta
+from services.router.generation.choice_delta import ChoiceDelta
 
 # What ends a message.
 _ENDS = (*ENDS, START)

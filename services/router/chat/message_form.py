@@ -15,7 +15,7 @@ from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.form import Functions, ToolForm
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.constraints.values import AroundStructure
-from services.router.generation.generator import ChoiceDelta
+from services.router.generation.choice_delta import ChoiceDelta
 from services.router.text.detokenizer import Vocabulary
 
 

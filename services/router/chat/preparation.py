@@ -12,8 +12,9 @@ from services.router.chat.text_parser import TextParser
 from services.router.chat.tool_faults import names_tool
 from services.router.chat.turn import Turn, plan_turn
 from services.router.errors import ApiError
-from services.router.generation.generator import GenerationRequest, Usage
 from services.router.generation.options import ResolveConstraints
+from services.router.generation.request import GenerationRequest
+from services.router.generation.usage import Usage
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.prompt.encoding import encode_chat
 from services.router.rpc.calls import Caller

@@ -15,7 +15,7 @@ from services.router.chat.parsers.content import pass_through
 from services.router.chat.parsers.feed import Feed, Reading
 from services.router.chat.parsers.form import Functions, Read, ToolForm
 from services.router.chat.parsers.reasoning import ReasoningForm, read_reasoning
-from services.router.generation.generator import ChoiceDelta
+from services.router.generation.choice_delta import ChoiceDelta
 from services.router.text.detokenizer import Vocabulary
 
 

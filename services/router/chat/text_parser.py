@@ -9,7 +9,7 @@ from services.router.chat.message_form import MessagePlan
 from services.router.chat.parsers.builder import Ids, MessageBuilder
 from services.router.chat.parsers.feed import Feed
 from services.router.chat.parsers.form import Functions, openai_id
-from services.router.generation.generator import ChoiceDelta
+from services.router.generation.choice_delta import ChoiceDelta
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from services.router.dispatch.submission import FinishReason
+from services.router.generation.usage import Usage
 from services.router.logprobs import PromptLogprob, TokenLogprob
-
-if TYPE_CHECKING:
-    from services.router.generation.generator import Usage
 
 # Tokens of one delta that come with log probabilities. With 20 candidates each, an API's message of them is made within
 # a few milliseconds and stays under 200 KB.
 MAX_TOKENS_WITH_LOGPROBS = 128
 # Tokens of one delta without log probabilities. They are a few tens of KB.
-MAX_TOKENS = 8192
+MAX_TOKENS_OF_DELTA = 8192
 
 
 @dataclass(slots=True)
@@ -47,7 +44,7 @@ def in_short_deltas(delta: ChoiceDelta) -> Iterator[ChoiceDelta]:
             yield ChoiceDelta(delta.index, "", [], (), None, part, usage=delta.usage)
         delta = replace(delta, prompt_logprobs=None)
     num_tokens = len(delta.token_ids)
-    limit = MAX_TOKENS_WITH_LOGPROBS if delta.logprobs else MAX_TOKENS
+    limit = MAX_TOKENS_WITH_LOGPROBS if delta.logprobs else MAX_TOKENS_OF_DELTA
     if num_tokens <= limit:
         yield delta
         return

@@ -10,20 +10,18 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from services.router.columns import ids_to_bytes
-from services.router.constraints.values import TokenConstraints
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.placement import Placement
 from services.router.dispatch.submission import FinishReason, Mailbox, Sequence, Submission
 from services.router.errors import ApiError, overloaded
-from services.router.generation.choice_delta import ChoiceDelta as ChoiceDelta
-from services.router.generation.choice_delta import in_short_deltas
+from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
+from services.router.generation.request import GenerationRequest
+from services.router.generation.usage import Timings, Usage
 from services.router.logprobs import TokenLogprob, TokenLogprobs
 from services.router.metrics import RequestMetrics
-from services.router.model import ServedModel
-from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.text.output import TextOutput
 from services.router.text.stop_strings import StopMatcher, StopStrings
 from shared.placement import prompt_key
@@ -33,63 +31,6 @@ _SUBMITTED_AT_A_TIME = 64
 # Tokens of one round of deltas, and tokens among them with log probabilities. A round that has so many is over.
 _ROUND_TOKENS = 512
 _ROUND_LOGPROBS = 128
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """What to generate, checked. `stop.max_tokens` is not read: `max_tokens` has it, prompt by prompt."""
-
-    request_id: str
-    model: ServedModel
-    prompts: tuple[list[int], ...]
-    # Beside the prompts: the most tokens to generate for each. With 0 one is generated, and nobody learns of it.
-    max_tokens: tuple[int, ...]
-    sampling: SamplingParams
-    stop: StopConditions
-    stop_strings: tuple[str, ...] = ()
-    # None: any token may be drawn.
-    constraints: TokenConstraints | None = None
-    # Whether the text has what ended it: the stop string, or the stop token's own text.
-    includes_stop: bool = False
-    n: int = 1
-    skip_special_tokens: bool = True
-    # Special tokens that the text shows all the same.
-    visible_token_ids: frozenset[int] = frozenset()
-    # Whether every delta tells the usage so far.
-    continuous_usage: bool = False
-    # Seconds until the client gives up; None: no limit.
-    timeout: float | None = None
-    traceparent: str = ""
-    # Prompts share what is cached of their beginnings only where this is equal.
-    cache_salt: str = ""
-    # Less is sooner, where the schedulers heed it.
-    priority: int = 0
-    # Whose request it is, where the schedulers are fair among tenants.
-    tenant: str = ""
-    # What brings requests together whose prompts begin alike (shared/placement.py); empty: made of the prompt.
-    affinity: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int
-    # Of the completion's, those of the model's reasoning, where whoever answers can tell them.
-    reasoning_tokens: int = 0
-    # From the request's start to the first token of any choice.
-    seconds_to_first_token: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Seconds from the request's submission. None where there was no such moment."""
-
-    # To the first step that a scheduler planned for any choice.
-    queue: float | None
-    first_token: float | None
-    last_token: float | None
-    total: float
 
 
 class Generator:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from services.router.errors import invalid
-
-if TYPE_CHECKING:
-    from services.router.generation.generator import GenerationRequest
-    from services.router.parameters.sampling import SamplingParams
+from services.router.generation.request import GenerationRequest
+from services.router.parameters.sampling import SamplingParams
 
 # Of one answer: for each token its own and those of its candidates. As many are some 200 MB of JSON, and 25 MB in the
 # router's memory while they wait for their client.

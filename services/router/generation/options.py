@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from services.router.constraints.resolution import check_copies, resolve_constraints
 from services.router.constraints.values import AroundStructure, ThinkingLimit, TokenConstraints
-from services.router.generation.generator import GenerationRequest
 from services.router.generation.logprob_count import check_num_logprobs, num_of_prompts
+from services.router.generation.request import GenerationRequest
 from services.router.grammar.structure import Structure
 from services.router.model import ServedModel
 from services.router.parameters.sampling import SamplingParams, StopConditions, check_token_ids

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, ParamSpec
 
-from services.router.generation.generator import Generation, GenerationRequest
+from services.router.generation.generator import Generation
+from services.router.generation.request import GenerationRequest
 from services.router.parameters.sampling import SamplingParams
 from services.router.rpc.calls import Prepared
 from shared.telemetry import current_traceparent, extract_context, tracer

@@ -12,9 +12,10 @@ from services.router.chat.preparation import prepare
 from services.router.chat.request import ChatRequest
 from services.router.constraints.values import TokenConstraints
 from services.router.errors import ApiError
-from services.router.generation.generator import GenerationRequest, Usage
 from services.router.generation.options import GenerationOptions
+from services.router.generation.request import GenerationRequest
 from services.router.generation.tracing import RequestSpan
+from services.router.generation.usage import Usage
 from services.router.http.chats import ChatService, MessageReader
 from services.router.model import ServedModel
 from services.router.rpc.calls import Caller, caller_of

@@ -12,8 +12,10 @@ from services.router.chat.preparation import encode_turn, prepare, with_reasonin
 from services.router.chat.request import ChatRequest
 from services.router.chat.turn import plan_turn
 from services.router.errors import ApiError
-from services.router.generation.generator import ChoiceDelta, Generator, Usage
+from services.router.generation.choice_delta import ChoiceDelta
+from services.router.generation.generator import Generator
 from services.router.generation.tracing import Tracing
+from services.router.generation.usage import Usage
 from services.router.http.answers import Answers, Written
 from services.router.model import ServedModel
 from services.router.rpc.calls import Prepared, caller_of

@@ -17,7 +17,7 @@ from services.router.chat.message import EndReason, Message, MessageDelta, ToolC
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import ToolChoice, ToolMode
 from services.router.errors import ApiError, ErrorKind, invalid, overloaded
-from services.router.generation.generator import Usage
+from services.router.generation.usage import Usage
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.http.reader import parse_body
 

@@ -12,7 +12,7 @@ from services.router.chat.parsers.literals import literal_json
 from services.router.chat.parsers.schema_values import ArgumentTypes, as_json
 from services.router.chat.text_parser import TextParser
 from services.router.dispatch.submission import FinishReason
-from services.router.generation.generator import ChoiceDelta
+from services.router.generation.choice_delta import ChoiceDelta
 from tests.unit.router.texts import calls_of, play, said, tagged
 
 QWEN = tagged(calls=TOOL_FORMS["qwen3_coder"].read)

@@ -15,7 +15,7 @@ from services.router.apis.ollama.writer import OllamaWriter, timestamp
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.chat.request import ChatRequest
 from services.router.errors import ApiError, invalid
-from services.router.generation.generator import Usage
+from services.router.generation.usage import Usage
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.http.reader import parse_body
 

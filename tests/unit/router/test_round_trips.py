@@ -28,7 +28,7 @@ from services.router.chat.message import EndReason, Message, MessageDelta, ToolC
 from services.router.chat.preparation import encode_turn
 from services.router.chat.request import ChatRequest
 from services.router.chat.turn import plan_turn
-from services.router.generation.generator import Usage
+from services.router.generation.usage import Usage
 from services.router.model import ModelInfo, ServedModel
 from services.router.parameters.sampling import SamplingParams
 from services.router.text.tokenizer import TextThreads, Tokenizer

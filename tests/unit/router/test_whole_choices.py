@@ -9,7 +9,7 @@ import pytest
 from services.router.apis.typed.whole_choices import whole_choices
 from services.router.dispatch.submission import FinishReason
 from services.router.generation import choice_delta
-from services.router.generation.generator import ChoiceDelta
+from services.router.generation.choice_delta import ChoiceDelta
 
 
 async def deltas() -> AsyncIterator[list[ChoiceDelta]]:
@@ -27,7 +27,7 @@ async def test_a_choice_comes_when_it_is_over() -> None:
 
 
 async def test_a_long_choice_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice_delta, "MAX_TOKENS", 2)
+    monkeypatch.setattr(choice_delta, "MAX_TOKENS_OF_DELTA", 2)
 
     assert [news async for news in whole_choices(deltas())] == [
         [ChoiceDelta(1, "xy", [2, 3], (), None)],

@@ -14,7 +14,7 @@ from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.tagged_messages import TaggedPlan
 from services.router.chat.text_parser import TextParser, TextPlan
 from services.router.dispatch.submission import FinishReason
-from services.router.generation.generator import ChoiceDelta
+from services.router.generation.choice_delta import ChoiceDelta
 
 FUNCTIONS: dict[str, dict[str, Any] | None] = {
     "get_weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "array"}}},

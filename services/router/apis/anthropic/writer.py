@@ -9,7 +9,7 @@ from typing import Any
 from services.router.apis.anthropic.errors import anthropic_error
 from services.router.chat.message import EndReason, Message, MessageDelta
 from services.router.errors import ApiError
-from services.router.generation.generator import Usage
+from services.router.generation.usage import Usage
 from services.router.http.answers import EVENT_STREAM
 from services.router.http.json import dumps, texts_of
 from services.router.http.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of

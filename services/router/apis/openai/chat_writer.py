@@ -19,7 +19,7 @@ from services.router.apis.openai.json import (
 )
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.errors import ApiError
-from services.router.generation.generator import Usage
+from services.router.generation.usage import Usage
 from services.router.http.answers import EVENT_STREAM
 from services.router.http.json import texts_of
 

@@ -22,7 +22,8 @@ from services.router.apis.openai.json import (
 )
 from services.router.dispatch.submission import FinishReason
 from services.router.errors import ApiError
-from services.router.generation.generator import ChoiceDelta, Usage
+from services.router.generation.choice_delta import ChoiceDelta
+from services.router.generation.usage import Usage
 from services.router.http.answers import EVENT_STREAM
 from services.router.http.json import texts_of
 from services.router.logprobs import PromptLogprobs, TokenLogprobs

@@ -12,7 +12,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from services.router.errors import ApiError
-from services.router.generation.generator import Usage
+from services.router.generation.usage import Usage
 from services.router.http.json import PIECE_BYTES as PIECE_BYTES
 from services.router.http.json import Encoded, Items, texts_of
 from services.router.http.json import dumps as dumps

@@ -11,7 +11,7 @@ from services.router.apis.openai.json import TokenNames, chat_logprobs
 from services.router.apis.responses.body import ResponseBody
 from services.router.chat.message import EndReason
 from services.router.errors import ApiError, ErrorKind
-from services.router.generation.generator import Usage
+from services.router.generation.usage import Usage
 from services.router.http.json import Items
 from services.router.http.segments import Segment, SegmentKind
 from services.router.logprobs import TokenLogprob

@@ -10,8 +10,9 @@ from services.router.chat.message import EndReason, MessageDelta
 from services.router.dispatch.converters import sampling_from_proto, stop_from_proto
 from services.router.dispatch.submission import FinishReason
 from services.router.errors import invalid, too_many
-from services.router.generation.generator import ChoiceDelta, Timings, Usage
+from services.router.generation.choice_delta import ChoiceDelta
 from services.router.generation.options import GenerationOptions
+from services.router.generation.usage import Timings, Usage
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.parameters.sampling import MAX_LOGIT_BIAS, check_ranges, check_stop_strings

@@ -29,10 +29,12 @@ from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.request import EmbeddingRequest
 from services.router.embedding.scores import cosines
 from services.router.errors import invalid
-from services.router.generation.generator import GenerationRequest, Generator, Usage
+from services.router.generation.generator import Generator
 from services.router.generation.logprob_count import bounded
 from services.router.generation.options import GenerationOptions
+from services.router.generation.request import GenerationRequest
 from services.router.generation.tracing import RequestSpan, Tracing
+from services.router.generation.usage import Usage
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.prompt.encoding import check_length, check_token_range, encode_text
 from services.router.rpc.calls import Caller, Calls, Prepared, caller_of, rpc

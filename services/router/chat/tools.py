@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from services.router.chat.parsers.json_call import NAME
 from services.router.errors import invalid, too_many
 
+TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 MAX_TOOLS = 128
 # Of one function's parameters, and of all functions together with their descriptions.
 MAX_SCHEMA_CHARS = 65_536
@@ -88,7 +89,7 @@ def check_tools(tools: Sequence[Tool], choice: ToolChoice, path: ToolPath) -> in
     size = 0
     for index, tool in enumerate(tools):
         param = path.tool.format(index)
-        if not NAME.fullmatch(tool.name):
+        if not TOOL_NAME.fullmatch(tool.name):
             message = "a function's name has 1 to 64 characters: a-z, A-Z, 0-9, underscores and dashes"
             raise invalid(f"Invalid '{param}.name': {message}.", f"{param}.name", "invalid_value")
         if tool.name in names:

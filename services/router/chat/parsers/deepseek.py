@@ -18,7 +18,8 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
-from services.router.chat.parsers.json_call import FENCE, NAME, NAME_CHARACTERS, read_value, skip_label
+from services.router.chat.parsers.json_call import FENCE, NAME_CHARACTERS, read_value, skip_label
+from services.router.chat.tools import TOOL_NAME
 
 _ALL_BEGIN, _ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _BEGIN, _SEPARATOR, _END = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
@@ -52,7 +53,7 @@ def _read_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
         is_fenced = yield from feed.word(FENCE)
         if is_fenced:
             yield from skip_label(feed)
-    if not NAME.fullmatch(name) or (yield from feed.peek()) != "{":
+    if not TOOL_NAME.fullmatch(name) or (yield from feed.peek()) != "{":
         return False
     builder.begin_call(name)
     yield from read_value(feed, builder.arguments)

@@ -27,8 +27,9 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
-from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS, Emit
+from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit
 from services.router.chat.parsers.schema_values import ArgumentTypes, ArgumentWriter
+from services.router.chat.tools import TOOL_NAME
 from services.router.template.arguments import parsed_arguments
 
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
@@ -74,7 +75,7 @@ class FunctionTags:
     ) -> Reading[bool]:
         """Takes what follows the function's tag. `is_marked`: the outer tag was there, so that any name is a call."""
         name = yield from feed.all(NAME_CHARACTERS)
-        if not NAME.fullmatch(name) or not (is_marked or name in functions) or not (yield from feed.word(">")):
+        if not TOOL_NAME.fullmatch(name) or not (is_marked or name in functions) or not (yield from feed.word(">")):
             return False
         keys: set[str] = set()
         end = _End()

@@ -20,9 +20,10 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
-from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS, Emit
+from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.schema_values import STRING, ArgumentTypes, ArgumentWriter, as_json
+from services.router.chat.tools import TOOL_NAME
 from services.router.grammar.structure import literal_regex
 from services.router.template.arguments import parsed_arguments
 
@@ -58,7 +59,7 @@ class GemmaCalls:
         if not (yield from feed.word(_CALL)):
             return False
         name = yield from feed.all(NAME_CHARACTERS)
-        if not NAME.fullmatch(name) or not (yield from feed.word("{")):
+        if not TOOL_NAME.fullmatch(name) or not (yield from feed.word("{")):
             return False
         # Of each object and array that is open: what closes it, and what stands before its next item.
         closers, before = ["}"], [""]

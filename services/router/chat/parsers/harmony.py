@@ -19,7 +19,8 @@ from enum import Enum, auto
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Read, ToolForm
-from services.router.chat.parsers.json_call import NAME, read_value
+from services.router.chat.parsers.json_call import read_value
+from services.router.chat.tools import TOOL_NAME
 
 START, CHANNEL, CONSTRAIN, MESSAGE = "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"
 END = "<|end|>"
@@ -61,7 +62,7 @@ class Header:
     def function(self, names: Container[str]) -> str:
         """The function that the message is for, of which `names` may stand without their namespace; empty: none."""
         name = self.recipient.removeprefix(FUNCTIONS)
-        is_function = name in names or (name != self.recipient and NAME.fullmatch(name) is not None)
+        is_function = name in names or (name != self.recipient and TOOL_NAME.fullmatch(name) is not None)
         return name if is_function else ""
 
     def kind(self, names: Container[str], *, may_call: bool) -> Kind:

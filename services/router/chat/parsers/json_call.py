@@ -9,9 +9,9 @@ from collections.abc import Callable, Container
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions
+from services.router.chat.tools import TOOL_NAME
 
-NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-# Takes a name whole, however long it is; NAME then tells whether it is one.
+# Takes a name whole, however long it is; TOOL_NAME then tells whether it is one.
 NAME_CHARACTERS = re.compile(r"[a-zA-Z0-9_-]+")
 # Begins and ends a code block.
 FENCE = "```"
@@ -184,7 +184,7 @@ def _read_name(feed: Feed) -> Reading[str]:
     if not (yield from feed.word('"')):
         return ""
     name = yield from feed.all(NAME_CHARACTERS)
-    return name if NAME.fullmatch(name) and (yield from feed.word('"')) else ""
+    return name if TOOL_NAME.fullmatch(name) and (yield from feed.word('"')) else ""
 
 
 def _read_arguments(feed: Feed, emit: Emit) -> Reading[None]:

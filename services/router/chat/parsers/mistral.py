@@ -14,7 +14,8 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
-from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS, read_calls, read_value
+from services.router.chat.parsers.json_call import NAME_CHARACTERS, read_calls, read_value
+from services.router.chat.tools import TOOL_NAME
 
 _BEGIN, _CALL_ID, _ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 _ID_CHARACTERS = string.ascii_letters + string.digits
@@ -40,7 +41,7 @@ def _read(feed: Feed, builder: MessageBuilder, _: Functions) -> Reading[None]:
 
 def _read_call(feed: Feed, builder: MessageBuilder) -> Reading[bool]:
     name = yield from feed.all(NAME_CHARACTERS)
-    if not NAME.fullmatch(name):
+    if not TOOL_NAME.fullmatch(name):
         return False
     if (yield from feed.word(_CALL_ID)):
         # The model's own id may be any it has seen; the call's is ours.

@@ -18,9 +18,10 @@ from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import content_until
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, ToolForm
-from services.router.chat.parsers.json_call import NAME, NAME_CHARACTERS
+from services.router.chat.parsers.json_call import NAME_CHARACTERS
 from services.router.chat.parsers.literals import literal_json
 from services.router.chat.parsers.schema_values import any_json
+from services.router.chat.tools import TOOL_NAME
 from services.router.template.arguments import parsed_arguments
 
 _START, _END = "<|python_start|>", "<|python_end|>"
@@ -68,7 +69,7 @@ def _read_list(feed: Feed, builder: MessageBuilder, names: Container[str] | None
 
 def _read_call(feed: Feed, builder: MessageBuilder, names: Container[str] | None) -> Reading[bool]:
     name = yield from feed.all(NAME_CHARACTERS)
-    if not NAME.fullmatch(name) or (names is not None and name not in names) or not (yield from feed.word("(")):
+    if not TOOL_NAME.fullmatch(name) or (names is not None and name not in names) or not (yield from feed.word("(")):
         return False
     separator = "{"
     while True:

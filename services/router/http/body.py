@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, ClassVar, TypeGuard
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler
+from pydantic import BaseModel, ConfigDict, Discriminator, GetCoreSchemaHandler
 
 from services.router.errors import ApiError, ErrorKind
 
@@ -89,3 +89,12 @@ def _holds_objects(value: Any) -> TypeGuard[list[Any]]:
     if not isinstance(value, list) or not value:
         return False
     return isinstance(value[0], Body) or _holds_objects(value[0])
+
+
+def union(choose: Any, expected: str) -> Discriminator:
+    """Picks a union's member by the value's shape, so that errors speak of that member alone."""
+    return Discriminator(choose, custom_error_type="wrong_type", custom_error_message=expected)
+
+
+def string_or_array(value: object) -> str | None:
+    return "#string" if isinstance(value, str) else "#array" if isinstance(value, list) else None

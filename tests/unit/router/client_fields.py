@@ -25,7 +25,7 @@ from services.router.apis.ollama.chat import ChatBody, OllamaMessage, OllamaTool
 from services.router.apis.ollama.embed import EmbedBody
 from services.router.apis.ollama.generate import GenerateBody
 from services.router.apis.ollama.options import Options
-from services.router.apis.openai.body import Body, StreamOptions
+from services.router.apis.openai.body import StreamOptions
 from services.router.apis.openai.chat_completions import ChatCompletionRequest, ChatMessage, TextPart
 from services.router.apis.openai.cohere import CohereEmbedBody
 from services.router.apis.openai.completions import CompletionRequest
@@ -35,6 +35,7 @@ from services.router.apis.openai.tools import FunctionDefinition, ToolDefinition
 from services.router.apis.responses.body import Format, InputTokensBody, Reasoning, ResponseBody, Text
 from services.router.apis.responses.items import FunctionCallItem, FunctionCallOutputItem, MessageItem, ReasoningItem
 from services.router.apis.responses.tools import ResponseTool
+from services.router.http.body import Body
 
 
 @dataclass(frozen=True)

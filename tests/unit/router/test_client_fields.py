@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from services.router.apis.openai.body import Body
 from services.router.errors import ApiError
+from services.router.http.body import Body
 from services.router.http.reader import parse_body
 from tests.e2e.clients import request_fields
 from tests.unit.router.client_fields import TABLE, Fields

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from services.router.apis.openai.body import Body, string_or_array
 from services.router.errors import ApiError, ErrorKind
-from services.router.http.union import union
+from services.router.http.body import Body, string_or_array, union
 
 
 class TextBlock(Body):

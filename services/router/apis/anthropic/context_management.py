@@ -9,9 +9,8 @@ from pydantic import Field, Tag
 
 from services.router.apis.anthropic.blocks import ThinkingBlock
 from services.router.apis.anthropic.messages import Turn
-from services.router.apis.openai.body import Body
 from services.router.errors import ApiError, ErrorKind
-from services.router.http.union import union
+from services.router.http.body import Body, union
 
 _CLEAR_THINKING = "clear_thinking_20251015"
 

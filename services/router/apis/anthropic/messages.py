@@ -18,9 +18,9 @@ from services.router.apis.anthropic.blocks import (
     ToolUseBlock,
     not_supported,
 )
-from services.router.apis.openai.body import Body
 from services.router.chat.thinking import thought
 from services.router.chat.tools import check_call_made
+from services.router.http.body import Body
 
 
 class Turn(Body):

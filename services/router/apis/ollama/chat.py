@@ -8,11 +8,11 @@ from typing import Any, Literal
 from pydantic import Field
 
 from services.router.apis.ollama.options import OllamaBody, refuse
-from services.router.apis.openai.body import Body
 from services.router.chat.request import ChatRequest
 from services.router.chat.thinking import thought
 from services.router.chat.tools import Tool
 from services.router.errors import invalid
+from services.router.http.body import Body
 from services.router.prompt.encoding import MAX_MESSAGES
 
 

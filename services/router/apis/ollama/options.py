@@ -8,12 +8,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from services.router.apis.openai.body import Body, string_or_array
 from services.router.chat.thinking import thinking_kwargs
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation.options import GenerationOptions
 from services.router.grammar.structure import Structure, StructureKind
-from services.router.http.union import union
+from services.router.http.body import Body, string_or_array, union
 from services.router.parameters.sampling import (
     MAX_LOGPROBS,
     SamplingParams,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from services.router.apis.openai.body import Body
+from services.router.http.body import Body
 
 
 class ShowBody(Body):

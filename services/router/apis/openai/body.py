@@ -12,8 +12,7 @@ from pydantic import Field, Tag
 from services.router.apis.openai.structure import StructureFields
 from services.router.errors import invalid
 from services.router.generation.options import GenerationOptions
-from services.router.http.body import Body as Body
-from services.router.http.union import union
+from services.router.http.body import Body, string_or_array, union
 from services.router.parameters.sampling import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
@@ -56,10 +55,6 @@ _WITHOUT_EFFECT = frozenset(
     | {"verbosity", "spaces_between_special_tokens", "request_id", "session_id", "stream_interval", "vllm_xargs"}
     | {"routed_experts_prompt_start", "return_mm_kwargs"}
 )
-
-
-def string_or_array(value: object) -> str | None:
-    return "#string" if isinstance(value, str) else "#array" if isinstance(value, list) else None
 
 
 class StreamOptions(Body):

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, Tag
 
-from services.router.apis.openai.body import Body, GenerationBody, string_or_array
+from services.router.apis.openai.body import GenerationBody
 from services.router.apis.openai.chat_writer import ChatStyle
 from services.router.apis.openai.functions import FUNCTIONS_PATH, FunctionFields, FunctionName, with_tool_messages
 from services.router.apis.openai.prompt_fields import PromptFields
@@ -16,7 +16,7 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import OPENAI_PATH, check_tool_messages
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.http.union import union
+from services.router.http.body import Body, string_or_array, union
 from services.router.parameters.sampling import MAX_LOGPROBS
 from services.router.prompt.encoding import MAX_MESSAGES
 

@@ -16,7 +16,7 @@ from services.router.generation.generator import Generator
 from services.router.generation.options import GenerationOptions
 from services.router.generation.tracing import Tracing
 from services.router.http.answers import Answers
-from services.router.http.union import union
+from services.router.http.body import union
 from services.router.model import ServedModel, check_generates, output_budget
 from services.router.parameters.sampling import MAX_LOGPROBS
 from services.router.prompt.encoding import check_length, check_token_range

@@ -20,7 +20,7 @@ from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import invalid
 from services.router.generation.tracing import Tracing
 from services.router.http.answers import write_pieces
-from services.router.http.union import union
+from services.router.http.body import union
 from services.router.model import ServedModel
 from services.router.parameters.pooling import PoolingParams
 from services.router.prompt.encoding import MAX_MESSAGES, encode_chat

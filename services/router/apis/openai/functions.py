@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, Tag
 
-from services.router.apis.openai.body import Body
 from services.router.apis.openai.tools import FunctionDefinition
 from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode, ToolPath
 from services.router.errors import invalid
-from services.router.http.union import union
+from services.router.http.body import Body, union
 
 FUNCTIONS_PATH = ToolPath("functions[{}]")
 

@@ -7,9 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, Tag
 
-from services.router.apis.openai.body import Body, string_or_array
 from services.router.embedding.inputs import MAX_INPUTS, InputOptions
-from services.router.http.union import union
+from services.router.http.body import Body, string_or_array, union
 
 Text = Annotated[str, Field(min_length=1)]
 TextOrTexts = Annotated[

@@ -15,8 +15,7 @@ from services.router.apis.openai.response_format import (
 )
 from services.router.errors import ApiError, ErrorKind
 from services.router.grammar.structure import Structure, StructureKind
-from services.router.http.body import Body
-from services.router.http.union import union
+from services.router.http.body import Body, union
 
 _MAX_CHOICES = 4096
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from services.router.apis.openai.body import Body, string_or_array
 from services.router.apis.responses.items import Item, to_template
 from services.router.apis.responses.tools import ResponseTool, StringOrToolChoice, choose
 from services.router.chat.request import ChatRequest
@@ -18,7 +17,7 @@ from services.router.chat.tools import ToolPath
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation.options import GenerationOptions
 from services.router.grammar.structure import Structure, StructureKind
-from services.router.http.union import union
+from services.router.http.body import Body, string_or_array, union
 from services.router.parameters.sampling import (
     MAX_LOGPROBS,
     SamplingParams,

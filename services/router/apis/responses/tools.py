@@ -7,10 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from services.router.apis.openai.body import Body
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.http.union import union
+from services.router.http.body import Body, union
 
 _MODES = {"none": ToolMode.NONE, "auto": ToolMode.AUTO, "required": ToolMode.REQUIRED}
 

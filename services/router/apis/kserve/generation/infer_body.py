@@ -15,8 +15,8 @@ from services.router.apis.kserve.generation.tensors import (
     packed_value,
     request_of,
 )
-from services.router.apis.openai.body import Body
 from services.router.errors import invalid
+from services.router.http.body import Body
 
 # The header that says how long the JSON is that stands before tensors in binary form.
 HEADER_LENGTH = "inference-header-content-length"

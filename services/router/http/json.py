@@ -77,6 +77,20 @@ def texts_of(value: object) -> Iterator[str]:
             yield dumps(value)
 
 
+def dump(value: object) -> bytes:
+    """JSON in one go, of what is small."""
+    return "".join(texts_of(value)).encode()
+
+
+def array(items: Iterable[str]) -> Iterator[str]:
+    """The texts of an array of items, which are JSON each."""
+    separator = "["
+    for item in items:
+        yield separator + item
+        separator = ","
+    yield "[]" if separator == "[" else "]"
+
+
 def in_pieces(texts: Iterable[str]) -> Iterator[bytes]:
     """The document that `texts` make up, in messages. The next texts are made when the next message is asked for."""
     piece = bytearray()

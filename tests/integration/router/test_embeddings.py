@@ -18,8 +18,8 @@ import pytest
 from quire import AsyncClient, Client, QuireError
 from quire.inference.v1 import pooling_pb2
 from quire.scheduler.v1 import scheduler_pb2
-from services.router.apis.openai.json import PIECE_BYTES
 from services.router.embedding.embedder import MAX_OPEN
+from services.router.http.json import PIECE_BYTES
 from tests.integration.router.conftest import MAX_MODEL_LEN, MODEL, RefusedError, StartRouter, fake_scheduler
 from tests.integration.router.fake_scheduler import Answer, FakeScheduler, unpack
 from tests.integration.router.small_tokenizers import byte_level

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.router.apis.openai.json import PIECE_BYTES
+from services.router.http.json import PIECE_BYTES
 from tests.integration.router.conftest import MAX_MODEL_LEN, MODEL, StartRouter, fake_scheduler
 from tests.integration.router.fake_scheduler import unpack
 from tests.integration.router.test_embeddings import TOKENIZER, embedding_scheduler, expected

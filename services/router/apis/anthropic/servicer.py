@@ -9,10 +9,10 @@ from google.api.httpbody_pb2 import HttpBody
 
 from services.router.apis.anthropic.body import CountTokensBody, MessagesBody
 from services.router.apis.anthropic.writer import AnthropicWriter
-from services.router.apis.openai.json import dump
 from services.router.dispatch.placement import Placement
 from services.router.http.answers import JSON
 from services.router.http.chats import ChatService
+from services.router.http.json import dump
 from services.router.http.reader import parsing_work, read_body
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel

@@ -16,13 +16,13 @@ from services.router.apis.ollama.options import OllamaBody
 from services.router.apis.ollama.raw import answer_raw
 from services.router.apis.ollama.show import ShowBody
 from services.router.apis.ollama.writer import NDJSON, OllamaWriter, loaded
-from services.router.apis.openai.json import dump
 from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import invalid
 from services.router.http.answers import JSON, write_pieces
 from services.router.http.chats import ChatService
+from services.router.http.json import dump
 from services.router.http.reader import parsing_work, read_body
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel

@@ -12,7 +12,6 @@ from services.router.apis.openai.json import (
     ChunkTails,
     TokenNames,
     chat_logprobs,
-    dumps,
     end_of_stream,
     error_event,
     prompt_logprobs,
@@ -21,7 +20,7 @@ from services.router.chat.message import EndReason, Message, MessageDelta, ToolC
 from services.router.errors import ApiError
 from services.router.generation.usage import Usage
 from services.router.http.answers import EVENT_STREAM
-from services.router.http.json import texts_of
+from services.router.http.json import dumps, texts_of
 
 # A message's content as its first chunk has it, by whether the message begins with it.
 _FIRST = {True: '""', False: "null"}

@@ -10,7 +10,6 @@ from typing import Any, Literal
 from pydantic import Field
 
 from services.router.apis.openai.embeddings import base64_text, floats_text
-from services.router.apis.openai.json import array, dumps, in_pieces
 from services.router.apis.openai.pooling_body import Text
 from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder, floats_of
@@ -20,6 +19,7 @@ from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation.tracing import Tracing
 from services.router.http.answers import write_pieces
 from services.router.http.body import Body
+from services.router.http.json import array, dumps, in_pieces
 from services.router.model import ServedModel
 from services.router.parameters.pooling import PoolingParams
 from services.router.rpc.calls import Calls, Prepared, caller_of

@@ -14,7 +14,6 @@ from services.router.apis.openai.json import (
     EchoedPrompt,
     TokenNames,
     completion_logprobs,
-    dumps,
     echoed_offsets,
     end_of_stream,
     error_event,
@@ -25,7 +24,7 @@ from services.router.errors import ApiError
 from services.router.generation.choice_delta import ChoiceDelta
 from services.router.generation.usage import Usage
 from services.router.http.answers import EVENT_STREAM
-from services.router.http.json import texts_of
+from services.router.http.json import dumps, texts_of
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 
 _FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}

@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, Tag
 
 from services.router.apis.openai.chat_completions import ChatMessage, check_messages, template_messages
-from services.router.apis.openai.json import array, dumps, in_pieces
 from services.router.apis.openai.pooling_body import PoolingBody, Text, usage_of
 from services.router.apis.openai.prompt_fields import TemplateFields
 from services.router.dispatch.placement import Placement
@@ -21,6 +20,7 @@ from services.router.errors import invalid
 from services.router.generation.tracing import Tracing
 from services.router.http.answers import write_pieces
 from services.router.http.body import union
+from services.router.http.json import array, dumps, in_pieces
 from services.router.model import ServedModel
 from services.router.parameters.pooling import PoolingParams
 from services.router.prompt.encoding import MAX_MESSAGES, encode_chat

@@ -13,10 +13,7 @@ from typing import Any
 
 from services.router.errors import ApiError
 from services.router.generation.usage import Usage
-from services.router.http.json import PIECE_BYTES as PIECE_BYTES
-from services.router.http.json import Encoded, Items, texts_of
-from services.router.http.json import dumps as dumps
-from services.router.http.json import in_pieces as in_pieces
+from services.router.http.json import Encoded, Items, dump, dumps
 from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.model import ServedModel
 from services.router.text.detokenizer import Vocabulary
@@ -60,20 +57,6 @@ class AnswerHead:
             "usage": usage_object(usage),
             "system_fingerprint": self.fingerprint,
         }
-
-
-def dump(value: object) -> bytes:
-    """JSON in one go, of what is small."""
-    return "".join(texts_of(value)).encode()
-
-
-def array(items: Iterable[str]) -> Iterator[str]:
-    """The texts of an array of items, which are JSON each."""
-    separator = "["
-    for item in items:
-        yield separator + item
-        separator = ","
-    yield "[]" if separator == "[" else "]"
 
 
 def error_event(error: ApiError) -> bytes:

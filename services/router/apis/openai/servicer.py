@@ -18,7 +18,7 @@ from services.router.apis.openai.cohere import CohereEmbedBody, CohereService
 from services.router.apis.openai.completions import CompletionRequest, CompletionService
 from services.router.apis.openai.embeddings import EmbeddingBody, EmbeddingService
 from services.router.apis.openai.invocations import Invoked, invoked
-from services.router.apis.openai.json import AnswerHead, dump
+from services.router.apis.openai.json import AnswerHead
 from services.router.apis.openai.scoring import RerankBody, ScoreBody, ScoringService
 from services.router.apis.openai.tokens import DetokenizeRequest, TokenizeRequest, tokenizer_info
 from services.router.apis.responses.body import InputTokensBody, ResponseBody
@@ -30,7 +30,7 @@ from services.router.http.answers import JSON, write_pieces
 from services.router.http.body import Body
 from services.router.http.chat_batch import answer_all, prepare_all
 from services.router.http.chats import ChatService
-from services.router.http.json import Items, in_pieces, texts_of
+from services.router.http.json import Items, dump, in_pieces, texts_of
 from services.router.http.reader import parsing_work, read_body
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel

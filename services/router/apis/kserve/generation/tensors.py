@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from services.router.apis.kserve.generation.body import KserveGenerateBody, KserveGenerateParameters, TextRequest
-from services.router.apis.openai.json import dump
 from services.router.errors import invalid
+from services.router.http.json import dump
 from services.router.http.reader import parse_body
 
 TEXT_INPUT = "text_input"

@@ -8,14 +8,13 @@ from typing import Any
 
 from services.router.apis.kserve.generation.body import TextRequest
 from services.router.apis.kserve.state import ServerState
-from services.router.apis.openai.json import dump
 from services.router.errors import ApiError
 from services.router.generation.choice_delta import ChoiceDelta
 from services.router.generation.request import GenerationRequest
 from services.router.generation.tracing import RequestSpan, Tracing
 from services.router.generation.usage import Usage
 from services.router.http.answers import EVENT_STREAM, Answers
-from services.router.http.json import texts_of
+from services.router.http.json import dump, texts_of
 from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.model import check_generates, output_budget
 from services.router.prompt.encoding import encode_text

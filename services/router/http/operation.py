@@ -7,32 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.descriptor import Descriptor
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel
 
-
-class Reply(BaseModel):
-    """A JSON value that an API answers with: for the document, and for the tests that hold answers against it. Answers
-    themselves are mostly written without it, as they are too many. A field that may be left out has a default."""
-
-    model_config = ConfigDict(strict=True, extra="forbid")
-
-
-def may_lack(description: str, **extra: Any) -> Any:
-    """A field that is left out where there is nothing to say, and never null."""
-    return Field(None, description=description, **extra)
-
-
-class ErrorDetails(Reply):
-    """The error in OpenAI's format."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorReply(Reply):
-    error: ErrorDetails
+from services.router.http.replies import ErrorReply
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,9 @@ from google.protobuf.message_factory import GetMessageClass
 from pydantic import BaseModel, Field
 
 from deploy.envoy.routes import GRPC_PREFIXES, http_annotations
-from services.router.http.operation import Operation, Reply, may_lack
+from services.router.http.operation import Operation
 from services.router.http.reader import parse_body
+from services.router.http.replies import Reply, may_lack
 from services.router.openapi.document import document
 from services.router.openapi.messages import schema_name
 from services.router.openapi.page import code, page, paragraphs, type_of

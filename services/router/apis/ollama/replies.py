@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from services.router.apis.openai.replies import TokenLogprob
-from services.router.http.operation import Reply, may_lack
+from services.router.http.replies import Reply, TokenLogprob, may_lack
 
 Timestamp = Annotated[str, Field(description="Time in RFC 3339 format.")]
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
-from services.router.apis.openai.json import TokenNames, chat_logprobs
 from services.router.chat.message import EndReason, Message, MessageDelta
 from services.router.errors import ApiError
 from services.router.generation.usage import Usage
 from services.router.http.json import dump, texts_of
+from services.router.http.logprobs import TokenNames, chat_logprobs
 from services.router.http.segments import Segment, SegmentChange, Segmenter, SegmentKind, segments_of
 from services.router.logprobs import TokenLogprob
 from services.router.template.arguments import parsed_arguments

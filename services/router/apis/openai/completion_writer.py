@@ -12,7 +12,6 @@ from services.router.apis.openai.json import (
     AnswerHead,
     ChunkTails,
     EchoedPrompt,
-    TokenNames,
     completion_logprobs,
     echoed_offsets,
     end_of_stream,
@@ -25,6 +24,7 @@ from services.router.generation.choice_delta import ChoiceDelta
 from services.router.generation.usage import Usage
 from services.router.http.answers import EVENT_STREAM
 from services.router.http.json import dumps, texts_of
+from services.router.http.logprobs import TokenNames
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 
 _FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}

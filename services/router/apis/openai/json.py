@@ -6,14 +6,14 @@ import dataclasses
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from json.encoder import encode_basestring
 from typing import Any
 
 from services.router.errors import ApiError
 from services.router.generation.usage import Usage
-from services.router.http.json import Encoded, Items, dump, dumps
+from services.router.http.json import Items, dump, dumps
+from services.router.http.logprobs import TokenNames, finite
 from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.model import ServedModel
 from services.router.text.detokenizer import Vocabulary
@@ -103,28 +103,6 @@ def usage_object(usage: Usage) -> dict[str, Any]:
     }
 
 
-def chat_logprobs(entries: Sequence[TokenLogprob], names: TokenNames) -> dict[str, Any]:
-    """To be encoded by `texts_of`."""
-    return {"content": Items(_ChatLogprobs(entries, names)), "refusal": None}
-
-
-@dataclass(frozen=True, slots=True)
-class _ChatLogprobs:
-    """Made anew each time that they are asked for: some answers have them several times."""
-
-    entries: Sequence[TokenLogprob]
-    names: TokenNames
-
-    def __iter__(self) -> Iterator[Encoded]:
-        return (Encoded(chat_logprob(entry, self.names)) for entry in self.entries)
-
-
-def chat_logprob(entry: TokenLogprob, names: TokenNames) -> str:
-    """As JSON."""
-    top = ",".join([f"{{{_token(token_id, logprob, names)}}}" for token_id, logprob in entry.top])
-    return f'{{{_token(entry.token_id, entry.logprob, names)},"top_logprobs":[{top}]}}'
-
-
 def completion_logprobs(
     entries: Sequence[TokenLogprob], names: TokenNames, offset: int, prompt: EchoedPrompt | None = None
 ) -> dict[str, Any]:
@@ -132,7 +110,7 @@ def completion_logprobs(
     `top_logprobs`, likely or not, as OpenAI has it: `logprobs: 0` tells of it alone. `prompt`: comes first."""
     columns: dict[str, Iterable[object]] = {
         "text_offset": _offsets(entries, names, offset),
-        "token_logprobs": (_finite(entry.logprob) for entry in entries),
+        "token_logprobs": (finite(entry.logprob) for entry in entries),
         "tokens": (names.name(entry.token_id) for entry in entries),
         "top_logprobs": (_tops(entry.token_id, entry.logprob, entry.top, names) for entry in entries),
     }
@@ -169,7 +147,7 @@ class EchoedPrompt:
         )
         return {
             "text_offset": self.offsets,
-            "token_logprobs": chain(nothing, (_finite(entry.logprob) for entry in self.entries)),
+            "token_logprobs": chain(nothing, (finite(entry.logprob) for entry in self.entries)),
             "tokens": (names.name(token_id) for token_id in self.token_ids),
             "top_logprobs": chain(nothing, tops),
         }
@@ -194,49 +172,12 @@ def prompt_logprobs(token_ids: Sequence[int], entries: Sequence[PromptLogprob], 
 def _candidates(token_id: int, entry: PromptLogprob, names: TokenNames) -> dict[str, dict[str, Any]]:
     likeliest = [(top_id, logprob, rank) for rank, (top_id, logprob) in enumerate(entry.top, 1)]
     return {
-        str(candidate): {"logprob": _finite(logprob), "rank": rank, "decoded_token": names.text(candidate)}
+        str(candidate): {"logprob": finite(logprob), "rank": rank, "decoded_token": names.text(candidate)}
         for candidate, logprob, rank in ((token_id, entry.logprob, entry.rank), *likeliest)
     }
 
 
-@dataclass(frozen=True, slots=True)
-class TokenNames:
-    """What log probabilities call tokens."""
-
-    vocabulary: Vocabulary
-    # token_id:7 instead of a text, which may be a piece of a character, and another token's too.
-    by_id: bool = False
-    # What `fields` made.
-    _fields: dict[int, tuple[str, str]] = field(default_factory=dict)
-
-    def fields(self, token_id: int) -> tuple[str, str]:
-        """A token's name and its bytes, as JSON."""
-        fields = self._fields.get(token_id)
-        if fields is None:
-            in_bytes = ",".join(map(str, self.vocabulary.token_bytes(token_id)))
-            fields = self._fields[token_id] = (encode_basestring(self.name(token_id)), f"[{in_bytes}]")
-        return fields
-
-    def name(self, token_id: int) -> str:
-        return f"token_id:{token_id}" if self.by_id else self.text(token_id)
-
-    def text(self, token_id: int) -> str:
-        """A token by itself may be a piece of a character; its bytes are reported beside it."""
-        return self.vocabulary.shown_text(token_id)
-
-
 def _tops(own_id: int, own_logprob: float, top: Sequence[tuple[int, float]], names: TokenNames) -> dict[str, float]:
     """By name. Where another token has the same, the own one's counts: it is what `tokens` names."""
-    tops = {names.name(token_id): _finite(logprob) for token_id, logprob in top}
-    return tops | {names.name(own_id): _finite(own_logprob)}
-
-
-def _token(token_id: int, logprob: float, names: TokenNames) -> str:
-    """The fields of an object, as JSON."""
-    token, in_bytes = names.fields(token_id)
-    return f'"token":{token},"logprob":{_finite(logprob)!r},"bytes":{in_bytes}'
-
-
-def _finite(logprob: float) -> float:
-    """JSON has no infinity; -9999 is what OpenAI documents for tokens out of reach."""
-    return logprob if logprob > -9999.0 else -9999.0
+    tops = {names.name(token_id): finite(logprob) for token_id, logprob in top}
+    return tops | {names.name(own_id): finite(own_logprob)}

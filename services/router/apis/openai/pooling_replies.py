@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from services.router.apis.openai.replies import Seconds
-from services.router.http.operation import Reply, may_lack
+from services.router.http.replies import Reply, Seconds, may_lack
 
 
 class PoolingUsage(Reply):

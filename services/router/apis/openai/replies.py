@@ -6,9 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from services.router.http.operation import Reply, may_lack
-
-Seconds = Annotated[int, Field(description="Unix time in seconds.")]
+from services.router.http.replies import Reply, Seconds, TokenLogprob, may_lack
 
 
 class PromptTokensDetails(Reply):
@@ -43,16 +41,6 @@ StopReason = Annotated[
     str | int | None,
     Field(description="The stop string or stop token id that ended the answer; null if neither did."),
 ]
-
-
-class TopLogprob(Reply):
-    token: str
-    logprob: float = Field(description="Natural logarithm of the probability; at least -9999.")
-    bytes: list[int] = Field(description="UTF-8 bytes of the token, which may be part of a character.")
-
-
-class TokenLogprob(TopLogprob):
-    top_logprobs: list[TopLogprob]
 
 
 StreamUsage = Annotated[

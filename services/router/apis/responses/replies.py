@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
-from services.router.apis.openai.replies import Seconds, TokenLogprob
-from services.router.http.operation import Reply, may_lack
+from services.router.http.replies import Reply, Seconds, TokenLogprob, may_lack
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Sequence
 from typing import Any
 
-from services.router.apis.openai.json import TokenNames, chat_logprobs
 from services.router.apis.responses.body import ResponseBody
 from services.router.chat.message import EndReason
 from services.router.errors import ApiError, ErrorKind
 from services.router.generation.usage import Usage
 from services.router.http.json import Items
+from services.router.http.logprobs import TokenNames, chat_logprobs
 from services.router.http.segments import Segment, SegmentKind
 from services.router.logprobs import TokenLogprob
 from services.router.model import ServedModel

@@ -2,7 +2,7 @@
 
 Templates know content as one string, or as a list of parts as OpenAI's API has it, or both. A template that loops over
 a message's content wants parts; one that asks besides whether content is a string can do with both. (vLLM tells them
-apart likewise.) Rendering a probe says more (template_probe.py); this is for templates that refuse the probe.
+apart likewise.) Rendering a probe says more (probe.py); this is for templates that refuse the probe.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chat templates that requests bring along: anybody's code, rendered in processes that may be lost.
 
 Jinja's sandbox keeps a template from reaching out, and not from looping for ever or multiplying a text until memory is
-gone. So a few child processes render them (template_process.py), each within bounds on processor time, time and memory.
+gone. So a few child processes render them (process.py), each within bounds on processor time, time and memory.
 A child is started when a request needs it and all others are busy. A request waits a bounded time for one.
 """
 
@@ -22,7 +22,6 @@ from typing import Any
 
 from services.router.errors import ApiError, invalid, overloaded
 from services.router.template.probe import TemplateTraits
-from services.router.template.process import LOST
 from shared.python_child import child_environment, python_command
 
 MAX_TEMPLATE_CHARS = 64 * 1024
@@ -36,6 +35,9 @@ _RETRY_AFTER_SECONDS = 5.0
 _MAX_LINE_BYTES = 16 * 2**20
 # A child ends each rendering itself. This is for a child that does not get to compute.
 _MAX_SECONDS_WITHOUT_ANSWER = 30.0
+
+# What a child answers where a rendering was ended.
+LOST = {"lost": True}
 
 
 @dataclass(frozen=True, slots=True)

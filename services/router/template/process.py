@@ -22,14 +22,13 @@ from typing import Any
 from services.router.errors import ApiError
 from services.router.limits import text_size
 from services.router.template.content import ContentForm
+from services.router.template.foreign import LOST
 
 # Of one rendering.
 CPU_SECONDS = 2.0
 WALL_SECONDS = 8.0
 # Beside what the process has anyway.
 MEMORY_BYTES = 64 * 2**20
-# The answer where a rendering was ended.
-LOST = {"lost": True}
 
 
 def render(task: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,8 @@ from services.router.errors import ApiError
 from services.router.generation.options import ResolveConstraints
 from services.router.generation.request import GenerationRequest
 from services.router.generation.usage import Usage
-from services.router.model import ServedModel, check_generates, output_budget
+from services.router.model import ServedModel
+from services.router.prompt.context_length import check_generates, output_budget
 from services.router.prompt.encoding import encode_chat
 from services.router.rpc.calls import Caller
 from services.router.template.chat_template import text_of

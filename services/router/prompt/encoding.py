@@ -7,8 +7,9 @@ from typing import Any
 
 from services.router.errors import invalid
 from services.router.limits.json_bounds import check_json_texts
-from services.router.model import ServedModel, context_length_exceeded
+from services.router.model import ServedModel
 from services.router.parameters.truncation import Truncation
+from services.router.prompt.context_length import context_length_exceeded
 from services.router.prompt.request_template import RequestTemplate
 from services.router.template.chat_template import no_chat_template, text_of
 from services.router.template.messages import num_forms

@@ -11,7 +11,8 @@ from services.router.chat.message import PlainParser
 from services.router.generation.tracing import Tracing
 from services.router.http.answers import Answers
 from services.router.http.chats import MessageWriter
-from services.router.model import ServedModel, output_budget
+from services.router.model import ServedModel
+from services.router.prompt.context_length import output_budget
 from services.router.prompt.encoding import encode_text
 from services.router.rpc.calls import Prepared, caller_of
 

@@ -17,8 +17,9 @@ from services.router.generation.options import GenerationOptions
 from services.router.generation.tracing import Tracing
 from services.router.http.answers import Answers
 from services.router.http.body import union
-from services.router.model import ServedModel, check_generates, output_budget
+from services.router.model import ServedModel
 from services.router.parameters.sampling import MAX_LOGPROBS
+from services.router.prompt.context_length import check_generates, output_budget
 from services.router.prompt.encoding import check_length, check_token_range
 from services.router.rpc.calls import Prepared, caller_of
 

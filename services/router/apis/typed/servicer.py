@@ -35,7 +35,8 @@ from services.router.generation.options import GenerationOptions
 from services.router.generation.request import GenerationRequest
 from services.router.generation.tracing import RequestSpan, Tracing
 from services.router.generation.usage import Usage
-from services.router.model import ServedModel, check_generates, output_budget
+from services.router.model import ServedModel
+from services.router.prompt.context_length import check_generates, output_budget
 from services.router.prompt.encoding import check_length, check_token_range, encode_text
 from services.router.rpc.calls import Caller, Calls, Prepared, caller_of, rpc
 

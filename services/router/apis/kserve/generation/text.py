@@ -16,7 +16,7 @@ from services.router.generation.usage import Usage
 from services.router.http.answers import EVENT_STREAM, Answers
 from services.router.http.json import dump, texts_of
 from services.router.limits.large_bodies import LARGE_BODY_BYTES
-from services.router.model import check_generates, output_budget
+from services.router.prompt.context_length import check_generates, output_budget
 from services.router.prompt.encoding import encode_text
 from services.router.rpc.calls import Prepared, caller_of
 from services.router.text.tokenizer import TextThreads

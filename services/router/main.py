@@ -33,7 +33,7 @@ from services.router.rpc.single_requests import SingleRequestServer
 from services.router.rpc.status_details import details_metadata
 from services.router.rpc.wire_bounds import BoundedServer
 from services.router.template.chat_template import import_renderer
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer

@@ -23,7 +23,8 @@ from services.router.errors import ApiError
 from services.router.generation.options import GenerationOptions
 from services.router.model import ModelInfo, ServedModel
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.text.tokenizer import TextThreads, Tokenizer
+from services.router.text.threads import TextThreads
+from services.router.text.tokenizer import Tokenizer
 from tests.chat_templates.conversations import CONVERSATIONS, Conversation
 from tests.chat_templates.published import Source, distinct, in_directory, ours, published
 from tests.integration.router.small_tokenizers import byte_level

@@ -13,7 +13,7 @@ from services.router.http.body import Body
 from services.router.http.integers import write_integers
 from services.router.limits.json_bounds import check_json, num_values
 from services.router.limits.large_bodies import LARGE_BODY_BYTES
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 B = TypeVar("B", bound=Body)

@@ -13,7 +13,7 @@ from services.router.openapi.document import document
 from services.router.openapi.page import page
 from services.router.openapi.paths import OPERATIONS
 from services.router.rpc.calls import Calls, open_rpc
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 
 # They change with the release alone; an old one for five minutes harms nobody.
 _CACHED = (("cache-control", "public, max-age=300"),)

@@ -16,7 +16,8 @@ from services.router.template import foreign as foreign_templates
 from services.router.template.chat_template import ChatTemplate
 from services.router.template.foreign import ForeignTemplates, check_size
 from services.router.template.probe import TemplateTraits
-from services.router.text.tokenizer import TextThreads, Tokenizer
+from services.router.text.threads import TextThreads
+from services.router.text.tokenizer import Tokenizer
 
 
 class RequestTemplate(Protocol):

@@ -20,7 +20,7 @@ from google.protobuf.message import DecodeError
 from services.router.errors import ApiError, invalid
 from services.router.limits.json_bounds import MAX_ITEMS
 from services.router.rpc.calls import UnreadRequest
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 from shared.malformed import UndecodableRequestError
 
 # Of a request, those of all messages in it.

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.router.text.tokenizer import TextThreads, Tokenizer
+from services.router.text.threads import TextThreads
+from services.router.text.tokenizer import Tokenizer
 from tests.chat_templates.published import Source, ours
 from tests.integration.router import conftest
 from tests.integration.router.conftest import StartRouter, answer_text

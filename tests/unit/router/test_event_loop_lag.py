@@ -8,7 +8,7 @@ import time
 from services.router.dispatch.placement import Placement
 from services.router.event_loop_lag import INTERVAL_SECONDS, observe_lag
 from services.router.metrics import RequestMetrics, RouterCollector, registry_of
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 from tests.fakes.waiting import until
 
 

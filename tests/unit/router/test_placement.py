@@ -20,7 +20,7 @@ from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.load import Load
 from services.router.model import ModelInfo
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 
 TOKENIZER = (Path(__file__).parents[3] / "quire" / "models" / "quire-chat" / "tokenizer.json").read_bytes()
 

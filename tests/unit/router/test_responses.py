@@ -25,7 +25,8 @@ from services.router.http.reader import parse_body
 from services.router.logprobs import TokenLogprob
 from services.router.model import ModelInfo, ServedModel
 from services.router.parameters.sampling import SamplingParams
-from services.router.text.tokenizer import TextThreads, Tokenizer
+from services.router.text.threads import TextThreads
+from services.router.text.tokenizer import Tokenizer
 
 MODEL_DIR = Path(__file__).parents[3] / "quire" / "models" / "quire-chat"
 USER = {"role": "user", "content": "Hello"}

@@ -31,7 +31,8 @@ from services.router.chat.turn import plan_turn
 from services.router.generation.usage import Usage
 from services.router.model import ModelInfo, ServedModel
 from services.router.parameters.sampling import SamplingParams
-from services.router.text.tokenizer import TextThreads, Tokenizer
+from services.router.text.threads import TextThreads
+from services.router.text.tokenizer import Tokenizer
 from tests.chat_templates.published import ours
 from tests.integration.router.small_tokenizers import CHAT_TEMPLATE, byte_level, tokenizer_config
 

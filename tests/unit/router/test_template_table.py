@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 from tests.chat_templates.conversations import CONVERSATIONS
 from tests.chat_templates.published import distinct, ours, published
 from tests.chat_templates.table import Outcome, compare, summary

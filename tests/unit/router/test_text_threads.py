@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from services.router.errors import ApiError, ErrorKind
-from services.router.text.tokenizer import TextThreads, Tokenizer
+from services.router.text.threads import TextThreads
+from services.router.text.tokenizer import Tokenizer
 from tests.fakes.waiting import HANG_S
 
 MODEL = Path(__file__).parents[3] / "quire" / "models" / "quire-chat"

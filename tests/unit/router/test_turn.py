@@ -15,7 +15,8 @@ from services.router.generation.options import GenerationOptions
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.model import ModelInfo, ServedModel
 from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.text.tokenizer import TextThreads, Tokenizer
+from services.router.text.threads import TextThreads
+from services.router.text.tokenizer import Tokenizer
 from tests.integration.router.small_tokenizers import byte_level, tokenizer_config
 
 USER = {"role": "user", "content": "Hello"}

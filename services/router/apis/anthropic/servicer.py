@@ -17,7 +17,7 @@ from services.router.http.reader import parsing_work, read_body
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.rpc.calls import Calls, Prepared, rpc
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 
 
 @dataclass(frozen=True, slots=True)

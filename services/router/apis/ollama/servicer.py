@@ -27,7 +27,7 @@ from services.router.http.reader import parsing_work, read_body
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.rpc.calls import Calls, Prepared, caller_of, open_rpc, rpc
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 
 # The release of Ollama whose API this is: clients ask before they use what came with one.
 API_VERSION = "0.12.11"

@@ -36,7 +36,7 @@ from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.prompt.encoding import check_token_range
 from services.router.rpc.calls import Calls, Prepared, metadata_of, open_rpc, rpc
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 from shared.version import version
 
 T = TypeVar("T", bound=Body)

@@ -19,7 +19,7 @@ from services.router.limits.large_bodies import LARGE_BODY_BYTES
 from services.router.prompt.context_length import check_generates, output_budget
 from services.router.prompt.encoding import encode_text
 from services.router.rpc.calls import Prepared, caller_of
-from services.router.text.tokenizer import TextThreads
+from services.router.text.threads import TextThreads
 
 
 class GenerateWriter:

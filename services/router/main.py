@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.inference.v1 import inference_pb2_grpc
 from quire.kserve.v1 import open_inference_pb2_grpc
-from services.router.apis.kserve.grpc_servicer import GrpcInferenceServicer
+from services.router.apis.kserve.grpc_servicer import GrpcInferenceServicer, TensorGeneration
 from services.router.apis.kserve.state import ServerState, server_version
 from services.router.apis.typed.servicer import InferenceServicer
 from services.router.chat.forms import FormChoice
@@ -44,7 +44,6 @@ from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
 if TYPE_CHECKING:
-    from services.router.apis.kserve.generation.text import TextGeneration
     from services.router.http.chats import ChatService
 
 logger = logging.getLogger(__name__)
@@ -97,7 +96,7 @@ class Router:
         self._forms = FormChoice(config.tool_call_parser, config.reasoning_parser)
         tracing = Tracing(tracing_enabled)
         missing = _missing(_HTTP_NEEDS)
-        generation: TextGeneration | None = None
+        generation: TensorGeneration | None = None
         services = GRPC_SERVICES if missing else (*HTTP_SERVICES, *GRPC_SERVICES)
         self._server = GrpcServer(services, _REFUSALS, config.max_body_bytes + ENVELOPE_BYTES)
         if missing:
@@ -189,9 +188,10 @@ class Router:
         servicer = DocumentServicer(calls, self.threads, server_version(), self._config.root_path)
         self._add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
 
-    def _add_kserve(self, calls: Calls, chats: ChatService) -> TextGeneration:
+    def _add_kserve(self, calls: Calls, chats: ChatService) -> TensorGeneration:
         from quire.kserve.v1 import kserve_pb2_grpc
         from services.router.apis.kserve.generation.http_servicer import KserveServicer
+        from services.router.apis.kserve.generation.infer_messages import GrpcGeneration
         from services.router.apis.kserve.generation.text import TextGeneration, kserve_error
         from services.router.http.answers import Answers
 
@@ -199,7 +199,7 @@ class Router:
         generation = TextGeneration(state, Answers(calls, self.generator), chats.tracing, self.threads)
         servicer = KserveServicer(calls, state, generation)
         self._add(kserve_pb2_grpc.add_KserveServiceServicer_to_server, servicer)
-        return generation
+        return GrpcGeneration(generation)
 
     async def start(self) -> list[str]:
         """Listens and dials the schedulers; returns the addresses got. Raises OSError where one cannot be bound."""

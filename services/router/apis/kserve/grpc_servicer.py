@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from quire.kserve.v1 import open_inference_pb2 as pb
 from services.router.apis.kserve.state import SERVER_NAME, ServerState, server_version
 from services.router.errors import ApiError, ErrorKind
 from services.router.rpc.calls import Calls, Prepared, open_rpc, rpc
 
-if TYPE_CHECKING:
-    from services.router.apis.kserve.generation.text import TextGeneration
+
+class TensorGeneration(Protocol):
+    """Generates text from tensors. What does it needs more libraries than this module, and may be missing."""
+
+    @property
+    def inputs(self) -> list[tuple[str, str]]:
+        """The name and datatype of each input tensor."""
+
+    @property
+    def output(self) -> str:
+        """The name of the output tensor."""
+
+    async def infer(self, request: pb.ModelInferRequest, context: Any) -> Prepared:
+        """Answers with a ModelInferResponse. Raises ApiError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +31,7 @@ class GrpcInferenceServicer:
     calls: Calls
     state: ServerState
     # None where what it needs is not installed.
-    generation: TextGeneration | None
+    generation: TensorGeneration | None
 
     # Probes carry no keys; what says which models there are asks for one.
 
@@ -48,26 +60,16 @@ class GrpcInferenceServicer:
         await self.state.model(request.name, request.version)
         if self.generation is None:
             return pb.ModelMetadataResponse(name=request.name, platform=SERVER_NAME)
-        from services.router.apis.kserve.generation.tensors import TEXT_OUTPUT, input_tensors
-
         tensor = pb.ModelMetadataResponse.TensorMetadata
         return pb.ModelMetadataResponse(
             name=request.name,
             platform=SERVER_NAME,
-            inputs=[tensor(name=name, datatype=datatype, shape=[1]) for name, datatype in input_tensors()],
-            outputs=[tensor(name=TEXT_OUTPUT, datatype="BYTES", shape=[1])],
+            inputs=[tensor(name=name, datatype=datatype, shape=[1]) for name, datatype in self.generation.inputs],
+            outputs=[tensor(name=self.generation.output, datatype="BYTES", shape=[1])],
         )
 
     @rpc
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Prepared:  # noqa: N802
         if self.generation is None:
             raise ApiError(ErrorKind.UNSUPPORTED, "This server has not what ModelInfer needs: install quire[router].")
-        from services.router.apis.kserve.generation.infer_messages import asked, response
-
-        wanted = await self.generation.read(request.ByteSize(), lambda: asked(request))
-        name, request_id, is_raw = request.model_name, request.id, bool(request.raw_input_contents)
-
-        async def answer(text: str) -> pb.ModelInferResponse:
-            return response(name, request_id, text, is_raw=is_raw)
-
-        return await self.generation.text(wanted, name, request.model_version, context, answer)
+        return await self.generation.infer(request, context)

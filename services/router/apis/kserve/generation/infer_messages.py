@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.kserve.v1 import open_inference_pb2 as pb
@@ -12,12 +12,40 @@ from services.router.apis.kserve.generation.tensors import (
     TEXT_OUTPUT,
     check_output,
     check_shape,
+    input_tensors,
     packed_text,
     packed_value,
     request_of,
     text_of,
 )
+from services.router.apis.kserve.generation.text import TextGeneration
 from services.router.errors import ApiError, invalid, too_many
+from services.router.rpc.calls import Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcGeneration:
+    """A TensorGeneration: answers ModelInferRequests."""
+
+    generation: TextGeneration
+
+    @property
+    def inputs(self) -> list[tuple[str, str]]:
+        return input_tensors()
+
+    @property
+    def output(self) -> str:
+        return TEXT_OUTPUT
+
+    async def infer(self, request: pb.ModelInferRequest, context: Any) -> Prepared:
+        wanted = await self.generation.read(request.ByteSize(), lambda: asked(request))
+        # The answer must not keep the request, which may be large.
+        name, request_id, is_raw = request.model_name, request.id, bool(request.raw_input_contents)
+
+        async def answer(text: str) -> pb.ModelInferResponse:
+            return response(name, request_id, text, is_raw=is_raw)
+
+        return await self.generation.text(wanted, name, request.model_version, context, answer)
 
 
 def asked(request: pb.ModelInferRequest) -> TextRequest:

@@ -9,6 +9,7 @@ from services.router.chat.harmony_messages import HarmonyMessages
 from services.router.chat.message_form import MessageForm
 from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
 from services.router.chat.parsers.form import ToolForm
+from services.router.chat.parsers.function_tags import QWEN3_CODER, SEED_OSS, SEED_THINK
 from services.router.chat.parsers.gemma import FUNCTIONGEMMA, GEMMA4, GEMMA4_THOUGHT
 from services.router.chat.parsers.granite import GRANITE, GRANITE_THOUGHT
 from services.router.chat.parsers.harmony import CHANNEL, HARMONY_CALLS, MESSAGE
@@ -19,9 +20,7 @@ from services.router.chat.parsers.llama3_json import LLAMA3_JSON, LLAMA4_JSON
 from services.router.chat.parsers.mistral import MISTRAL
 from services.router.chat.parsers.plain import PLAIN
 from services.router.chat.parsers.pythonic import PYTHONIC
-from services.router.chat.parsers.qwen3_coder import QWEN3_CODER
 from services.router.chat.parsers.reasoning import ReasoningForm
-from services.router.chat.parsers.seed_oss import SEED_OSS, SEED_THINK
 from services.router.chat.parsers.xlam import XLAM
 from services.router.chat.tagged_messages import TaggedMessages
 from services.router.template.probe import SHOWS_NOTHING, TemplateTraits

@@ -5,13 +5,26 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
+from pydantic import Field
+
 from services.router.apis.ollama.writer import timestamp
 from services.router.dispatch.placement import Placement
 from services.router.errors import ApiError, ErrorKind, model_not_found
+from services.router.http.body import Body
 from services.router.model import ServedModel
 
 _TAG = ":latest"
 _FOREVER = "9999-12-31T23:59:59Z"
+
+
+# The body of /api/show.
+class ShowBody(Body):
+    known_extras = frozenset({"verbose", "options", "system", "template"})
+
+    model: str | None = Field(
+        None, min_length=1, description="Name or alias of a served model, with or without `:latest`."
+    )
+    name: str | None = Field(None, min_length=1, description="Older name of `model`.")
 
 
 async def find(placement: Placement, name: str) -> ServedModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from services.router.apis.ollama.chat import ChatBody
 from services.router.apis.ollama.embed import EmbedBody
 from services.router.apis.ollama.generate import GenerateBody
+from services.router.apis.ollama.models import ShowBody
 from services.router.apis.ollama.replies import (
     ApiVersion,
     ChatAnswer,
@@ -15,7 +16,6 @@ from services.router.apis.ollama.replies import (
     OllamaModels,
     RunningModels,
 )
-from services.router.apis.ollama.show import ShowBody
 from services.router.apis.ollama.writer import NDJSON
 from services.router.http.operation import Example, Operation
 

@@ -11,10 +11,9 @@ from quire.ollama.v1 import ollama_pb2
 from services.router.apis.ollama.chat import ChatBody
 from services.router.apis.ollama.embed import EmbedBody, embedded, to_request
 from services.router.apis.ollama.generate import GenerateBody
-from services.router.apis.ollama.models import card, description, find, names, running_card
+from services.router.apis.ollama.models import ShowBody, card, description, find, names, running_card
 from services.router.apis.ollama.options import OllamaBody
 from services.router.apis.ollama.raw import answer_raw
-from services.router.apis.ollama.show import ShowBody
 from services.router.apis.ollama.writer import NDJSON, OllamaWriter, loaded
 from services.router.dispatch.placement import Placement
 from services.router.embedding.embedder import Embedder

@@ -12,7 +12,7 @@ _EMBEDDINGS = "Embeddings"
 _MODEL = "quire-chat"
 _TEXTS = ["It rains in Bonn.", "The sum is twelve."]
 
-OPERATIONS = (
+POOLING_OPERATIONS = (
     Operation(
         "POST", "/v1/embeddings", "createEmbedding", _EMBEDDINGS, "Embeds texts",
         "As OpenAI's, with vLLM's parameters beside. Give `input`, or `messages` as vLLM has them. Unknown fields are "

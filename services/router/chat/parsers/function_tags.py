@@ -13,6 +13,14 @@ Strings are passed on as they come, every other argument once it is complete. Mo
 - A call may stand without the outer tags if it names one of the request's functions.
 - A line that begins with another parameter's tag, or with the end of the call, ends a parameter that has no end tag.
   The call ends with its outer tag, or with the function's tag where the text ends or another call follows.
+
+Qwen3-Coder and Qwen3.5 write calls so. Seed-OSS has other outer tags, and puts values right between their tags:
+
+    <seed:tool_call>
+    <function=get_weather>
+    <parameter=city>Köln</parameter>
+    </function>
+    </seed:tool_call>
 """
 
 from __future__ import annotations
@@ -28,6 +36,7 @@ from services.router.chat.parsers.content import read_marked
 from services.router.chat.parsers.feed import SPACE, Feed, Reading
 from services.router.chat.parsers.form import Functions, Marked, ToolForm
 from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit
+from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.schema_values import ArgumentTypes, ArgumentWriter
 from services.router.chat.tools import TOOL_NAME
 from services.router.template.arguments import parsed_arguments
@@ -198,3 +207,10 @@ class FunctionTags:
 
 def _other_keys(types: ArgumentTypes, name: str, keys: set[str]) -> Callable[[str], bool]:
     return lambda key: bool(key) and key not in keys and types.may_have(name, key)
+
+
+QWEN3_CODER = FunctionTags("<tool_call>", "</tool_call>", line_break="\n").form()
+SEED_OSS = FunctionTags("<seed:tool_call>", "</seed:tool_call>", line_break="").form()
+# While it reasons, Seed-OSS says now and then how many tokens it has left. With a budget of 0 its template opens such a
+# remark in the prompt.
+SEED_THINK = ReasoningForm("<seed:think>", "</seed:think>", opens=("<seed:think><seed:cot_budget_reflect>",))

@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import NamedTuple, Protocol
 
-from services.router.load import Load, LoadTracker
+from services.router.load import LoadTracker, SchedulerLoad
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.counters import Counters
 from services.scheduler.core.scheduler import RefusedError
@@ -219,7 +219,7 @@ class _Router:
 
     def report(self, outstanding_tokens: dict[int, int], now: float) -> None:
         for number, tokens in outstanding_tokens.items():
-            self._trackers[number].report(Load(outstanding_tokens=tokens), now)
+            self._trackers[number].report(SchedulerLoad(outstanding_tokens=tokens), now)
 
     def place(self, request: Request, refused_by: Sequence[int]) -> int:
         nodes = [

@@ -8,7 +8,7 @@ from shared.throughput import Throughput
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SchedulerLoad:
     """What the router uses of quire.scheduler.v1.Load, under the same names."""
 
     outstanding_tokens: int = 0
@@ -32,7 +32,7 @@ class Load:
 
 class LoadTracker:
     def __init__(self) -> None:
-        self.last = Load()
+        self.last = SchedulerLoad()
         # Whether `last` came from the scheduler, and is not this object's first value.
         self.has_report = False
         # Tokens sent since the last report, and between the last two: a report may have left before the former arrived
@@ -48,7 +48,7 @@ class LoadTracker:
     def sent(self, num_tokens: int) -> None:
         self._sent += num_tokens
 
-    def report(self, load: Load, now: float) -> None:
+    def report(self, load: SchedulerLoad, now: float) -> None:
         """`now`: seconds on a monotonic clock."""
         self.last = load
         self.has_report = True

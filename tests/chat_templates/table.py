@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from services.router.chat.forms import FormChoice
+from services.router.chat.plan import plan_chat
 from services.router.chat.request import ChatRequest
-from services.router.chat.turn import plan_turn
 from services.router.errors import ApiError
 from services.router.generation.options import GenerationOptions
 from services.router.model import ModelInfo, ServedModel
@@ -98,7 +98,7 @@ async def _ours(model: ServedModel, given: Conversation) -> str | None:
         tools=given.tools,
     )
     try:
-        turn = await plan_turn(request, model, FormChoice())
+        turn = await plan_chat(request, model, FormChoice())
         assert turn.template is not None
         arguments = {"messages": turn.messages, "tools": turn.template_tools, "add_generation_prompt": True}
         return await turn.template.render(0, arguments)

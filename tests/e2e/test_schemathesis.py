@@ -18,7 +18,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi import checks
 
-from services.router.apis.openai.structure import StructureFields
+from services.router.apis.openai.structure_fields import StructureFields
 from services.router.http.operation import Operation
 from services.router.openapi.paths import OPERATIONS
 from tests.e2e.conftest import Server

@@ -55,7 +55,7 @@ def quoted(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Calls:
+class CallRules:
     """Calls that may be made in the place of the structure."""
 
     # Of which `calls` is the whole; no rule is named as one of those here.
@@ -71,7 +71,7 @@ class AnswerForm:
     reasoning: ReasoningForm | None = None
     # Whether it begins in the middle of reasoning.
     is_inside: bool = False
-    calls: Calls | None = None
+    calls: CallRules | None = None
 
     def around(self, structure: str) -> str:
         """`structure`: its grammar in the library's form, as the result is."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from services.router.chat.answer_grammar import Calls, Tags, quoted, schema_grammar
+from services.router.chat.answer_grammar import CallRules, Tags, quoted, schema_grammar
 from services.router.chat.parsers.form import Marked, Objects, ToolForm
 from services.router.chat.tools import Tool
 
@@ -16,7 +16,7 @@ from services.router.chat.tools import Tool
 _NAME, _ARGUMENTS = "\x00", "\x01"
 
 
-def calls_grammar(tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several: bool) -> Calls:
+def calls_grammar(tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several: bool) -> CallRules:
     """`form`: with a shape."""
     if isinstance(form.shape, Objects):
         return _objects(form.shape, [tool.name for tool in tools], several)
@@ -27,17 +27,17 @@ def calls_grammar(tools: Sequence[Tool], form: ToolForm, tags: Tags, *, several:
         return tags.expression(text, {_NAME: "name", _ARGUMENTS: "@arguments"})
 
     if form.shape.rules is not None:
-        return Calls(names + form.shape.rules(expression, several))
+        return CallRules(names + form.shape.rules(expression, several))
     call = (_NAME, _ARGUMENTS)
     # What stands before one call's arguments and after them, and what stands between two calls'.
     before, after = form.write([call]).split(_ARGUMENTS)
     _, between, _ = form.write([call, call]).split(_ARGUMENTS)
     further = f"({expression(between + _ARGUMENTS)})*" if several else ""
     rules = f"calls: {expression(before + _ARGUMENTS)} {further} {expression(after)}\n"
-    return Calls(names + rules, (schema_grammar("arguments", {"type": "object"}),))
+    return CallRules(names + rules, (schema_grammar("arguments", {"type": "object"}),))
 
 
-def _objects(shape: Objects, names: list[str], several: bool) -> Calls:
+def _objects(shape: Objects, names: list[str], several: bool) -> CallRules:
     call = {
         "type": "object",
         "properties": {"name": {"enum": names}, shape.arguments: {"type": "object"}},
@@ -48,7 +48,7 @@ def _objects(shape: Objects, names: list[str], several: bool) -> Calls:
     if shape.separator is None:
         most = {} if several else {"maxItems": 1}
         array = schema_grammar("array", {"type": "array", "minItems": 1, "items": call, **most})
-        return Calls("calls: @call | @array\n", (one, array))
+        return CallRules("calls: @call | @array\n", (one, array))
     if not several:
-        return Calls("calls: @call\n", (one,))
-    return Calls(f"calls: @call ({quoted(shape.separator)} @call)*\n", (one,))
+        return CallRules("calls: @call\n", (one,))
+    return CallRules(f"calls: @call ({quoted(shape.separator)} @call)*\n", (one,))

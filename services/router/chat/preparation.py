@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser, PlainParser
+from services.router.chat.plan import ChatPlan, plan_chat
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextParser
 from services.router.chat.tool_faults import names_tool
-from services.router.chat.turn import Turn, plan_turn
 from services.router.errors import ApiError
 from services.router.generation.options import ResolveConstraints
 from services.router.generation.request import GenerationRequest
@@ -23,18 +23,18 @@ from services.router.template.chat_template import text_of
 from shared.placement import chat_key
 
 
-async def encode_turn(turn: Turn, model: ServedModel, *, checks_length: bool = True) -> list[int]:
-    """Its prompt. `checks_length`: as in encode_chat. Raises ApiError."""
-    request = turn.request
+async def encode_plan(plan: ChatPlan, model: ServedModel, *, checks_length: bool = True) -> list[int]:
+    """The token ids of its prompt. `checks_length`: as in encode_chat. Raises ApiError."""
+    request = plan.request
     return await encode_chat(
         model,
-        turn.messages,
+        plan.messages,
         add_special_tokens=request.add_special_tokens,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=request.continue_final_message,
-        template=turn.template,
-        template_kwargs=turn.template_kwargs,
-        tools=turn.template_tools,
+        template=plan.template,
+        template_kwargs=plan.template_kwargs,
+        tools=plan.template_tools,
         documents=request.documents,
         truncation=request.options.truncation,
         max_tokens=request.options.stop.max_tokens,
@@ -54,22 +54,22 @@ async def prepare(
     """What to generate, and what tells each choice's text apart. `resolve`: as in GenerationOptions.request. Raises
     ApiError."""
     check_generates(model.info)
-    turn = await plan_turn(request, model, forms)
-    prompt = await encode_turn(turn, model)
-    text_plan = await turn.text_plan(model, prompt, request.options.skip_special_tokens)
-    plan, vocabulary = text_plan.messages, model.tokenizer.vocabulary
+    plan = await plan_chat(request, model, forms)
+    prompt = await encode_plan(plan, model)
+    text_plan = await plan.text_plan(model, prompt, request.options.skip_special_tokens)
+    message_plan, vocabulary = text_plan.messages, model.tokenizer.vocabulary
     budget = request.thinking_budget
     options = dataclasses.replace(
         request.options,
-        structure=turn.structure,
-        around_structure=turn.around_structure(plan, model),
-        thinking=None if budget is None else budget.limit(turn.forms.messages, plan, vocabulary),
+        structure=plan.structure,
+        around_structure=plan.around_structure(message_plan, model),
+        thinking=None if budget is None else budget.limit(plan.forms.messages, message_plan, vocabulary),
     )
     params = (request.messages_param, request.max_tokens_param)
     max_tokens = output_budget(
         model.info, len(prompt), options.stop.max_tokens, params, clamps=request.clamps_max_tokens
     )
-    turns = ((message["role"], text_of(message)) for message in turn.messages)
+    turns = ((message["role"], text_of(message)) for message in plan.messages)
     affinity = chat_key(model.info.name, options.cache_salt, turns)
     try:
         generation_request = await options.request(
@@ -77,7 +77,7 @@ async def prepare(
         )
     except ApiError as error:
         raise await names_tool(error, request) from None
-    if plan.is_plain:
+    if message_plan.is_plain:
         return generation_request, [PlainParser() for _ in range(options.n)]
     visible = vocabulary.special_ids(text_plan.hidden_tokens)
     return (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.router.chat.answer_grammar import AnswerForm, Calls, Tags
+from services.router.chat.answer_grammar import AnswerForm, CallRules, Tags
 from services.router.chat.call_grammar import calls_grammar
 from services.router.chat.message_form import Asked
 from services.router.chat.parsers import forced
@@ -75,7 +75,7 @@ def _is_open(reasoning: ReasoningForm, asked: Asked, prompt_end: str) -> bool | 
     return reasoning.is_open(last if last in prompt_end else "")
 
 
-def _calls_of(form: ToolForm, asked: Asked) -> Callable[[Tags], Calls]:
+def _calls_of(form: ToolForm, asked: Asked) -> Callable[[Tags], CallRules]:
     return lambda tags: calls_grammar(asked.tools, form, tags, several=asked.choice.parallel)
 
 
@@ -92,7 +92,7 @@ class TaggedPlan:
     token_text: Callable[[int], str] = str
     tags: tuple[str, ...] = ()
     # Makes the calls that may be made in the place of a structure; None: there are none.
-    beside_structure: Callable[[Tags], Calls] | None = None
+    beside_structure: Callable[[Tags], CallRules] | None = None
 
     @property
     def is_plain(self) -> bool:

@@ -16,7 +16,7 @@ from services.router.columns import column_of, ids_from_bytes, ids_to_bytes
 from services.router.constraints.values import TokenConstraints
 from services.router.dispatch.submission import FinishReason, Sequence, Submission
 from services.router.errors import ApiError, kind_of_code
-from services.router.load import Load
+from services.router.load import SchedulerLoad
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
 from services.router.parameters.pooling import EmbeddingInfo, PoolingParams
@@ -32,7 +32,7 @@ _OPTIONAL_SAMPLING_FIELDS = tuple(
 # What a `top_p` of 0 becomes, for the worker takes none: with less than the likeliest token's share of any vocabulary,
 # that token alone is kept.
 LEAST_TOP_P = 2.0**-30
-_LOAD_FIELDS = tuple(field.name for field in fields(Load))
+_LOAD_FIELDS = tuple(field.name for field in fields(SchedulerLoad))
 _FINISH_REASONS = {
     sampling_pb2.FINISH_REASON_STOP: FinishReason.STOP,
     sampling_pb2.FINISH_REASON_LENGTH: FinishReason.LENGTH,
@@ -123,9 +123,9 @@ def _pooling_to_proto(pooling: PoolingParams) -> pooling_pb2.PoolingParams:
     return pooling_pb2.PoolingParams(dimensions=pooling.dimensions, normalize=pooling.normalize)
 
 
-def load_from_proto(message: scheduler_pb2.Load) -> Load:
+def load_from_proto(message: scheduler_pb2.Load) -> SchedulerLoad:
     values = {name: getattr(message, name) for name in _LOAD_FIELDS if name != "num_steps_by_tokens"}
-    return Load(**values, num_steps_by_tokens=tuple(message.num_steps_by_tokens))
+    return SchedulerLoad(**values, num_steps_by_tokens=tuple(message.num_steps_by_tokens))
 
 
 def submits_to_proto(

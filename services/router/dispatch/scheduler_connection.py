@@ -46,7 +46,7 @@ class StreamLostError(Exception):
     """The stream is over; the message says why, for the log."""
 
 
-class Owner(Protocol):
+class ConnectionOwner(Protocol):
     """What a connection reports to. Only `on_hello` awaits: it may have to load a tokenizer first."""
 
     def has_tokenizer(self, info: ModelInfo) -> bool:
@@ -76,7 +76,7 @@ class SchedulerConnection:
         self,
         address: str,
         router_id: str,
-        owner: Owner,
+        owner: ConnectionOwner,
         silence_seconds: float,
     ) -> None:
         """`silence_seconds`: loads come every 100 ms; a scheduler that says nothing for this long is dropped."""

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import Message, MessageDelta, MessageParser
-from services.router.chat.preparation import encode_turn, prepare, with_reasoning
+from services.router.chat.plan import plan_chat
+from services.router.chat.preparation import encode_plan, prepare, with_reasoning
 from services.router.chat.request import ChatRequest
-from services.router.chat.turn import plan_turn
 from services.router.errors import ApiError
 from services.router.generation.choice_delta import ChoiceDelta
 from services.router.generation.generator import Generator
@@ -61,7 +61,7 @@ class ChatService:
     async def prompt(self, request: ChatRequest, model: ServedModel) -> list[int]:
         """The tokens that the model would answer, more than its context too: who asks may want to know how many. Raises
         ApiError."""
-        return await encode_turn(await plan_turn(request, model, self.forms), model, checks_length=False)
+        return await encode_plan(await plan_chat(request, model, self.forms), model, checks_length=False)
 
 
 class MessageReader:

@@ -10,7 +10,7 @@ from services.router.limits.json_bounds import check_json_texts
 from services.router.model import ServedModel
 from services.router.parameters.truncation import Truncation
 from services.router.prompt.context_length import context_length_exceeded
-from services.router.prompt.request_template import RequestTemplate
+from services.router.prompt.prompt_template import PromptTemplate
 from services.router.template.chat_template import no_chat_template, text_of
 from services.router.template.messages import num_forms
 
@@ -45,7 +45,7 @@ async def encode_chat(
     add_special_tokens: bool = False,
     add_generation_prompt: bool = True,
     continue_final_message: bool = False,
-    template: RequestTemplate | None,
+    template: PromptTemplate | None,
     template_kwargs: Mapping[str, Any] | None = None,
     tools: Sequence[Mapping[str, Any]] | None = None,
     documents: Sequence[Mapping[str, Any]] | None = None,

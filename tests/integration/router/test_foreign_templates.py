@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from services.router.errors import ApiError, ErrorKind
-from services.router.prompt.request_template import ForeignTemplate
+from services.router.prompt.prompt_template import ForeignTemplate
 from services.router.template import foreign as foreign_templates
 from services.router.template.content import ContentForm
 from services.router.template.foreign import NUM_PROCESSES, ForeignTemplates

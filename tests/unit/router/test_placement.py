@@ -17,7 +17,7 @@ from services.router.dispatch.refusals import Refusals
 from services.router.dispatch.scheduler_connection import SchedulerConnection
 from services.router.dispatch.submission import Mailbox, Submission
 from services.router.errors import ApiError, ErrorKind, unavailable
-from services.router.load import Load
+from services.router.load import SchedulerLoad
 from services.router.model import ModelInfo
 from services.router.parameters.sampling import SamplingParams, StopConditions
 from services.router.text.threads import TextThreads
@@ -66,7 +66,7 @@ async def test_a_waiting_request_that_fails_takes_all_its_waiting_sequences_alon
         placement.on_refused(connection, {sequence: unavailable("no worker")})
     assert placement.num_parked == 2
     connection.info = request.model
-    connection.load.report(Load(num_ready_groups=1), now=0.0)
+    connection.load.report(SchedulerLoad(num_ready_groups=1), now=0.0)
     monkeypatch.setattr(SchedulerConnection, "has_room", property(lambda _: False))
     placement.on_load(connection)
     assert placement.num_parked == 0
@@ -80,17 +80,17 @@ async def test_a_wait_is_one_wait_until_a_scheduler_has_kept_the_sequence(placem
     request = submission(model_info("m"), n=1)
     (sequence,) = request.sequences
     connection.info = request.model
-    connection.load.report(Load(num_ready_groups=1, is_draining=True), now=0.0)
+    connection.load.report(SchedulerLoad(num_ready_groups=1, is_draining=True), now=0.0)
     placement.submit(request)
     waits_until = request.waits_until
     assert waits_until is not None
 
     def place_and_refuse(num_loads: int) -> None:
-        connection.load.report(Load(num_ready_groups=1), now=0.0)
+        connection.load.report(SchedulerLoad(num_ready_groups=1), now=0.0)
         placement.on_load(connection)
         assert sequence.connection is connection
         connection.num_loads += num_loads
-        connection.load.report(Load(num_ready_groups=1, is_draining=True), now=0.0)
+        connection.load.report(SchedulerLoad(num_ready_groups=1, is_draining=True), now=0.0)
         connection.drop(sequence, abort=False)
         placement.on_refused(connection, {sequence: unavailable("no worker")})
         assert placement.num_parked == 1
@@ -104,11 +104,11 @@ async def test_a_wait_is_one_wait_until_a_scheduler_has_kept_the_sequence(placem
 async def test_refusals_hold_until_something_has_changed(placement: Placement) -> None:
     (connection,) = placement.connections
     refusals = Refusals()
-    connection.load.report(Load(), now=0.0)
+    connection.load.report(SchedulerLoad(), now=0.0)
     refusals.add(connection, unavailable("no worker"))
     connection.num_loads += 1
     assert refusals.get(connection) is not None, "it still has none"
-    connection.load.report(Load(num_ready_groups=1), now=0.0)
+    connection.load.report(SchedulerLoad(num_ready_groups=1), now=0.0)
     assert refusals.get(connection) is None
     # A scheduler that refuses again all the same is asked ever more rarely.
     waits = []

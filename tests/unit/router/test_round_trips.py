@@ -25,9 +25,9 @@ from services.router.apis.responses.response import ResponseObject
 from services.router.apis.responses.writer import ResponseWriter
 from services.router.chat.forms import TOOL_FORMS, FormChoice
 from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
-from services.router.chat.preparation import encode_turn
+from services.router.chat.plan import plan_chat
+from services.router.chat.preparation import encode_plan
 from services.router.chat.request import ChatRequest
-from services.router.chat.turn import plan_turn
 from services.router.generation.usage import Usage
 from services.router.model import ModelInfo, ServedModel
 from services.router.parameters.sampling import SamplingParams
@@ -135,7 +135,7 @@ def test_what_was_answered_can_be_sent_back(
         request = APIS[api](model, message, shows_reasoning)
         said = next(entry for entry in request.messages if entry["role"] == "assistant")
         assert [call["function"]["name"] for call in said.get("tool_calls", ())] == [name for name, _ in calls]
-        return await encode_turn(await plan_turn(request, model, FormChoice(form)), model)
+        return await encode_plan(await plan_chat(request, model, FormChoice(form)), model)
 
     prompt = byte_level().decode(asyncio.run(encode()), skip_special_tokens=False)
     assert content.strip() in prompt

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from services.router.apis.openai.structure import StructureFields
+from services.router.apis.openai.structure_fields import StructureFields
 from services.router.errors import invalid
 from services.router.generation.options import GenerationOptions
 from services.router.http.body import Body, string_or_array, union

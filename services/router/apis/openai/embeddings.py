@@ -24,7 +24,7 @@ from services.router.http.json import array, dumps, in_pieces
 from services.router.model import ServedModel
 from services.router.parameters.pooling import PoolingParams
 from services.router.prompt.encoding import MAX_MESSAGES, encode_chat
-from services.router.prompt.request_template import templates_for
+from services.router.prompt.prompt_template import templates_for
 from services.router.rpc.calls import Calls, Prepared, caller_of
 
 

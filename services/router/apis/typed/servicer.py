@@ -23,8 +23,8 @@ from services.router.apis.typed.token_strings import check_text, with_strings
 from services.router.apis.typed.whole_choices import whole_choices
 from services.router.chat.forms import FormChoice
 from services.router.chat.message import MessageParser
-from services.router.chat.preparation import encode_turn, prepare, with_reasoning
-from services.router.chat.turn import plan_turn
+from services.router.chat.plan import plan_chat
+from services.router.chat.preparation import encode_plan, prepare, with_reasoning
 from services.router.embedding.embedder import Embedder, floats_of
 from services.router.embedding.request import EmbeddingRequest
 from services.router.embedding.scores import cosines
@@ -106,7 +106,7 @@ class InferenceServicer:
                 (token_ids,) = await model.tokenizer.encode([request.text], adds, ["text"])
             case "chat":
                 chat = await tokenized_chat_from_proto(request, model)
-                token_ids = await encode_turn(await plan_turn(chat, model, self.forms), model)
+                token_ids = await encode_plan(await plan_chat(chat, model, self.forms), model)
             case _:
                 raise invalid("Missing required parameter: 'text' or 'chat'.", "text")
         answer = await threads.run(

@@ -10,7 +10,7 @@ from math import comb
 from typing import Any
 
 from services.router.grammar.schema_rewrites.disjointness import disjoint, finite_values
-from services.router.grammar.schema_rewrites.document import TYPES, Document, Schema, any_of, demand, key
+from services.router.grammar.schema_rewrites.document import TYPES, Schema, SchemaDocument, any_of, demand, key
 from services.router.grammar.schema_rewrites.keywords import ASSERTIONS
 from services.router.grammar.schema_rewrites.negation import negated
 from services.router.grammar.schema_rewrites.values import type_of
@@ -22,7 +22,7 @@ _MAX_SETS = 64
 _MAX_ARRAYS = 400
 
 
-def contains(schema: Schema, document: Document) -> None:
+def contains(schema: Schema, document: SchemaDocument) -> None:
     """C 10.3.1.3, V 6.4.4 and 6.4.5"""
     if "contains" not in schema:
         for keyword in ("minContains", "maxContains"):
@@ -40,7 +40,7 @@ def contains(schema: Schema, document: Document) -> None:
         demand(schema, said)
 
 
-def _counted(contained: Any, least: int, most: int | None, schema: Schema, document: Document) -> Any:
+def _counted(contained: Any, least: int, most: int | None, schema: Schema, document: SchemaDocument) -> Any:
     """Arrays of which at least and at most so many items match; None where it cannot be said."""
     if most is not None and most < least:
         return _NO_ARRAY
@@ -76,7 +76,7 @@ def _longest(schema: Schema) -> int | None:
     return min(limits, default=None)
 
 
-def _at_places(contained: Any, least: int, most: int | None, longest: int, document: Document) -> Any:
+def _at_places(contained: Any, least: int, most: int | None, longest: int, document: SchemaDocument) -> Any:
     """In arrays of at most `longest` items; None where there are too many ways."""
     if longest > _MAX_SETS:
         return None
@@ -97,7 +97,7 @@ def _at_places(contained: Any, least: int, most: int | None, longest: int, docum
     return any_of(options or [_NO_ARRAY])
 
 
-def unique_items(schema: Schema, document: Document) -> None:
+def unique_items(schema: Schema, document: SchemaDocument) -> None:
     """V 6.4.3"""
     if schema.get("uniqueItems") is False:
         del schema["uniqueItems"]
@@ -131,7 +131,7 @@ def unique_items(schema: Schema, document: Document) -> None:
     demand(schema, any_of([{"enum": arrays} if arrays else False, _NO_ARRAY]))
 
 
-def _is_listed(schema: Any, document: Document) -> bool:
+def _is_listed(schema: Any, document: SchemaDocument) -> bool:
     """Whether it accepts all of its finite values."""
     if isinstance(schema, dict) and "$ref" in schema and len(schema) == 1:
         schema = document.resolve(schema["$ref"])

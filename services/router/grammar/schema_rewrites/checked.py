@@ -12,7 +12,7 @@ from typing import Any
 from services.router.grammar.schema_rewrites.arrays import contains, unique_items
 from services.router.grammar.schema_rewrites.compound import one_document
 from services.router.grammar.schema_rewrites.conditions import conditions
-from services.router.grammar.schema_rewrites.document import Document
+from services.router.grammar.schema_rewrites.document import SchemaDocument
 from services.router.grammar.schema_rewrites.evaluation import unevaluated
 from services.router.grammar.schema_rewrites.formats import formats
 from services.router.grammar.schema_rewrites.keywords import with_inner
@@ -65,7 +65,7 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _simplified(schema: Any, document: Document, depth: int) -> Any:
+def _simplified(schema: Any, document: SchemaDocument, depth: int) -> Any:
     """A schema without what says nothing, which the library would refuse all the same, and with the rest said as it
     takes it."""
     document.spend()

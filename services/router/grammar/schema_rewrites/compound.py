@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.router.grammar.schema_rewrites.document import Document, Schema
+from services.router.grammar.schema_rewrites.document import Schema, SchemaDocument
 from services.router.grammar.schema_rewrites.keywords import with_inner
 from services.router.grammar.schema_rewrites.references import with_plain_references
 
 
-def one_document(root: Schema) -> Document:
+def one_document(root: Schema) -> SchemaDocument:
     """`root`: refers to its definitions, as `#/$defs/name`, and to nothing else; their names have no dots, and need no
     escapes in a JSON pointer. Raises GrammarError."""
     documents = {name: with_plain_references(schema) for name, schema in root["$defs"].items()}
@@ -25,7 +25,7 @@ def one_document(root: Schema) -> Document:
                 definitions[f"{name}.{keyword.lstrip('$')}.{inner_name}"] = inner
         definitions[name] = moved
     # Where only some drafts are such, what the others say beside references is not relied upon.
-    return Document(root | {"$defs": definitions}, any(one.ignores_beside_ref for one in documents.values()))
+    return SchemaDocument(root | {"$defs": definitions}, any(one.ignores_beside_ref for one in documents.values()))
 
 
 def _moved(schema: Any, name: str) -> Any:

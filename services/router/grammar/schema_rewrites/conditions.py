@@ -6,12 +6,12 @@ from itertools import combinations
 from typing import Any
 
 from services.router.grammar.schema_rewrites.disjointness import disjoint, told_apart
-from services.router.grammar.schema_rewrites.document import Document, Schema, all_of, any_of, demand
+from services.router.grammar.schema_rewrites.document import Schema, SchemaDocument, all_of, any_of, demand
 from services.router.grammar.schema_rewrites.negation import ALL_TYPES, negated
 from services.router.grammar.schema_rewrites.values import type_of
 
 
-def conditions(schema: Schema, document: Document) -> None:
+def conditions(schema: Schema, document: SchemaDocument) -> None:
     if "if" in schema and not schema.keys() & {"then", "else"}:
         del schema["if"]
     if "if" not in schema:
@@ -44,7 +44,7 @@ def _those_of(values: list[Any], types: frozenset[str]) -> frozenset[str]:
     return frozenset(name for name in types if ("number" if name == "integer" else name) in found)
 
 
-def _not(schema: Schema, types: frozenset[str], document: Document) -> None:
+def _not(schema: Schema, types: frozenset[str], document: SchemaDocument) -> None:
     if "not" not in schema:
         return
     said = negated(schema["not"], document, types)
@@ -53,7 +53,7 @@ def _not(schema: Schema, types: frozenset[str], document: Document) -> None:
         demand(schema, said)
 
 
-def _if(schema: Schema, types: frozenset[str], document: Document) -> None:
+def _if(schema: Schema, types: frozenset[str], document: SchemaDocument) -> None:
     if "if" not in schema:
         return
     condition, then, otherwise = schema["if"], schema.get("then", True), schema.get("else", True)
@@ -72,7 +72,7 @@ def _if(schema: Schema, types: frozenset[str], document: Document) -> None:
         demand(schema, any_of([all_of([condition, then]), all_of([unless, otherwise])]))
 
 
-def _one_of(schema: Schema, types: frozenset[str], document: Document) -> None:
+def _one_of(schema: Schema, types: frozenset[str], document: SchemaDocument) -> None:
     options = schema.get("oneOf")
     if not isinstance(options, list) or not options:
         return
@@ -83,7 +83,9 @@ def _one_of(schema: Schema, types: frozenset[str], document: Document) -> None:
         demand(schema, any_of(all_of([option, *refused]) for option, refused in zip(options, others, strict=True)))
 
 
-def where_alone(options: list[Any], beside: Any, types: frozenset[str], document: Document) -> list[list[Any]] | None:
+def where_alone(
+    options: list[Any], beside: Any, types: frozenset[str], document: SchemaDocument
+) -> list[list[Any]] | None:
     """For each option, schemas that have no other apply with it; None where that cannot be said. `beside`: what applies
     whichever does, `types`: what a value can be then."""
     if told_apart(options, beside, document):

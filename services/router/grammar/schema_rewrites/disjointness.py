@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from services.router.grammar.schema_rewrites.document import TYPES, Document, Schema, is_number, key
+from services.router.grammar.schema_rewrites.document import TYPES, Schema, SchemaDocument, is_number, key
 from services.router.grammar.schema_rewrites.values import type_of
 
 _MAX_DEPTH = 6
 
 
-def disjoint(left: Any, right: Any, document: Document, depth: int = 0) -> bool:
+def disjoint(left: Any, right: Any, document: SchemaDocument, depth: int = 0) -> bool:
     """False where it is not known."""
     document.spend()
     if depth > _MAX_DEPTH:
@@ -29,7 +29,7 @@ def disjoint(left: Any, right: Any, document: Document, depth: int = 0) -> bool:
     return all(_disjoint_in(name, lefts, rights, document, depth) for name in common)
 
 
-def told_apart(options: Iterable[Any], beside: Any, document: Document) -> bool:
+def told_apart(options: Iterable[Any], beside: Any, document: SchemaDocument) -> bool:
     """Whether no two of many apply together, by a member that all require and whose values differ, as the kinds of a
     union do. `beside`: what applies with each."""
     parts = [_conjuncts({"allOf": [beside, option]}, document, 0) for option in options]
@@ -40,7 +40,7 @@ def told_apart(options: Iterable[Any], beside: Any, document: Document) -> bool:
     return any(_differ([_member(name, conjuncts) for conjuncts in parts], document) for name in names)
 
 
-def _differ(schemas: list[Any], document: Document) -> bool:
+def _differ(schemas: list[Any], document: SchemaDocument) -> bool:
     seen: set[str] = set()
     for schema in schemas:
         values = finite_values(schema, document)
@@ -51,7 +51,7 @@ def _differ(schemas: list[Any], document: Document) -> bool:
     return True
 
 
-def finite_values(schema: Any, document: Document) -> list[Any] | None:
+def finite_values(schema: Any, document: SchemaDocument) -> list[Any] | None:
     """What an instance can be at most, where these are a few; None where they are not."""
     conjuncts = _conjuncts(schema, document, 0)
     if False in conjuncts:
@@ -66,7 +66,7 @@ def finite_values(schema: Any, document: Document) -> list[Any] | None:
     return None
 
 
-def _conjuncts(schema: Any, document: Document, depth: int) -> list[Any]:
+def _conjuncts(schema: Any, document: SchemaDocument, depth: int) -> list[Any]:
     """Schemas that apply together: itself, what it refers to, `allOf`; False where one does not allow anything."""
     if schema is True:
         return []
@@ -103,7 +103,7 @@ def _listed(schema: Schema) -> list[Any] | None:
     return listed if isinstance(listed, list) else None
 
 
-def _disjoint_in(name: str, lefts: list[Schema], rights: list[Schema], document: Document, depth: int) -> bool:
+def _disjoint_in(name: str, lefts: list[Schema], rights: list[Schema], document: SchemaDocument, depth: int) -> bool:
     """Among the values of one type."""
     left, right = _values(name, lefts), _values(name, rights)
     if left is not None and right is not None:

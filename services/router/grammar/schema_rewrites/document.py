@@ -18,7 +18,7 @@ _MAX_WORK = 20_000
 
 
 @dataclass(slots=True)
-class Document:
+class SchemaDocument:
     """`root`: with references to definitions of the root only, not rewritten. `ignores_beside_ref`: its draft has
     nothing apply beside a `$ref`. `added`: definitions of what comes out, beside those that were given."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from services.router.grammar.schema_rewrites.conditions import allowed_types, where_alone
 from services.router.grammar.schema_rewrites.disjointness import disjoint
-from services.router.grammar.schema_rewrites.document import Document, Schema, all_of, any_of, demand
+from services.router.grammar.schema_rewrites.document import Schema, SchemaDocument, all_of, any_of, demand
 from services.router.grammar.schema_rewrites.negation import negated
 
 _LAST = {"unevaluatedProperties": "additionalProperties", "unevaluatedItems": "items"}
@@ -68,7 +68,7 @@ class _UnknownError(Exception):
     """What is evaluated cannot be told."""
 
 
-def unevaluated(schema: Schema, document: Document) -> None:
+def unevaluated(schema: Schema, document: SchemaDocument) -> None:
     for keyword in ("unevaluatedProperties", "unevaluatedItems"):
         rest = schema.get(keyword)
         if rest is None:
@@ -103,7 +103,7 @@ def _own(schema: Schema) -> Schema:
 
 
 class _Evaluation:
-    def __init__(self, keyword: str, document: Document) -> None:
+    def __init__(self, keyword: str, document: SchemaDocument) -> None:
         self._keyword = keyword
         self._document = document
         # Either has evaluated all that was left.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from services.router.grammar.schema_rewrites.document import Document, Schema, demand
+from services.router.grammar.schema_rewrites.document import Schema, SchemaDocument, demand
 from services.router.grammar.schema_rewrites.regex_format import regular_expression
 
 _HEX = "[0-9A-Fa-f]"
@@ -22,7 +22,7 @@ _UCS = (
 _JSON_POINTER = "(?:/(?:[^/~]|~[01])*)*"
 
 
-def formats(schema: Schema, document: Document) -> None:
+def formats(schema: Schema, document: SchemaDocument) -> None:
     name = schema.get("format")
     if not isinstance(name, str) or name in _OF_THE_LIBRARY:
         return

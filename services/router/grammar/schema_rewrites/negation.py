@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
-from services.router.grammar.schema_rewrites.document import TYPES, Document, Schema, all_of, any_of, is_number
+from services.router.grammar.schema_rewrites.document import TYPES, Schema, SchemaDocument, all_of, any_of, is_number
 from services.router.grammar.schema_rewrites.keywords import ASSERTIONS
 from services.router.grammar.schema_rewrites.values import all_but, type_of
 
@@ -41,7 +41,7 @@ class _InexpressibleError(Exception):
     """No keyword that there is says it."""
 
 
-def negated(schema: Any, document: Document, allowed: frozenset[str] = ALL_TYPES) -> Any:
+def negated(schema: Any, document: SchemaDocument, allowed: frozenset[str] = ALL_TYPES) -> Any:
     """A schema that accepts what this one does not, of the types that are `allowed` (where `integer` stands alone, the
     only numbers are integers); None where it cannot be said."""
     negation = _Negation(document)
@@ -55,7 +55,7 @@ def negated(schema: Any, document: Document, allowed: frozenset[str] = ALL_TYPES
 
 
 class _Negation:
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: SchemaDocument) -> None:
         self._document = document
         # References on the way to where it is: what leads back to one has no end.
         self._open: list[str] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.router.grammar.schema_rewrites.document import Document, Schema, demand, is_number, key
+from services.router.grammar.schema_rewrites.document import Schema, SchemaDocument, demand, is_number, key
 from services.router.grammar.schema_rewrites.formats import format_pattern
 from services.router.grammar.schema_rewrites.keywords import ASSERTIONS
 from services.router.grammar.schema_rewrites.negation import negated
@@ -29,7 +29,7 @@ def dependencies(schema: Schema) -> None:
     demand(schema, *conditions)
 
 
-def property_names(schema: Schema, document: Document) -> None:
+def property_names(schema: Schema, document: SchemaDocument) -> None:
     """C 10.3.2.4: the names that are allowed become those of members, or their pattern does; there are no others."""
     if "propertyNames" not in schema:
         return
@@ -48,7 +48,7 @@ def property_names(schema: Schema, document: Document) -> None:
     del schema["propertyNames"]
 
 
-def _about_strings(names: Any, document: Document) -> Any:
+def _about_strings(names: Any, document: SchemaDocument) -> Any:
     """What a schema of names says, or the one that it refers to: names are strings, whether it says so or not."""
     for _ in range(_MAX_REFERENCES):
         if not isinstance(names, dict):
@@ -75,7 +75,7 @@ def _listed(names: Any) -> list[str] | None:
     return None
 
 
-def _pattern(names: Any, document: Document) -> str | None:
+def _pattern(names: Any, document: SchemaDocument) -> str | None:
     """A regular expression of the allowed names; None where no single one says it."""
     match names:
         case {"not": refused, **rest} if not rest:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote, urljoin
 
-from services.router.grammar.schema_rewrites.document import Document, Schema, demand
+from services.router.grammar.schema_rewrites.document import Schema, SchemaDocument, demand
 from services.router.grammar.schema_rewrites.keywords import with_inner
 from shared.grammar import GrammarError
 
@@ -23,10 +23,10 @@ _IDENTIFYING = frozenset({"$id", "$anchor", "$dynamicAnchor"})
 Scope = tuple[tuple[str, str], ...]
 
 
-def with_plain_references(root: Any) -> Document:
+def with_plain_references(root: Any) -> SchemaDocument:
     """The document with references of the forms `#`, `#/$defs/name` and `#/definitions/name` only, and absolute ones
     out of it. Raises GrammarError."""
-    return _References(root).document() if isinstance(root, dict) else Document(root)
+    return _References(root).document() if isinstance(root, dict) else SchemaDocument(root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class _References:
         self._resources.setdefault("", root)
         self._root_scope = self._entered((), self._bases[id(root)])
 
-    def document(self) -> Document:
+    def document(self) -> SchemaDocument:
         root = self._plain(_Place(self._root, self._bases[id(self._root)]), (), 0)
         copied = {}
         while self._pending:
@@ -71,7 +71,7 @@ class _References:
             copied[name] = self._plain(place, scope, 1)
         if copied:
             root["$defs"] = root.get("$defs", {}) | copied
-        return Document(root, self._ignores_beside_ref)
+        return SchemaDocument(root, self._ignores_beside_ref)
 
     def _find(self, schema: Any, base: str, depth: int) -> Any:
         """Notes the resources and anchors in it."""

@@ -21,7 +21,7 @@ from services.router.constraints.values import AroundStructure
 from services.router.errors import ApiError, ErrorKind
 from services.router.grammar.structure import Structure
 from services.router.model import ServedModel
-from services.router.prompt.request_template import RequestTemplate, templates_for
+from services.router.prompt.prompt_template import PromptTemplate, templates_for
 from services.router.template.probe import SHOWS_NOTHING, TemplateTraits
 
 # A prompt's last tokens, in which a template opens or closes reasoning.
@@ -31,10 +31,12 @@ _MANY_CHARS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ChatPlan:
+    """A conversation, as its template is given it, and the forms that its answer has."""
+
     request: ChatRequest
     # None: the model has none.
-    template: RequestTemplate | None
+    template: PromptTemplate | None
     forms: ModelForms
     # As the template is given them.
     messages: list[dict[str, Any]]
@@ -81,7 +83,7 @@ class Turn:
         return text
 
 
-async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice) -> Turn:
+async def plan_chat(request: ChatRequest, model: ServedModel, choice: FormChoice) -> ChatPlan:
     """Raises ApiError where the request's tools are not well-formed."""
     if request.tools or request.tool_choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED):
         structure = await model.tokenizer.threads.run(_MANY_CHARS, lambda: _checked(request))
@@ -103,14 +105,14 @@ async def plan_turn(request: ChatRequest, model: ServedModel, choice: FormChoice
         form = None if is_forced else forms.tools
         text = describe_tools(tools, form, parallel=request.tool_choice.parallel)
         messages = with_instructions(messages, text, shows_system=traits.shows_system)
-    return Turn(request, template, forms, messages, template_tools, request.template_kwargs, structure)
+    return ChatPlan(request, template, forms, messages, template_tools, request.template_kwargs, structure)
 
 
 async def _choose_template(
     request: ChatRequest, model: ServedModel, choice: FormChoice, *, has_tools: bool
-) -> tuple[RequestTemplate | None, TemplateTraits, ModelForms]:
+) -> tuple[PromptTemplate | None, TemplateTraits, ModelForms]:
     """The template that writes the prompt, what it shows, and the forms that its source tells. Raises ApiError."""
-    found: tuple[RequestTemplate | None, TemplateTraits, ModelForms] = None, SHOWS_NOTHING, choice.of("")
+    found: tuple[PromptTemplate | None, TemplateTraits, ModelForms] = None, SHOWS_NOTHING, choice.of("")
     # Only requests with tools or calls need the traits, and probing a request's own template takes a while.
     is_probed = has_tools or any(_has_calls(message) for message in request.messages)
     for template in templates_for(model.tokenizer, request.chat_template, has_tools=has_tools):

@@ -20,7 +20,7 @@ from services.router.text.threads import TextThreads
 from services.router.text.tokenizer import Tokenizer
 
 
-class RequestTemplate(Protocol):
+class PromptTemplate(Protocol):
     @property
     def source(self) -> str: ...
 
@@ -64,7 +64,7 @@ class ForeignTemplate:
         return await self.processes.render(self.source, self.special_tokens, arguments, self.deadline)
 
 
-def templates_for(tokenizer: Tokenizer, own: str | None, *, has_tools: bool) -> list[RequestTemplate]:
+def templates_for(tokenizer: Tokenizer, own: str | None, *, has_tools: bool) -> list[PromptTemplate]:
     """The templates that may write the request's prompt, the first choice first; empty where there is none. `own`: the
     request's. Of several named ones, `tool_use` is for requests with tools, as in transformers. Raises ApiError where
     the request's own is too large to look at."""

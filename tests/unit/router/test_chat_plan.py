@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from services.router.chat.forms import FormChoice
+from services.router.chat.plan import ChatPlan, plan_chat
 from services.router.chat.request import ChatRequest
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
-from services.router.chat.turn import Turn, plan_turn
 from services.router.generation.options import GenerationOptions
 from services.router.grammar.structure import Structure, StructureKind
 from services.router.model import ModelInfo, ServedModel
@@ -24,9 +24,9 @@ OBJECT = Structure(StructureKind.JSON_OBJECT, "", "response_format")
 QWEN = "{% if tools %}{{ tools | tojson }}{% endif %}<tool_call></think>"
 
 
-async def turn_of(
+async def plan_of(
     template: str, *, choice: ToolChoice | None = None, structure: Structure | None = None, **kwargs: Any
-) -> Turn:
+) -> ChatPlan:
     config = json.dumps(tokenizer_config(template)).encode()
     threads = TextThreads(1)
     tokenizer = Tokenizer(byte_level().to_str().encode(), config, threads)
@@ -39,29 +39,29 @@ async def turn_of(
         tool_choice=choice or ToolChoice(),
         **kwargs,
     )
-    turn = await plan_turn(request, ServedModel(info, tokenizer, 0), FormChoice())
+    plan = await plan_chat(request, ServedModel(info, tokenizer, 0), FormChoice())
     threads.close()
-    return turn
+    return plan
 
 
 @pytest.mark.parametrize("choice", [ToolChoice(ToolMode.REQUIRED), ToolChoice(ToolMode.NAMED, "f")])
 async def test_a_call_that_is_asked_for_is_held_to_a_grammar_and_goes_before_others(choice: ToolChoice) -> None:
-    turn = await turn_of(QWEN, choice=choice, structure=OBJECT)
-    assert turn.structure is not None
-    assert turn.structure.kind in (StructureKind.JSON_SCHEMA, StructureKind.COMPOUND_SCHEMA)
-    assert turn.template_tools == [Tool("f").to_template()]
+    plan = await plan_of(QWEN, choice=choice, structure=OBJECT)
+    assert plan.structure is not None
+    assert plan.structure.kind in (StructureKind.JSON_SCHEMA, StructureKind.COMPOUND_SCHEMA)
+    assert plan.template_tools == [Tool("f").to_template()]
 
 
 async def test_a_free_model_is_held_to_the_request_s_own_structure_only() -> None:
-    assert (await turn_of(QWEN)).structure is None
-    assert (await turn_of(QWEN)).template_kwargs is None
-    assert (await turn_of(QWEN, structure=OBJECT)).structure == OBJECT
+    assert (await plan_of(QWEN)).structure is None
+    assert (await plan_of(QWEN)).template_kwargs is None
+    assert (await plan_of(QWEN, structure=OBJECT)).structure == OBJECT
 
 
 async def test_tools_go_into_the_template_or_a_message_or_nowhere() -> None:
-    assert (await turn_of(QWEN)).messages == [USER]
-    turn = await turn_of("{{ messages[0].content }}")
-    assert turn.template_tools is None
-    assert [message["role"] for message in turn.messages] == ["system", "user"]
-    turn = await turn_of("{{ messages[0].content }}", choice=ToolChoice(ToolMode.NONE))
-    assert (turn.template_tools, turn.messages) == (None, [USER])
+    assert (await plan_of(QWEN)).messages == [USER]
+    plan = await plan_of("{{ messages[0].content }}")
+    assert plan.template_tools is None
+    assert [message["role"] for message in plan.messages] == ["system", "user"]
+    plan = await plan_of("{{ messages[0].content }}", choice=ToolChoice(ToolMode.NONE))
+    assert (plan.template_tools, plan.messages) == (None, [USER])

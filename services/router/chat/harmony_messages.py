@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from services.router.chat.answer_grammar import Tags, named, quoted, schema_grammar
 from services.router.chat.harmony_count import HarmonyCount
 from services.router.chat.message_form import Asked
-from services.router.chat.parsers import forced
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import pass_through
 from services.router.chat.parsers.feed import Feed, Reading
+from services.router.chat.parsers.forced import forced_calls
 from services.router.chat.parsers.form import Functions, Read, ToolForm
 from services.router.chat.parsers.harmony import (
     CHANNEL,
@@ -61,7 +61,7 @@ class HarmonyMessages:
         may_call = self.tells_calls and asked.may_call
         structure: Read | None = None
         if asked.has_structure:
-            structure = forced.reader(asked.choice) or _read_rest
+            structure = forced_calls(asked.choice) or _read_rest
         begins = FINAL if asked.is_continued else _open_header(prompt_end)
         return HarmonyPlan(
             HarmonyReader(may_call, self.tells_reasoning, begins, structure),

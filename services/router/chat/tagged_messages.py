@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from services.router.chat.answer_grammar import AnswerForm, CallRules, Tags
 from services.router.chat.call_grammar import calls_grammar
 from services.router.chat.message_form import Asked
-from services.router.chat.parsers import forced
 from services.router.chat.parsers.alternatives import calls_or_content
 from services.router.chat.parsers.builder import MessageBuilder
 from services.router.chat.parsers.content import pass_through
 from services.router.chat.parsers.feed import Feed, Reading
+from services.router.chat.parsers.forced import forced_calls
 from services.router.chat.parsers.form import Functions, Read, ToolForm
 from services.router.chat.parsers.reasoning import ReasoningForm, read_reasoning
 from services.router.generation.choice_delta import ChoiceDelta
@@ -42,7 +42,7 @@ class TaggedMessages:
     def plan(self, asked: Asked, prompt_end: str, vocabulary: Vocabulary) -> TaggedPlan:
         free = self.tools if asked.may_call else None
         calls = None if free is None else calls_or_content(free) if asked.has_structure else free.read
-        calls = forced.reader(asked.choice) or calls
+        calls = forced_calls(asked.choice) or calls
         beside = None
         if asked.has_structure and free is not None:
             beside = _calls_of(free, asked)

@@ -7,12 +7,10 @@ request's own may be anybody's code and is rendered in processes with limits.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from services.router.template import foreign as foreign_templates
 from services.router.template.chat_template import ChatTemplate
 from services.router.template.foreign import ForeignTemplates, check_size
 from services.router.template.probe import TemplateTraits
@@ -70,7 +68,7 @@ def templates_for(tokenizer: Tokenizer, own: str | None, *, has_tools: bool) -> 
     the request's own is too large to look at."""
     if own is not None:
         check_size(own)
-        deadline = time.monotonic() + foreign_templates.MAX_SECONDS
-        return [ForeignTemplate(own, tokenizer.special_tokens, tokenizer.threads.foreign_templates, deadline)]
+        processes = tokenizer.threads.foreign_templates
+        return [ForeignTemplate(own, tokenizer.special_tokens, processes, processes.deadline())]
     named = [tokenizer.tool_template if has_tools else None, tokenizer.chat_template]
     return [ModelTemplate(template, tokenizer.threads) for template in named if template is not None]

@@ -62,6 +62,11 @@ class ForeignTemplates:
         for child in self._all:
             self._idle.put(child)
 
+    @staticmethod
+    def deadline() -> float:
+        """Until when a request that begins now may take, in time.monotonic's seconds."""
+        return time.monotonic() + MAX_SECONDS
+
     async def render(
         self,
         source: str,

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.router.errors import ApiError
-from services.router.limits import text_size
+from services.router.limits.text_size import check_text_size, num_bytes
 from services.router.template.content import ContentForm
 from services.router.template.foreign import LOST
 
@@ -46,9 +46,10 @@ def render(task: Mapping[str, Any]) -> dict[str, Any]:
         message = error.message.replace("The model's chat template", "The request's chat template")
         is_template_s = error.param == "messages" or error.code == UNPARSABLE
         return {"error": message, "param": "chat_template" if is_template_s else error.param}
-    if (size := text_size.num_bytes(text)) > text_size.MAX_TEXT_BYTES:
-        too_long = text_size.text_too_long(size, "messages")
-        return {"error": too_long.message, "param": too_long.param}
+    try:
+        check_text_size(num_bytes(text), "messages")
+    except ApiError as error:
+        return {"error": error.message, "param": error.param}
     return {"text": text, "content_form": template.form_of_content.name}
 
 

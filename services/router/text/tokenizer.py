@@ -9,7 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Library
 
-from services.router.limits import text_size
+from services.router.limits.text_size import check_text_size, num_bytes
 from services.router.template.chat_template import ChatTemplate, from_tokenizer_config, special_tokens
 from services.router.text.detokenizer import Vocabulary
 from services.router.text.threads import TextThreads
@@ -85,16 +85,15 @@ class Tokenizer:
         self, texts: Sequence[str], params: Sequence[str], work: Callable[[Sequence[str]], list[list[int]]]
     ) -> list[list[int]]:
         """`work` on all of the texts, a bounded number of bytes at a time."""
-        sizes = list(map(text_size.num_bytes, texts))
+        sizes = list(map(num_bytes, texts))
         for index, size in enumerate(sizes):
-            if size > text_size.MAX_TEXT_BYTES:
-                raise text_size.text_too_long(size, params[index] if params else None)
+            check_text_size(size, params[index] if params else None)
         result: list[list[int]] = []
-        for group, num_bytes in _groups(texts, sizes):
-            if num_bytes > _GROUP_BYTES:
+        for group, size in _groups(texts, sizes):
+            if size > _GROUP_BYTES:
                 result += await self.threads.run_alone(functools.partial(work, group))
             else:
-                result += await self.threads.run(num_bytes, functools.partial(work, group))
+                result += await self.threads.run(size, functools.partial(work, group))
         return result
 
     async def decode(self, prompts: Sequence[Sequence[int]], skip_special_tokens: bool = False) -> list[str]:

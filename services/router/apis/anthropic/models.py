@@ -8,10 +8,10 @@ from typing import Any
 
 from services.router.model import ServedModel
 
-VERSION_HEADER = "anthropic-version"
+ANTHROPIC_VERSION_HEADER = "anthropic-version"
 
 
-def model_card(model: ServedModel, name: str) -> dict[str, Any]:
+def anthropic_card(model: ServedModel, name: str) -> dict[str, Any]:
     """`name`: the served name or alias that it is listed under."""
     return {
         "type": "model",
@@ -24,7 +24,7 @@ def model_card(model: ServedModel, name: str) -> dict[str, Any]:
     }
 
 
-def model_list(cards: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def anthropic_list(cards: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """All of them on one page."""
     ids = [card["id"] for card in cards]
     return {

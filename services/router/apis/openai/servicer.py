@@ -10,7 +10,7 @@ from google.api.httpbody_pb2 import HttpBody
 from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.openai.v1 import openai_pb2
-from services.router.apis.anthropic import models as anthropic
+from services.router.apis.anthropic.models import ANTHROPIC_VERSION_HEADER, anthropic_card, anthropic_list
 from services.router.apis.openai.chat_batch import ChatCompletionBatchRequest
 from services.router.apis.openai.chat_completions import ChatCompletionRequest
 from services.router.apis.openai.chat_writer import ChatCompletionWriter
@@ -173,8 +173,8 @@ class OpenAIServicer:
         models = await self.placement.models()
         named = [(model, name) for model in models for name in (model.info.name, *model.info.aliases)]
         answer: dict[str, Any]
-        if metadata_of(context, anthropic.VERSION_HEADER):
-            answer = anthropic.model_list([anthropic.model_card(model, name) for model, name in named])
+        if metadata_of(context, ANTHROPIC_VERSION_HEADER):
+            answer = anthropic_list([anthropic_card(model, name) for model, name in named])
         else:
             answer = {"object": "list", "data": [_model_card(model, name) for model, name in named]}
         return HttpBody(content_type=JSON, data=dump(answer))
@@ -184,7 +184,7 @@ class OpenAIServicer:
         if not request.model:
             raise model_not_found(request.model)
         model = await self.placement.model(request.model)
-        card = anthropic.model_card if metadata_of(context, anthropic.VERSION_HEADER) else _model_card
+        card = anthropic_card if metadata_of(context, ANTHROPIC_VERSION_HEADER) else _model_card
         return HttpBody(content_type=JSON, data=dump(card(model, request.model)))
 
     @rpc

@@ -20,8 +20,8 @@ from services.router.chat.tools import ToolChoice, ToolMode
 _ANY = re.compile(r".+", re.DOTALL)
 
 
-def reader(choice: ToolChoice) -> Read | None:
-    """None where no call is asked for."""
+def forced_calls(choice: ToolChoice) -> Read | None:
+    """Reads the calls that a request forces; None where no call is asked for."""
     match choice.mode:
         case ToolMode.REQUIRED:
             return required

@@ -21,7 +21,7 @@ import jsonschema
 import regex
 from llguidance import LLMatcher, LLTokenizer
 
-from services.router.grammar.structure import Structure, StructureKind
+from services.router.grammar import Structure, StructureKind
 from shared.grammar import GrammarError, compile_grammar, grammar_threads
 
 _CLASSES = ((r"\w", "[A-Za-z0-9_]"), (r"\W", "[^A-Za-z0-9_]"), (r"\d", "[0-9]"), (r"\D", "[^0-9]"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from services.router.errors import ApiError
-from services.router.parameters.sampling import (
+from services.router.parameters import (
     MAX_LOGIT_BIAS,
     MAX_STOP_TOKEN_IDS,
     SamplingParams,

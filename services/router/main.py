@@ -16,24 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 from quire.inference.v1 import inference_pb2_grpc
 from quire.kserve.v1 import open_inference_pb2_grpc
-from services.router.apis.kserve.grpc_servicer import GrpcInferenceServicer, TensorGeneration
-from services.router.apis.kserve.state import ServerState, server_version
-from services.router.apis.typed.servicer import InferenceServicer
-from services.router.chat.forms import FormChoice
+from services.router.apis.kserve import GrpcInferenceServicer, ServerState, TensorGeneration, server_version
+from services.router.apis.typed import InferenceServicer
+from services.router.chat import FormChoice
 from services.router.config import RouterConfig
-from services.router.dispatch.placement import Placement
-from services.router.embedding.embedder import Embedder
+from services.router.dispatch import Placement
+from services.router.embedding import Embedder
 from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.event_loop_lag import observe_lag
-from services.router.generation.generator import Generator
-from services.router.generation.tracing import Tracing
+from services.router.generation import Generator, Tracing
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
-from services.router.rpc.calls import Calls
-from services.router.rpc.single_requests import SingleRequestServer
-from services.router.rpc.status_details import details_metadata
-from services.router.rpc.wire_bounds import BoundedServer
-from services.router.template.chat_template import import_renderer
-from services.router.text.threads import TextThreads
+from services.router.rpc import BoundedServer, Calls, SingleRequestServer, details_metadata
+from services.router.template import import_renderer
+from services.router.text import TextThreads
 from shared.config import resolve
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
@@ -44,7 +39,7 @@ from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
 if TYPE_CHECKING:
-    from services.router.http.chats import ChatService
+    from services.router.http import ChatService
 
 logger = logging.getLogger(__name__)
 
@@ -135,13 +130,14 @@ class Router:
 
     def _add_openai(self, calls: Calls, tracing: Tracing) -> ChatService:
         from quire.openai.v1 import openai_pb2_grpc
-        from services.router.apis.openai.cohere import CohereService
-        from services.router.apis.openai.completions import CompletionService
-        from services.router.apis.openai.embeddings import EmbeddingService
-        from services.router.apis.openai.scoring import ScoringService
-        from services.router.apis.openai.servicer import OpenAIServicer
-        from services.router.http.answers import Answers
-        from services.router.http.chats import ChatService
+        from services.router.apis.openai import (
+            CohereService,
+            CompletionService,
+            EmbeddingService,
+            OpenAIServicer,
+            ScoringService,
+        )
+        from services.router.http import Answers, ChatService
 
         answers = Answers(calls, self.generator)
         chats = ChatService(self.generator, answers, tracing, self._forms)
@@ -165,10 +161,8 @@ class Router:
         """Other APIs' words for what OpenAI's does."""
         from quire.anthropic.v1 import anthropic_pb2_grpc
         from quire.ollama.v1 import ollama_pb2_grpc
-        from services.router.apis.anthropic.errors import anthropic_error
-        from services.router.apis.anthropic.servicer import AnthropicServicer
-        from services.router.apis.ollama.servicer import OllamaServicer
-        from services.router.apis.ollama.writer import ollama_error
+        from services.router.apis.anthropic import AnthropicServicer, anthropic_error
+        from services.router.apis.ollama import OllamaServicer, ollama_error
 
         metrics, threads = self.metrics, self.threads
         self._add(
@@ -183,17 +177,15 @@ class Router:
 
     def _add_documents(self, calls: Calls) -> None:
         from quire.documents.v1 import documents_pb2_grpc
-        from services.router.openapi.servicer import DocumentServicer
+        from services.router.openapi import DocumentServicer
 
         servicer = DocumentServicer(calls, self.threads, server_version(), self._config.root_path)
         self._add(documents_pb2_grpc.add_DocumentServiceServicer_to_server, servicer)
 
     def _add_kserve(self, calls: Calls, chats: ChatService) -> TensorGeneration:
         from quire.kserve.v1 import kserve_pb2_grpc
-        from services.router.apis.kserve.generation.http_servicer import KserveServicer
-        from services.router.apis.kserve.generation.infer_messages import GrpcGeneration
-        from services.router.apis.kserve.generation.text import TextGeneration, kserve_error
-        from services.router.http.answers import Answers
+        from services.router.apis.kserve.generation import GrpcGeneration, KserveServicer, TextGeneration, kserve_error
+        from services.router.http import Answers
 
         calls, state = calls.with_errors(kserve_error), ServerState(self.placement)
         generation = TextGeneration(state, Answers(calls, self.generator), chats.tracing, self.threads)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.registry import Collector
 
-    from services.router.dispatch.placement import Placement
-    from services.router.dispatch.scheduler_connection import SchedulerConnection
+    from services.router.dispatch import Placement, SchedulerConnection
 
 # vLLM's own bucket bounds, seconds.
 _FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from services.router.parameters.pooling import EmbeddingInfo
-from services.router.parameters.sampling import SamplingParams
-from services.router.text.tokenizer import Tokenizer
+from services.router.parameters import EmbeddingInfo, SamplingParams
+from services.router.text import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)

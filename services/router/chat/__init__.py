@@ -1,1 +1,51 @@
 """Conversations: what every chat API is translated to, and the one way in which they are answered."""
+
+from services.router.chat.forms import FormChoice
+from services.router.chat.message import EndReason, Message, MessageDelta, MessageParser, PlainParser, ToolCallDelta
+from services.router.chat.plan import plan_chat
+from services.router.chat.preparation import encode_plan, prepare, with_reasoning
+from services.router.chat.request import ChatRequest
+from services.router.chat.thinking import ReasoningEffort, effort_kwargs, thinking_kwargs, thought
+from services.router.chat.thinking_budget import ThinkingBudget
+from services.router.chat.tools import (
+    AS_IT_LIKES,
+    MAX_SCHEMA_CHARS,
+    MAX_TOOLS,
+    OPENAI_PATH,
+    Tool,
+    ToolChoice,
+    ToolMode,
+    ToolPath,
+    check_call_made,
+    check_tool_messages,
+)
+
+__all__ = [
+    "AS_IT_LIKES",
+    "MAX_SCHEMA_CHARS",
+    "MAX_TOOLS",
+    "OPENAI_PATH",
+    "ChatRequest",
+    "EndReason",
+    "FormChoice",
+    "Message",
+    "MessageDelta",
+    "MessageParser",
+    "PlainParser",
+    "ReasoningEffort",
+    "ThinkingBudget",
+    "Tool",
+    "ToolCallDelta",
+    "ToolChoice",
+    "ToolMode",
+    "ToolPath",
+    "check_call_made",
+    "check_tool_messages",
+    "effort_kwargs",
+    "encode_plan",
+    "plan_chat",
+    "prepare",
+    "thinking_kwargs",
+    "thought",
+    "with_reasoning",
+]

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from services.router.chat.parsers.reasoning import ReasoningForm
-from services.router.grammar.structure import JSON_OPTIONS, literal_regex
+from services.router.chat.parsers import ReasoningForm
+from services.router.grammar import JSON_OPTIONS, literal_regex
 
 # A structure's own grammar, as rules name it.
 _STRUCTURE = "structure"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.router.chat.answer_grammar import CallRules, Tags, quoted, schema_grammar
-from services.router.chat.parsers.form import Marked, Objects, ToolForm
+from services.router.chat.parsers import Marked, Objects, ToolForm
 from services.router.chat.tools import Tool
 
 # Stand for a name and for arguments in what a form writes.

@@ -7,23 +7,34 @@ from dataclasses import dataclass
 
 from services.router.chat.harmony_messages import HarmonyMessages
 from services.router.chat.message_form import MessageForm
-from services.router.chat.parsers.deepseek import DEEPSEEK_V3, DEEPSEEK_V31
-from services.router.chat.parsers.form import ToolForm
-from services.router.chat.parsers.function_tags import QWEN3_CODER, SEED_OSS, SEED_THINK
-from services.router.chat.parsers.gemma import FUNCTIONGEMMA, GEMMA4, GEMMA4_THOUGHT
-from services.router.chat.parsers.granite import GRANITE, GRANITE_THOUGHT
-from services.router.chat.parsers.harmony import CHANNEL, HARMONY_CALLS, MESSAGE
-from services.router.chat.parsers.hermes import HERMES
-from services.router.chat.parsers.hunyuan_a13b import HUNYUAN_A13B
-from services.router.chat.parsers.internlm import INTERNLM
-from services.router.chat.parsers.llama3_json import LLAMA3_JSON, LLAMA4_JSON
-from services.router.chat.parsers.mistral import MISTRAL
-from services.router.chat.parsers.plain import PLAIN
-from services.router.chat.parsers.pythonic import PYTHONIC
-from services.router.chat.parsers.reasoning import ReasoningForm
-from services.router.chat.parsers.xlam import XLAM
+from services.router.chat.parsers import (
+    CHANNEL,
+    DEEPSEEK_V3,
+    DEEPSEEK_V31,
+    FUNCTIONGEMMA,
+    GEMMA4,
+    GEMMA4_THOUGHT,
+    GRANITE,
+    GRANITE_THOUGHT,
+    HARMONY_CALLS,
+    HERMES,
+    HUNYUAN_A13B,
+    INTERNLM,
+    LLAMA3_JSON,
+    LLAMA4_JSON,
+    MESSAGE,
+    MISTRAL,
+    PLAIN,
+    PYTHONIC,
+    QWEN3_CODER,
+    SEED_OSS,
+    SEED_THINK,
+    XLAM,
+    ReasoningForm,
+    ToolForm,
+)
 from services.router.chat.tagged_messages import TaggedMessages
-from services.router.template.probe import SHOWS_NOTHING, TemplateTraits
+from services.router.template import SHOWS_NOTHING, TemplateTraits
 
 # The names are vLLM's, but for `plain`, `think` and `granite_3_3`.
 TOOL_FORMS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Container
 
-from services.router.chat.parsers.harmony import (
+from services.router.chat.parsers import (
     CHANNEL,
     ENDS,
     HEADER_BEGINS,
@@ -19,7 +19,7 @@ from services.router.chat.parsers.harmony import (
     Header,
     Kind,
 )
-from services.router.generation.choice_delta import ChoiceDelta
+from services.router.generation import ChoiceDelta
 
 # What ends a message.
 _ENDS = (*ENDS, START)

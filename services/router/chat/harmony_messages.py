@@ -9,12 +9,7 @@ from dataclasses import dataclass
 from services.router.chat.answer_grammar import Tags, named, quoted, schema_grammar
 from services.router.chat.harmony_count import HarmonyCount
 from services.router.chat.message_form import Asked
-from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import pass_through
-from services.router.chat.parsers.feed import Feed, Reading
-from services.router.chat.parsers.forced import forced_calls
-from services.router.chat.parsers.form import Functions, Read, ToolForm
-from services.router.chat.parsers.harmony import (
+from services.router.chat.parsers import (
     CHANNEL,
     CONSTRAIN,
     END,
@@ -24,11 +19,19 @@ from services.router.chat.parsers.harmony import (
     MESSAGE,
     START,
     TOKENS,
+    Feed,
+    Functions,
     HarmonyReader,
     Header,
     Kind,
+    MessageBuilder,
+    Read,
+    Reading,
+    ToolForm,
+    forced_calls,
+    pass_through,
 )
-from services.router.text.detokenizer import Vocabulary
+from services.router.text import Vocabulary
 
 _THOUGHTS = f"{CHANNEL}analysis{MESSAGE}"
 

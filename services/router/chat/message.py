@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from services.router.dispatch.submission import FinishReason
-from services.router.generation.choice_delta import ChoiceDelta
-from services.router.generation.usage import Usage
+from services.router.dispatch import FinishReason
+from services.router.generation import ChoiceDelta, Usage
 from services.router.logprobs import PromptLogprob, PromptLogprobs, TokenLogprob, TokenLogprobs
 
 

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from services.router.chat.answer_grammar import Tags
-from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.feed import Feed, Reading
-from services.router.chat.parsers.form import Functions, ToolForm
+from services.router.chat.parsers import Feed, Functions, MessageBuilder, Reading, ToolForm
 from services.router.chat.tools import Tool, ToolChoice, ToolMode
-from services.router.constraints.values import AroundStructure
-from services.router.generation.choice_delta import ChoiceDelta
-from services.router.text.detokenizer import Vocabulary
+from services.router.constraints import AroundStructure
+from services.router.generation import ChoiceDelta
+from services.router.text import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

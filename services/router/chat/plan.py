@@ -9,20 +9,19 @@ from typing import Any
 from services.router.chat.answer_grammar import Tags
 from services.router.chat.forms import FormChoice, ModelForms
 from services.router.chat.message_form import Asked, MessagePlan
-from services.router.chat.parsers.form import openai_id
-from services.router.chat.parsers.plain import PLAIN
+from services.router.chat.parsers import PLAIN, openai_id
 from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextPlan
 from services.router.chat.thinking import may_think
 from services.router.chat.tool_grammar import structure_of
 from services.router.chat.tool_prompt import calls_as_text, describe_tools, with_instructions
 from services.router.chat.tools import ToolMode, check_tools
-from services.router.constraints.values import AroundStructure
+from services.router.constraints import AroundStructure
 from services.router.errors import ApiError, ErrorKind
-from services.router.grammar.structure import Structure
+from services.router.grammar import Structure
 from services.router.model import ServedModel
-from services.router.prompt.prompt_template import PromptTemplate, templates_for
-from services.router.template.probe import SHOWS_NOTHING, TemplateTraits
+from services.router.prompt import PromptTemplate, templates_for
+from services.router.template import SHOWS_NOTHING, TemplateTraits
 
 # A prompt's last tokens, in which a template opens or closes reasoning.
 _NUM_TAIL_TOKENS = 16

@@ -12,14 +12,11 @@ from services.router.chat.request import ChatRequest
 from services.router.chat.text_parser import TextParser
 from services.router.chat.tool_faults import names_tool
 from services.router.errors import ApiError
-from services.router.generation.options import ResolveConstraints
-from services.router.generation.request import GenerationRequest
-from services.router.generation.usage import Usage
+from services.router.generation import GenerationRequest, ResolveConstraints, Usage
 from services.router.model import ServedModel
-from services.router.prompt.context_length import check_generates, output_budget
-from services.router.prompt.encoding import encode_chat
-from services.router.rpc.calls import Caller
-from services.router.template.chat_template import text_of
+from services.router.prompt import check_generates, encode_chat, output_budget
+from services.router.rpc import Caller
+from services.router.template import text_of
 from shared.placement import chat_key
 
 

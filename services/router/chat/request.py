@@ -8,7 +8,7 @@ from typing import Any
 
 from services.router.chat.thinking_budget import ThinkingBudget
 from services.router.chat.tools import AS_IT_LIKES, OPENAI_PATH, Tool, ToolChoice, ToolPath
-from services.router.generation.options import GenerationOptions
+from services.router.generation import GenerationOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,21 @@ from dataclasses import dataclass
 from services.router.chat.answer_grammar import AnswerForm, CallRules, Tags
 from services.router.chat.call_grammar import calls_grammar
 from services.router.chat.message_form import Asked
-from services.router.chat.parsers.alternatives import calls_or_content
-from services.router.chat.parsers.builder import MessageBuilder
-from services.router.chat.parsers.content import pass_through
-from services.router.chat.parsers.feed import Feed, Reading
-from services.router.chat.parsers.forced import forced_calls
-from services.router.chat.parsers.form import Functions, Read, ToolForm
-from services.router.chat.parsers.reasoning import ReasoningForm, read_reasoning
-from services.router.generation.choice_delta import ChoiceDelta
-from services.router.text.detokenizer import Vocabulary
+from services.router.chat.parsers import (
+    Feed,
+    Functions,
+    MessageBuilder,
+    Read,
+    Reading,
+    ReasoningForm,
+    ToolForm,
+    calls_or_content,
+    forced_calls,
+    pass_through,
+    read_reasoning,
+)
+from services.router.generation import ChoiceDelta
+from services.router.text import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

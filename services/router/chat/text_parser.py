@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from services.router.chat.message import END_REASONS, EndReason, MessageDelta
 from services.router.chat.message_form import MessagePlan
-from services.router.chat.parsers.builder import Ids, MessageBuilder
-from services.router.chat.parsers.feed import Feed
-from services.router.chat.parsers.form import Functions, openai_id
-from services.router.generation.choice_delta import ChoiceDelta
+from services.router.chat.parsers import Feed, Functions, Ids, MessageBuilder, openai_id
+from services.router.generation import ChoiceDelta
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from services.router.chat.message_form import MessageForm, MessagePlan
-from services.router.constraints.values import ThinkingLimit
+from services.router.constraints import ThinkingLimit
 from services.router.errors import ApiError, ErrorKind
-from services.router.text.detokenizer import Vocabulary
+from services.router.text import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

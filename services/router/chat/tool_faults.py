@@ -6,9 +6,9 @@ import asyncio
 
 from services.router.chat.request import ChatRequest
 from services.router.chat.tool_grammar import arguments_structure, calls_structure
-from services.router.constraints.grammar_checker import INVALID_STRUCTURE, TOO_MUCH, grammar_checks
+from services.router.constraints import INVALID_STRUCTURE, TOO_MUCH, grammar_checks
 from services.router.errors import ApiError
-from services.router.grammar.structure import Structure
+from services.router.grammar import Structure
 
 # Others wait for their own checks meanwhile.
 _MAX_SECONDS = 5.0

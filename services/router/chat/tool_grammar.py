@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.router.chat.tools import Tool, ToolChoice, ToolMode, ToolPath
-from services.router.grammar.structure import Structure, StructureKind
+from services.router.grammar import Structure, StructureKind
 
 # Keywords beside which an object may have, or need, properties that `properties` does not name.
 _MAY_NEED_MORE = frozenset(

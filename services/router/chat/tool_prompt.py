@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from services.router.chat.parsers.form import ToolForm
+from services.router.chat.parsers import ToolForm
 from services.router.chat.tools import Tool
-from services.router.template.chat_template import text_of
+from services.router.template import text_of
 
 _EXAMPLE = ("NAME", '{"ARGUMENT": "VALUE"}')
 

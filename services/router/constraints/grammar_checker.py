@@ -16,7 +16,7 @@ from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from services.router.errors import ApiError, ErrorKind, invalid, overloaded
-from services.router.grammar.structure import Structure
+from services.router.grammar import Structure
 from shared.grammar import MAX_GRAMMAR_BYTES, GrammarError, has_library
 from shared.python_child import child_environment, python_command
 

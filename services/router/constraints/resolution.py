@@ -8,9 +8,9 @@ from services.router.columns import ids_to_bytes
 from services.router.constraints.grammar_checker import INVALID_STRUCTURE, grammar_checks
 from services.router.constraints.values import AroundStructure, BadWords, ThinkingLimit, TokenConstraints
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.grammar.structure import Structure
+from services.router.grammar import Structure
 from services.router.model import ServedModel
-from services.router.parameters.sampling import StopConditions
+from services.router.parameters import StopConditions
 from shared.grammar import MAX_GRAMMAR_BYTES
 
 MAX_BAD_WORDS = 1024

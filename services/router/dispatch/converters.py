@@ -13,14 +13,13 @@ from typing import NamedTuple
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.router.columns import column_of, ids_from_bytes, ids_to_bytes
-from services.router.constraints.values import TokenConstraints
+from services.router.constraints import TokenConstraints
 from services.router.dispatch.submission import FinishReason, Sequence, Submission
 from services.router.errors import ApiError, kind_of_code
 from services.router.load import SchedulerLoad
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
-from services.router.parameters.pooling import EmbeddingInfo, PoolingParams
-from services.router.parameters.sampling import SamplingParams, StopConditions
+from services.router.parameters import EmbeddingInfo, PoolingParams, SamplingParams, StopConditions
 
 # Of one Submit: four megabytes, far from what its receiver puts together (shared/message_parts.py).
 _MAX_SUBMIT_OUTPUT_TOKENS = 1_000_000

@@ -15,8 +15,7 @@ from services.router.dispatch.scheduler_connection import SchedulerConnection, S
 from services.router.dispatch.submission import Sequence, Submission
 from services.router.errors import ApiError, ErrorKind, model_not_found, overloaded, unavailable
 from services.router.model import ModelInfo, ServedModel
-from services.router.text.threads import TextThreads
-from services.router.text.tokenizer import Tokenizer
+from services.router.text import TextThreads, Tokenizer
 from shared.placement import MAX_REFUSALS, place
 
 logger = logging.getLogger(__name__)

@@ -14,14 +14,13 @@ from collections.abc import Sequence as SequenceOf
 from enum import Enum, auto
 from typing import Protocol
 
-from services.router.constraints.values import TokenConstraints
+from services.router.constraints import TokenConstraints
 from services.router.dispatch.deliveries import Deliveries
 from services.router.dispatch.refusals import Refusals, RefusingScheduler
 from services.router.errors import ApiError
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 from services.router.model import ModelInfo
-from services.router.parameters.pooling import PoolingParams
-from services.router.parameters.sampling import SamplingParams, StopConditions
+from services.router.parameters import PoolingParams, SamplingParams, StopConditions
 
 
 class FinishReason(Enum):

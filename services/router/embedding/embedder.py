@@ -11,13 +11,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from services.router.columns import ids_to_bytes
-from services.router.dispatch.submission import Mailbox, Sequence, Submission
+from services.router.dispatch import Mailbox, Sequence, Submission
 from services.router.embedding.inputs import embedding_of
 from services.router.embedding.request import EmbeddingRequest
 from services.router.errors import ApiError, internal
-from services.router.generation.generator import Generator
+from services.router.generation import Generator
 from services.router.metrics import RequestMetrics
-from services.router.parameters.sampling import SamplingParams, StopConditions
+from services.router.parameters import SamplingParams, StopConditions
 from shared.placement import prompt_key
 
 # Prompts of one request that the schedulers have at a time: a long list neither fills their queues nor starves others.

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.model import ServedModel
-from services.router.parameters.pooling import EmbeddingInfo
-from services.router.prompt.encoding import check_token_range
+from services.router.parameters import EmbeddingInfo
+from services.router.prompt import check_token_range
 
 # Of one request. OpenAI's own limit.
 MAX_INPUTS = 2048

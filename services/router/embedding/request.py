@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from services.router.model import ServedModel
-from services.router.parameters.pooling import PoolingParams
-from services.router.rpc.calls import Caller
+from services.router.parameters import PoolingParams
+from services.router.rpc import Caller
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from services.router.embedding.embedder import floats_of
 from services.router.errors import invalid
 from services.router.model import ServedModel
-from services.router.parameters.pooling import PoolingParams
+from services.router.parameters import PoolingParams
 
 # A cosine is the product of vectors of length 1.
 UNIT_LENGTH = PoolingParams(normalize=True)

@@ -1,1 +1,24 @@
 """From a request in token ids to its answers as text, for every API."""
+
+from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
+from services.router.generation.generator import Generator
+from services.router.generation.logprob_count import bounded, check_num_logprobs
+from services.router.generation.options import GenerationOptions, ResolveConstraints
+from services.router.generation.request import GenerationRequest
+from services.router.generation.tracing import RequestSpan, Tracing
+from services.router.generation.usage import Timings, Usage
+
+__all__ = [
+    "ChoiceDelta",
+    "GenerationOptions",
+    "GenerationRequest",
+    "Generator",
+    "RequestSpan",
+    "ResolveConstraints",
+    "Timings",
+    "Tracing",
+    "Usage",
+    "bounded",
+    "check_num_logprobs",
+    "in_short_deltas",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from services.router.dispatch.submission import FinishReason
+from services.router.dispatch import FinishReason
 from services.router.generation.usage import Usage
 from services.router.logprobs import PromptLogprob, TokenLogprob
 

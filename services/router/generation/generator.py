@@ -13,17 +13,14 @@ from collections.abc import Sequence as SequenceOf
 from dataclasses import replace
 
 from services.router.columns import ids_to_bytes
-from services.router.dispatch.deliveries import Deliveries
-from services.router.dispatch.placement import Placement
-from services.router.dispatch.submission import FinishReason, Mailbox, Sequence, Submission
+from services.router.dispatch import Deliveries, FinishReason, Mailbox, Placement, Sequence, Submission
 from services.router.errors import ApiError, overloaded
 from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
 from services.router.generation.request import GenerationRequest
 from services.router.generation.usage import Timings, Usage
 from services.router.logprobs import TokenLogprob, TokenLogprobs
 from services.router.metrics import RequestMetrics
-from services.router.text.output import TextOutput
-from services.router.text.stop_strings import StopMatcher, StopStrings
+from services.router.text import StopMatcher, StopStrings, TextOutput
 from shared.placement import prompt_key
 
 # Sequences that one turn of the event loop submits, about.

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from services.router.errors import invalid
 from services.router.generation.request import GenerationRequest
-from services.router.parameters.sampling import SamplingParams
+from services.router.parameters import SamplingParams
 
 # Of one answer: for each token its own and those of its candidates. As many are some 200 MB of JSON, and 25 MB in the
 # router's memory while they wait for their client.

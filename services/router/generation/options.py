@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from services.router.constraints.resolution import check_copies, resolve_constraints
-from services.router.constraints.values import AroundStructure, ThinkingLimit, TokenConstraints
+from services.router.constraints import (
+    AroundStructure,
+    ThinkingLimit,
+    TokenConstraints,
+    check_copies,
+    resolve_constraints,
+)
 from services.router.generation.logprob_count import check_num_logprobs, num_of_prompts
 from services.router.generation.request import GenerationRequest
-from services.router.grammar.structure import Structure
+from services.router.grammar import Structure
 from services.router.model import ServedModel
-from services.router.parameters.sampling import SamplingParams, StopConditions, check_token_ids
-from services.router.parameters.truncation import Truncation
-from services.router.rpc.calls import Caller
+from services.router.parameters import SamplingParams, StopConditions, Truncation, check_token_ids
+from services.router.rpc import Caller
 from shared.placement import named_key
 
 

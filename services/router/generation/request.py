@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from services.router.constraints.values import TokenConstraints
+from services.router.constraints import TokenConstraints
 from services.router.model import ServedModel
-from services.router.parameters.sampling import SamplingParams, StopConditions
+from services.router.parameters import SamplingParams, StopConditions
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from typing import Any, ParamSpec
 
 from services.router.generation.generator import Generation
 from services.router.generation.request import GenerationRequest
-from services.router.parameters.sampling import SamplingParams
-from services.router.rpc.calls import Prepared
+from services.router.parameters import SamplingParams
+from services.router.rpc import Prepared
 from shared.telemetry import current_traceparent, extract_context, tracer
 
 _SAMPLING_ATTRIBUTES = (

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from services.router.grammar.schema_rewrites.checked import checked_schema
+from services.router.grammar.schema_rewrites import checked_schema
 from shared.grammar import GrammarError
 
 # Between the tokens of JSON. Without a bound, a model that has lost its way writes spaces until its limit comes.

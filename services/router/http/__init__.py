@@ -1,1 +1,52 @@
 """The ground of all HTTP APIs: bodies in, JSON and streams out, and the answering of chats."""
+
+from services.router.http.answers import EVENT_STREAM, JSON, Answers, Written, write_pieces
+from services.router.http.body import Body, string_or_array, union
+from services.router.http.chat_batch import answer_all, prepare_all
+from services.router.http.chats import ChatService, MessageWriter
+from services.router.http.json import Items, array, dump, dumps, in_pieces, texts_of
+from services.router.http.logprobs import TokenNames, chat_logprobs, finite
+from services.router.http.operation import Example, Operation, Shape
+from services.router.http.reader import parse_body, parsing_work, read_body
+from services.router.http.replies import Reply, Seconds, TokenLogprob, may_lack
+from services.router.http.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of
+
+__all__ = [
+    "EVENT_STREAM",
+    "JSON",
+    "Answers",
+    "Body",
+    "ChatService",
+    "Example",
+    "Items",
+    "MessageWriter",
+    "Operation",
+    "Reply",
+    "Seconds",
+    "Segment",
+    "SegmentChange",
+    "SegmentEvent",
+    "SegmentKind",
+    "Segmenter",
+    "Shape",
+    "TokenLogprob",
+    "TokenNames",
+    "Written",
+    "answer_all",
+    "array",
+    "chat_logprobs",
+    "dump",
+    "dumps",
+    "finite",
+    "in_pieces",
+    "may_lack",
+    "parse_body",
+    "parsing_work",
+    "prepare_all",
+    "read_body",
+    "segments_of",
+    "string_or_array",
+    "texts_of",
+    "union",
+    "write_pieces",
+]

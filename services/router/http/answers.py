@@ -10,15 +10,10 @@ from typing import Any, Protocol
 from google.api.httpbody_pb2 import HttpBody
 
 from services.router.errors import ApiError, internal
-from services.router.generation.choice_delta import ChoiceDelta
-from services.router.generation.generator import Generator
-from services.router.generation.logprob_count import bounded
-from services.router.generation.request import GenerationRequest
-from services.router.generation.tracing import RequestSpan
-from services.router.generation.usage import Usage
+from services.router.generation import ChoiceDelta, GenerationRequest, Generator, RequestSpan, Usage, bounded
 from services.router.http.json import in_pieces
-from services.router.limits.stall_watch import ClientStalledError
-from services.router.rpc.calls import Calls
+from services.router.limits import ClientStalledError
+from services.router.rpc import Calls
 
 logger = logging.getLogger(__name__)
 

@@ -7,18 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from services.router.chat.message import Message, MessageParser
-from services.router.chat.preparation import prepare
-from services.router.chat.request import ChatRequest
-from services.router.constraints.values import TokenConstraints
+from services.router.chat import ChatRequest, Message, MessageParser, prepare
+from services.router.constraints import TokenConstraints
 from services.router.errors import ApiError
-from services.router.generation.options import GenerationOptions
-from services.router.generation.request import GenerationRequest
-from services.router.generation.tracing import RequestSpan
-from services.router.generation.usage import Usage
+from services.router.generation import GenerationOptions, GenerationRequest, RequestSpan, Usage
 from services.router.http.chats import ChatService, MessageReader
 from services.router.model import ServedModel
-from services.router.rpc.calls import Caller, caller_of
+from services.router.rpc import Caller, caller_of
 
 # Conversations of one request that are prepared at a time.
 MAX_PREPARING = 8

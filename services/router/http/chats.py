@@ -6,19 +6,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from services.router.chat.forms import FormChoice
-from services.router.chat.message import Message, MessageDelta, MessageParser
-from services.router.chat.plan import plan_chat
-from services.router.chat.preparation import encode_plan, prepare, with_reasoning
-from services.router.chat.request import ChatRequest
+from services.router.chat import (
+    ChatRequest,
+    FormChoice,
+    Message,
+    MessageDelta,
+    MessageParser,
+    encode_plan,
+    plan_chat,
+    prepare,
+    with_reasoning,
+)
 from services.router.errors import ApiError
-from services.router.generation.choice_delta import ChoiceDelta
-from services.router.generation.generator import Generator
-from services.router.generation.tracing import Tracing
-from services.router.generation.usage import Usage
+from services.router.generation import ChoiceDelta, Generator, Tracing, Usage
 from services.router.http.answers import Answers, Written
 from services.router.model import ServedModel
-from services.router.rpc.calls import Prepared, caller_of
+from services.router.rpc import Prepared, caller_of
 
 
 class ChatWriter(Protocol):

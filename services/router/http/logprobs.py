@@ -9,7 +9,7 @@ from typing import Any
 
 from services.router.http.json import Encoded, Items
 from services.router.logprobs import TokenLogprob
-from services.router.text.detokenizer import Vocabulary
+from services.router.text import Vocabulary
 
 
 def chat_logprobs(entries: Sequence[TokenLogprob], names: TokenNames) -> dict[str, Any]:

@@ -11,9 +11,8 @@ from pydantic_core import ErrorDetails
 from services.router.errors import ApiError, invalid, too_many
 from services.router.http.body import Body
 from services.router.http.integers import write_integers
-from services.router.limits.json_bounds import check_json, num_values
-from services.router.limits.large_bodies import LARGE_BODY_BYTES
-from services.router.text.threads import TextThreads
+from services.router.limits import LARGE_BODY_BYTES, check_json, num_values
+from services.router.text import TextThreads
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 B = TypeVar("B", bound=Body)

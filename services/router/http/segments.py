@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from services.router.chat.message import Message, MessageDelta
+from services.router.chat import Message, MessageDelta
 
 
 class SegmentKind(Enum):

@@ -1,1 +1,20 @@
 """Bounds on what one request, one text or one client may take of a router."""
+
+from services.router.limits.json_bounds import MAX_ITEMS, check_json, check_json_texts, num_values
+from services.router.limits.large_bodies import LARGE_BODY_BYTES, LargeBodies, leave_large_bodies
+from services.router.limits.stall_watch import ClientStalledError, StallWatch
+from services.router.limits.text_size import check_text_size, num_bytes
+
+__all__ = [
+    "LARGE_BODY_BYTES",
+    "MAX_ITEMS",
+    "ClientStalledError",
+    "LargeBodies",
+    "StallWatch",
+    "check_json",
+    "check_json_texts",
+    "check_text_size",
+    "leave_large_bodies",
+    "num_bytes",
+    "num_values",
+]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from services.router.http.operation import Operation
+from services.router.http import Operation
 from services.router.openapi.grpc_services import grpc_services
 from services.router.openapi.schemas import component_schemas
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from services.router.apis.anthropic.paths import OPERATIONS as ANTHROPIC
-from services.router.apis.kserve.generation.paths import OPERATIONS as KSERVE
-from services.router.apis.ollama.paths import OPERATIONS as OLLAMA
-from services.router.apis.openai.paths import OPERATIONS as OPENAI
-from services.router.apis.openai.pooling_paths import POOLING_OPERATIONS as POOLING
-from services.router.apis.responses.paths import OPERATIONS as RESPONSES
-from services.router.http.operation import Operation
+from services.router.apis.anthropic import OPERATIONS as ANTHROPIC
+from services.router.apis.kserve.generation import OPERATIONS as KSERVE
+from services.router.apis.ollama import OPERATIONS as OLLAMA
+from services.router.apis.openai import OPERATIONS as OPENAI
+from services.router.apis.openai import POOLING_OPERATIONS as POOLING
+from services.router.apis.responses import OPERATIONS as RESPONSES
+from services.router.http import Operation
 from services.router.openapi.typed_paths import OPERATIONS as INFERENCE
 
 _DOCUMENT = (

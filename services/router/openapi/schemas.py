@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from services.router.http.operation import Shape
+from services.router.http import Shape
 from services.router.openapi.messages import REF, message_schemas, schema_name
 
 __all__ = ["REF", "component_schemas"]

@@ -8,12 +8,12 @@ from typing import Any
 from google.api.httpbody_pb2 import HttpBody
 
 from quire.documents.v1 import documents_pb2 as pb
-from services.router.http.answers import JSON
+from services.router.http import JSON
 from services.router.openapi.document import document
 from services.router.openapi.page import page
 from services.router.openapi.paths import OPERATIONS
-from services.router.rpc.calls import Calls, open_rpc
-from services.router.text.threads import TextThreads
+from services.router.rpc import Calls, open_rpc
+from services.router.text import TextThreads
 
 # They change with the release alone; an old one for five minutes harms nobody.
 _CACHED = (("cache-control", "public, max-age=300"),)

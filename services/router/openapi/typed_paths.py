@@ -7,7 +7,7 @@ from typing import Any
 from google.protobuf.descriptor import MethodDescriptor
 
 from quire.inference.v1 import inference_pb2
-from services.router.http.operation import Example, Operation
+from services.router.http import Example, Operation
 from services.router.openapi.comments import proto_comments
 
 _SERVICE = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"]

@@ -1,1 +1,30 @@
 """What a request asks for besides its prompt: sampling, stop conditions, pooling and truncation, as plain values."""
+
+from services.router.parameters.pooling import EmbeddingInfo, PoolingParams
+from services.router.parameters.sampling import (
+    MAX_LOGIT_BIAS,
+    MAX_LOGPROBS,
+    MAX_STOP_STRINGS,
+    MAX_STOP_TOKEN_IDS,
+    SamplingParams,
+    StopConditions,
+    check_ranges,
+    check_stop_strings,
+    check_token_ids,
+)
+from services.router.parameters.truncation import Truncation
+
+__all__ = [
+    "MAX_LOGIT_BIAS",
+    "MAX_LOGPROBS",
+    "MAX_STOP_STRINGS",
+    "MAX_STOP_TOKEN_IDS",
+    "EmbeddingInfo",
+    "PoolingParams",
+    "SamplingParams",
+    "StopConditions",
+    "Truncation",
+    "check_ranges",
+    "check_stop_strings",
+    "check_token_ids",
+]

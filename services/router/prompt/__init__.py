@@ -1,1 +1,25 @@
 """From a request's text or messages to token ids that fit the model."""
+
+from services.router.prompt.context_length import check_generates, output_budget
+from services.router.prompt.encoding import (
+    MAX_DOCUMENTS,
+    MAX_MESSAGES,
+    check_length,
+    check_token_range,
+    encode_chat,
+    encode_text,
+)
+from services.router.prompt.prompt_template import PromptTemplate, templates_for
+
+__all__ = [
+    "MAX_DOCUMENTS",
+    "MAX_MESSAGES",
+    "PromptTemplate",
+    "check_generates",
+    "check_length",
+    "check_token_range",
+    "encode_chat",
+    "encode_text",
+    "output_budget",
+    "templates_for",
+]

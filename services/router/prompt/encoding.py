@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from services.router.errors import invalid
-from services.router.limits.json_bounds import check_json_texts
+from services.router.limits import check_json_texts
 from services.router.model import ServedModel
-from services.router.parameters.truncation import Truncation
+from services.router.parameters import Truncation
 from services.router.prompt.context_length import context_length_exceeded
 from services.router.prompt.prompt_template import PromptTemplate
-from services.router.template.chat_template import no_chat_template, text_of
-from services.router.template.messages import num_forms
+from services.router.template import no_chat_template, num_forms, text_of
 
 # Longer chats are some mistake, and would be rendered for seconds.
 MAX_MESSAGES = 10_000

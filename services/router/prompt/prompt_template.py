@@ -11,11 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from services.router.template.chat_template import ChatTemplate
-from services.router.template.foreign import ForeignTemplates, check_size
-from services.router.template.probe import TemplateTraits
-from services.router.text.threads import TextThreads
-from services.router.text.tokenizer import Tokenizer
+from services.router.template import ChatTemplate, ForeignTemplates, TemplateTraits, check_size
+from services.router.text import TextThreads, Tokenizer
 
 
 class PromptTemplate(Protocol):

@@ -17,8 +17,7 @@ import grpc
 from google.protobuf.message import Message
 
 from services.router.errors import ApiError, ErrorBody, ErrorKind, internal, invalid
-from services.router.limits.large_bodies import leave_large_bodies
-from services.router.limits.stall_watch import ClientStalledError, StallWatch
+from services.router.limits import ClientStalledError, StallWatch, leave_large_bodies
 from services.router.metrics import RequestMetrics
 from services.router.rpc.request_fields import check_enums, in_proto_terms
 from services.router.rpc.status_details import details_metadata

@@ -18,9 +18,9 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from services.router.errors import ApiError, invalid
-from services.router.limits.json_bounds import MAX_ITEMS
+from services.router.limits import MAX_ITEMS
 from services.router.rpc.calls import UnreadRequest
-from services.router.text.threads import TextThreads
+from services.router.text import TextThreads
 from shared.malformed import UndecodableRequestError
 
 # Of a request, those of all messages in it.

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from services.router.errors import ApiError
-from services.router.limits.text_size import check_text_size, num_bytes
+from services.router.limits import check_text_size, num_bytes
 from services.router.template.content import ContentForm
 from services.router.template.foreign import LOST
 

@@ -1,1 +1,9 @@
 """Text to token ids and back: the tokenizer, the detokenizer and stop strings."""
+
+from services.router.text.detokenizer import Vocabulary
+from services.router.text.output import TextOutput
+from services.router.text.stop_strings import StopMatcher, StopStrings
+from services.router.text.threads import TextThreads
+from services.router.text.tokenizer import Tokenizer
+
+__all__ = ["StopMatcher", "StopStrings", "TextOutput", "TextThreads", "Tokenizer", "Vocabulary"]

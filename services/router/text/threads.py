@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from services.router.errors import overloaded
-from services.router.limits.large_bodies import LargeBodies
-from services.router.template.foreign import ForeignTemplates
+from services.router.limits import LargeBodies
+from services.router.template import ForeignTemplates
 
 # Below this, working on a text takes less than handing it to a thread would cost the event loop.
 _INLINE_CHARS = 2048

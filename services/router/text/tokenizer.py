@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer as Library
 
-from services.router.limits.text_size import check_text_size, num_bytes
-from services.router.template.chat_template import ChatTemplate, from_tokenizer_config, special_tokens
+from services.router.limits import check_text_size, num_bytes
+from services.router.template import ChatTemplate, from_tokenizer_config, special_tokens
 from services.router.text.detokenizer import Vocabulary
 from services.router.text.threads import TextThreads
 

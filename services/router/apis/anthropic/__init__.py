@@ -1,0 +1,18 @@
+"""Anthropic's API: its bodies, its replies, and how its requests become those that every chat API shares."""
+
+from services.router.apis.anthropic.errors import anthropic_error
+from services.router.apis.anthropic.models import ANTHROPIC_VERSION_HEADER, anthropic_card, anthropic_list
+from services.router.apis.anthropic.paths import OPERATIONS
+from services.router.apis.anthropic.replies import AnthropicModel, AnthropicModelList
+from services.router.apis.anthropic.servicer import AnthropicServicer
+
+__all__ = [
+    "ANTHROPIC_VERSION_HEADER",
+    "OPERATIONS",
+    "AnthropicModel",
+    "AnthropicModelList",
+    "AnthropicServicer",
+    "anthropic_card",
+    "anthropic_error",
+    "anthropic_list",
+]

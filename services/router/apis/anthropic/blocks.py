@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Tag
 
 from services.router.errors import ApiError, ErrorKind
-from services.router.http.body import Body, string_or_array, union
+from services.router.http import Body, string_or_array, union
 
 
 class TextBlock(Body):

@@ -12,16 +12,22 @@ from services.router.apis.anthropic.blocks import StringOrTexts, text_of
 from services.router.apis.anthropic.context_management import ContextManagement
 from services.router.apis.anthropic.errors import ThreadUnsupportedError
 from services.router.apis.anthropic.messages import Turn, shown_turns
-from services.router.chat.request import ChatRequest
-from services.router.chat.thinking import thinking_kwargs
-from services.router.chat.thinking_budget import ThinkingBudget
-from services.router.chat.tools import AS_IT_LIKES, Tool, ToolChoice, ToolMode, ToolPath
+from services.router.chat import (
+    AS_IT_LIKES,
+    ChatRequest,
+    ThinkingBudget,
+    Tool,
+    ToolChoice,
+    ToolMode,
+    ToolPath,
+    thinking_kwargs,
+)
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.generation.options import GenerationOptions
-from services.router.grammar.structure import Structure, StructureKind
-from services.router.http.body import Body
-from services.router.parameters.sampling import SamplingParams, StopConditions, check_ranges, check_stop_strings
-from services.router.prompt.encoding import MAX_MESSAGES
+from services.router.generation import GenerationOptions
+from services.router.grammar import Structure, StructureKind
+from services.router.http import Body
+from services.router.parameters import SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.prompt import MAX_MESSAGES
 
 # As in Body.not_built.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {"container": ("",), "mcp_servers": ([],)}

@@ -10,7 +10,7 @@ from pydantic import Field, Tag
 from services.router.apis.anthropic.blocks import ThinkingBlock
 from services.router.apis.anthropic.messages import Turn
 from services.router.errors import ApiError, ErrorKind
-from services.router.http.body import Body, union
+from services.router.http import Body, union
 
 _CLEAR_THINKING = "clear_thinking_20251015"
 

@@ -18,9 +18,8 @@ from services.router.apis.anthropic.blocks import (
     ToolUseBlock,
     not_supported,
 )
-from services.router.chat.thinking import thought
-from services.router.chat.tools import check_call_made
-from services.router.http.body import Body
+from services.router.chat import check_call_made, thought
+from services.router.http import Body
 
 
 class Turn(Body):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.router.apis.anthropic.body import CountTokensBody, MessagesBody
 from services.router.apis.anthropic.replies import AnthropicError, AnthropicMessage, MessageEvent, TokenCount
-from services.router.http.operation import Example, Operation
+from services.router.http import Example, Operation
 
 _TAG = "Anthropic"
 _MODEL = "quire-chat"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
-from services.router.http.replies import Reply, may_lack
+from services.router.http import Reply, may_lack
 
 
 class TextContent(Reply):

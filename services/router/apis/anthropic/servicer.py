@@ -9,15 +9,12 @@ from google.api.httpbody_pb2 import HttpBody
 
 from services.router.apis.anthropic.body import CountTokensBody, MessagesBody
 from services.router.apis.anthropic.writer import AnthropicWriter
-from services.router.dispatch.placement import Placement
-from services.router.http.answers import JSON
-from services.router.http.chats import ChatService
-from services.router.http.json import dump
-from services.router.http.reader import parsing_work, read_body
+from services.router.dispatch import Placement
+from services.router.http import JSON, ChatService, dump, parsing_work, read_body
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
-from services.router.rpc.calls import Calls, Prepared, rpc
-from services.router.text.threads import TextThreads
+from services.router.rpc import Calls, Prepared, rpc
+from services.router.text import TextThreads
 
 
 @dataclass(frozen=True, slots=True)

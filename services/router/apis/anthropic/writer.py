@@ -7,13 +7,21 @@ from collections.abc import Iterator
 from typing import Any
 
 from services.router.apis.anthropic.errors import anthropic_error
-from services.router.chat.message import EndReason, Message, MessageDelta
+from services.router.chat import EndReason, Message, MessageDelta
 from services.router.errors import ApiError
-from services.router.generation.usage import Usage
-from services.router.http.answers import EVENT_STREAM
-from services.router.http.json import dumps, texts_of
-from services.router.http.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of
-from services.router.template.arguments import parsed_arguments
+from services.router.generation import Usage
+from services.router.http import (
+    EVENT_STREAM,
+    Segment,
+    SegmentChange,
+    Segmenter,
+    SegmentEvent,
+    SegmentKind,
+    dumps,
+    segments_of,
+    texts_of,
+)
+from services.router.template import parsed_arguments
 
 _STOP_REASONS = {
     EndReason.STOP: "end_turn",

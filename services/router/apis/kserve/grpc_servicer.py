@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from quire.kserve.v1 import open_inference_pb2 as pb
 from services.router.apis.kserve.state import SERVER_NAME, ServerState, server_version
 from services.router.errors import ApiError, ErrorKind
-from services.router.rpc.calls import Calls, Prepared, open_rpc, rpc
+from services.router.rpc import Calls, Prepared, open_rpc, rpc
 
 
 class TensorGeneration(Protocol):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 
-from services.router.dispatch.placement import Placement
+from services.router.dispatch import Placement
 from services.router.errors import invalid
 from services.router.model import ServedModel
 

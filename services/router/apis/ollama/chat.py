@@ -8,12 +8,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from services.router.apis.ollama.options import OllamaBody, refuse
-from services.router.chat.request import ChatRequest
-from services.router.chat.thinking import thought
-from services.router.chat.tools import Tool
+from services.router.chat import ChatRequest, Tool, thought
 from services.router.errors import invalid
-from services.router.http.body import Body
-from services.router.prompt.encoding import MAX_MESSAGES
+from services.router.http import Body
+from services.router.prompt import MAX_MESSAGES
 
 
 class CalledFunction(Body):

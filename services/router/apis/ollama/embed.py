@@ -9,14 +9,19 @@ from typing import Annotated, Any
 from pydantic import Field, Tag
 
 from services.router.apis.ollama.writer import NANOSECONDS
-from services.router.embedding.embedder import Embedder, floats_of
-from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
-from services.router.embedding.request import EmbeddingRequest
-from services.router.http.body import Body, string_or_array, union
-from services.router.http.json import Items, in_pieces, texts_of
+from services.router.embedding import (
+    MAX_INPUTS,
+    Embedder,
+    EmbeddingRequest,
+    InputOptions,
+    embedding_of,
+    encode_texts,
+    floats_of,
+)
+from services.router.http import Body, Items, in_pieces, string_or_array, texts_of, union
 from services.router.model import ServedModel
-from services.router.parameters.pooling import PoolingParams
-from services.router.rpc.calls import Caller
+from services.router.parameters import PoolingParams
+from services.router.rpc import Caller
 
 
 class EmbedBody(Body):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from services.router.apis.ollama.options import OllamaBody, refuse
-from services.router.chat.request import ChatRequest
+from services.router.chat import ChatRequest
 
 MAX_TOKENS_PARAM = "options.num_predict"
 

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import Field
 
 from services.router.apis.ollama.writer import timestamp
-from services.router.dispatch.placement import Placement
+from services.router.dispatch import Placement
 from services.router.errors import ApiError, ErrorKind, model_not_found
-from services.router.http.body import Body
+from services.router.http import Body
 from services.router.model import ServedModel
 
 _TAG = ":latest"

@@ -8,18 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from services.router.chat.thinking import thinking_kwargs
+from services.router.chat import thinking_kwargs
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.generation.options import GenerationOptions
-from services.router.grammar.structure import Structure, StructureKind
-from services.router.http.body import Body, string_or_array, union
-from services.router.parameters.sampling import (
-    MAX_LOGPROBS,
-    SamplingParams,
-    StopConditions,
-    check_ranges,
-    check_stop_strings,
-)
+from services.router.generation import GenerationOptions
+from services.router.grammar import Structure, StructureKind
+from services.router.http import Body, string_or_array, union
+from services.router.parameters import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
 
 _UINT64 = 2**64 - 1
 # Samplers that are not built: the values that turn them off.

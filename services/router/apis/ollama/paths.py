@@ -17,7 +17,7 @@ from services.router.apis.ollama.replies import (
     RunningModels,
 )
 from services.router.apis.ollama.writer import NDJSON
-from services.router.http.operation import Example, Operation
+from services.router.http import Example, Operation
 
 _TAG = "Ollama"
 _MODEL = "quire-chat"

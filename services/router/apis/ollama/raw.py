@@ -7,14 +7,12 @@ from typing import Any
 from services.router.apis.ollama.generate import MAX_TOKENS_PARAM, GenerateBody
 from services.router.apis.ollama.options import refuse
 from services.router.apis.ollama.writer import OllamaWriter
-from services.router.chat.message import PlainParser
-from services.router.generation.tracing import Tracing
-from services.router.http.answers import Answers
-from services.router.http.chats import MessageWriter
+from services.router.chat import PlainParser
+from services.router.generation import Tracing
+from services.router.http import Answers, MessageWriter
 from services.router.model import ServedModel
-from services.router.prompt.context_length import output_budget
-from services.router.prompt.encoding import encode_text
-from services.router.rpc.calls import Prepared, caller_of
+from services.router.prompt import encode_text, output_budget
+from services.router.rpc import Prepared, caller_of
 
 
 async def answer_raw(

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from services.router.http.replies import Reply, TokenLogprob, may_lack
+from services.router.http import Reply, TokenLogprob, may_lack
 
 Timestamp = Annotated[str, Field(description="Time in RFC 3339 format.")]
 

@@ -15,18 +15,14 @@ from services.router.apis.ollama.models import ShowBody, card, description, find
 from services.router.apis.ollama.options import OllamaBody
 from services.router.apis.ollama.raw import answer_raw
 from services.router.apis.ollama.writer import NDJSON, OllamaWriter, loaded
-from services.router.dispatch.placement import Placement
-from services.router.embedding.embedder import Embedder
-from services.router.embedding.request import EmbeddingRequest
+from services.router.dispatch import Placement
+from services.router.embedding import Embedder, EmbeddingRequest
 from services.router.errors import invalid
-from services.router.http.answers import JSON, write_pieces
-from services.router.http.chats import ChatService
-from services.router.http.json import dump
-from services.router.http.reader import parsing_work, read_body
+from services.router.http import JSON, ChatService, dump, parsing_work, read_body, write_pieces
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
-from services.router.rpc.calls import Calls, Prepared, caller_of, open_rpc, rpc
-from services.router.text.threads import TextThreads
+from services.router.rpc import Calls, Prepared, caller_of, open_rpc, rpc
+from services.router.text import TextThreads
 
 # The release of Ollama whose API this is: clients ask before they use what came with one.
 API_VERSION = "0.12.11"

@@ -8,15 +8,23 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
-from services.router.chat.message import EndReason, Message, MessageDelta
+from services.router.chat import EndReason, Message, MessageDelta
 from services.router.errors import ApiError
-from services.router.generation.usage import Usage
-from services.router.http.json import dump, texts_of
-from services.router.http.logprobs import TokenNames, chat_logprobs
-from services.router.http.segments import Segment, SegmentChange, Segmenter, SegmentKind, segments_of
+from services.router.generation import Usage
+from services.router.http import (
+    Segment,
+    SegmentChange,
+    Segmenter,
+    SegmentKind,
+    TokenNames,
+    chat_logprobs,
+    dump,
+    segments_of,
+    texts_of,
+)
 from services.router.logprobs import TokenLogprob
-from services.router.template.arguments import parsed_arguments
-from services.router.text.detokenizer import Vocabulary
+from services.router.template import parsed_arguments
+from services.router.text import Vocabulary
 
 NDJSON = "application/x-ndjson"
 _DONE_REASONS = {EndReason.STOP: "stop", EndReason.LENGTH: "length", EndReason.TOOL_CALLS: "stop"}

@@ -11,17 +11,17 @@ from pydantic import Field, Tag
 
 from services.router.apis.openai.structure_fields import StructureFields
 from services.router.errors import invalid
-from services.router.generation.options import GenerationOptions
-from services.router.http.body import Body, string_or_array, union
-from services.router.parameters.sampling import (
+from services.router.generation import GenerationOptions
+from services.router.http import Body, string_or_array, union
+from services.router.parameters import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
     SamplingParams,
     StopConditions,
+    Truncation,
     check_ranges,
     check_stop_strings,
 )
-from services.router.parameters.truncation import Truncation
 
 _UINT64 = 2**64 - 1
 

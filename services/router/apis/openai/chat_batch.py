@@ -13,10 +13,10 @@ from services.router.apis.openai.chat_completions import (
     check_messages,
     template_messages,
 )
-from services.router.chat.request import ChatRequest
+from services.router.chat import ChatRequest
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.generation.logprob_count import check_num_logprobs
-from services.router.prompt.encoding import MAX_MESSAGES
+from services.router.generation import check_num_logprobs
+from services.router.prompt import MAX_MESSAGES
 
 MAX_CONVERSATIONS = 256
 # Work per conversation in TextThreads' characters: 16 of them are worth a thread.

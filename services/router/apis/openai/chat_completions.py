@@ -12,13 +12,11 @@ from services.router.apis.openai.chat_writer import ChatStyle
 from services.router.apis.openai.functions import FUNCTIONS_PATH, FunctionFields, FunctionName, with_tool_messages
 from services.router.apis.openai.prompt_fields import PromptFields
 from services.router.apis.openai.tools import FunctionCall, NamedTool, ToolCall, tools_and_choice
-from services.router.chat.request import ChatRequest
-from services.router.chat.thinking_budget import ThinkingBudget
-from services.router.chat.tools import OPENAI_PATH, check_tool_messages
+from services.router.chat import OPENAI_PATH, ChatRequest, ThinkingBudget, check_tool_messages
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.http.body import Body, string_or_array, union
-from services.router.parameters.sampling import MAX_LOGPROBS
-from services.router.prompt.encoding import MAX_MESSAGES
+from services.router.http import Body, string_or_array, union
+from services.router.parameters import MAX_LOGPROBS
+from services.router.prompt import MAX_MESSAGES
 
 # Of one message.
 MAX_CALLS = 128

@@ -8,12 +8,10 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from services.router.apis.openai.json import AnswerHead, ChunkTails, end_of_stream, error_event, prompt_logprobs
-from services.router.chat.message import EndReason, Message, MessageDelta, ToolCallDelta
+from services.router.chat import EndReason, Message, MessageDelta, ToolCallDelta
 from services.router.errors import ApiError
-from services.router.generation.usage import Usage
-from services.router.http.answers import EVENT_STREAM
-from services.router.http.json import dumps, texts_of
-from services.router.http.logprobs import TokenNames, chat_logprobs
+from services.router.generation import Usage
+from services.router.http import EVENT_STREAM, TokenNames, chat_logprobs, dumps, texts_of
 
 # A message's content as its first chunk has it, by whether the message begins with it.
 _FIRST = {True: '""', False: "null"}

@@ -11,18 +11,22 @@ from pydantic import Field
 
 from services.router.apis.openai.embeddings import base64_text, floats_text
 from services.router.apis.openai.pooling_body import Text
-from services.router.dispatch.placement import Placement
-from services.router.embedding.embedder import Embedder, floats_of
-from services.router.embedding.inputs import MAX_INPUTS, InputOptions, embedding_of, encode_texts
-from services.router.embedding.request import EmbeddingRequest
+from services.router.dispatch import Placement
+from services.router.embedding import (
+    MAX_INPUTS,
+    Embedder,
+    EmbeddingRequest,
+    InputOptions,
+    embedding_of,
+    encode_texts,
+    floats_of,
+)
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.generation.tracing import Tracing
-from services.router.http.answers import write_pieces
-from services.router.http.body import Body
-from services.router.http.json import array, dumps, in_pieces
+from services.router.generation import Tracing
+from services.router.http import Body, array, dumps, in_pieces, write_pieces
 from services.router.model import ServedModel
-from services.router.parameters.pooling import PoolingParams
-from services.router.rpc.calls import Calls, Prepared, caller_of
+from services.router.parameters import PoolingParams
+from services.router.rpc import Calls, Prepared, caller_of
 
 EmbeddingType = Literal["float", "base64", "int8", "uint8", "binary", "ubinary"]
 _NEEDS_A_CALIBRATION = ("int8", "uint8")

@@ -18,13 +18,10 @@ from services.router.apis.openai.json import (
     error_event,
     prompt_logprobs,
 )
-from services.router.dispatch.submission import FinishReason
+from services.router.dispatch import FinishReason
 from services.router.errors import ApiError
-from services.router.generation.choice_delta import ChoiceDelta
-from services.router.generation.usage import Usage
-from services.router.http.answers import EVENT_STREAM
-from services.router.http.json import dumps, texts_of
-from services.router.http.logprobs import TokenNames
+from services.router.generation import ChoiceDelta, Usage
+from services.router.http import EVENT_STREAM, TokenNames, dumps, texts_of
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 
 _FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}

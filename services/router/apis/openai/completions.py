@@ -12,16 +12,12 @@ from services.router.apis.openai.body import GenerationBody
 from services.router.apis.openai.completion_writer import CompletionStyle, CompletionWriter
 from services.router.apis.openai.json import AnswerHead
 from services.router.errors import invalid
-from services.router.generation.generator import Generator
-from services.router.generation.options import GenerationOptions
-from services.router.generation.tracing import Tracing
-from services.router.http.answers import Answers
-from services.router.http.body import union
+from services.router.generation import GenerationOptions, Generator, Tracing
+from services.router.http import Answers, union
 from services.router.model import ServedModel
-from services.router.parameters.sampling import MAX_LOGPROBS
-from services.router.prompt.context_length import check_generates, output_budget
-from services.router.prompt.encoding import check_length, check_token_range
-from services.router.rpc.calls import Prepared, caller_of
+from services.router.parameters import MAX_LOGPROBS
+from services.router.prompt import check_generates, check_length, check_token_range, output_budget
+from services.router.rpc import Prepared, caller_of
 
 # Across prompts and n.
 MAX_CHOICES = 1024

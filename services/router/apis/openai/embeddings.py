@@ -12,20 +12,23 @@ from pydantic import Field, Tag
 from services.router.apis.openai.chat_completions import ChatMessage, check_messages, template_messages
 from services.router.apis.openai.pooling_body import PoolingBody, Text, usage_of
 from services.router.apis.openai.prompt_fields import TemplateFields
-from services.router.dispatch.placement import Placement
-from services.router.embedding.embedder import Embedder, floats_of
-from services.router.embedding.inputs import MAX_INPUTS, check_token_inputs, embedding_of, encode_texts
-from services.router.embedding.request import EmbeddingRequest
+from services.router.dispatch import Placement
+from services.router.embedding import (
+    MAX_INPUTS,
+    Embedder,
+    EmbeddingRequest,
+    check_token_inputs,
+    embedding_of,
+    encode_texts,
+    floats_of,
+)
 from services.router.errors import invalid
-from services.router.generation.tracing import Tracing
-from services.router.http.answers import write_pieces
-from services.router.http.body import union
-from services.router.http.json import array, dumps, in_pieces
+from services.router.generation import Tracing
+from services.router.http import array, dumps, in_pieces, union, write_pieces
 from services.router.model import ServedModel
-from services.router.parameters.pooling import PoolingParams
-from services.router.prompt.encoding import MAX_MESSAGES, encode_chat
-from services.router.prompt.prompt_template import templates_for
-from services.router.rpc.calls import Calls, Prepared, caller_of
+from services.router.parameters import PoolingParams
+from services.router.prompt import MAX_MESSAGES, encode_chat, templates_for
+from services.router.rpc import Calls, Prepared, caller_of
 
 
 def _input_kind(value: object) -> str | None:

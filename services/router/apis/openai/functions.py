@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, Tag
 
 from services.router.apis.openai.tools import FunctionDefinition
-from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode, ToolPath
+from services.router.chat import MAX_TOOLS, Tool, ToolChoice, ToolMode, ToolPath
 from services.router.errors import invalid
-from services.router.http.body import Body, union
+from services.router.http import Body, union
 
 FUNCTIONS_PATH = ToolPath("functions[{}]")
 

@@ -14,7 +14,7 @@ from services.router.apis.openai.pooling_replies import EmbeddingList, Ranking, 
 from services.router.apis.openai.replies import ChatCompletion, ChatCompletionChunk, Completion, CompletionChunk
 from services.router.apis.openai.scoring import RerankBody, ScoreBody
 from services.router.errors import invalid
-from services.router.limits.json_bounds import check_json
+from services.router.limits import check_json
 
 
 class Invocation(RootModel[ChatCompletionRequest | CompletionRequest | EmbeddingBody | ScoreBody | RerankBody]):

@@ -11,12 +11,11 @@ from itertools import chain
 from typing import Any
 
 from services.router.errors import ApiError
-from services.router.generation.usage import Usage
-from services.router.http.json import Items, dump, dumps
-from services.router.http.logprobs import TokenNames, finite
+from services.router.generation import Usage
+from services.router.http import Items, TokenNames, dump, dumps, finite
 from services.router.logprobs import PromptLogprob, TokenLogprob
 from services.router.model import ServedModel
-from services.router.text.detokenizer import Vocabulary
+from services.router.text import Vocabulary
 
 _DONE = b"data: [DONE]\n\n"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import RootModel
 
-from services.router.apis.anthropic.replies import AnthropicModel, AnthropicModelList
+from services.router.apis.anthropic import AnthropicModel, AnthropicModelList
 from services.router.apis.openai.chat_batch import ChatCompletionBatchRequest
 from services.router.apis.openai.chat_completions import ChatCompletionRequest
 from services.router.apis.openai.completions import CompletionRequest
@@ -24,7 +24,7 @@ from services.router.apis.openai.replies import (
     Version,
 )
 from services.router.apis.openai.tokens import DetokenizeRequest, TokenizeRequest
-from services.router.http.operation import Example, Operation
+from services.router.http import Example, Operation
 
 _OPENAI = "OpenAI"
 _TOKENS = "Tokens"

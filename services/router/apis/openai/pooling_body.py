@@ -7,8 +7,8 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, Tag
 
-from services.router.embedding.inputs import MAX_INPUTS, InputOptions
-from services.router.http.body import Body, string_or_array, union
+from services.router.embedding import MAX_INPUTS, InputOptions
+from services.router.http import Body, string_or_array, union
 
 Text = Annotated[str, Field(min_length=1)]
 TextOrTexts = Annotated[

@@ -6,7 +6,7 @@ from services.router.apis.openai.cohere import CohereEmbedBody
 from services.router.apis.openai.embeddings import EmbeddingBody
 from services.router.apis.openai.pooling_replies import CohereEmbedding, EmbeddingList, Ranking, ScoreList
 from services.router.apis.openai.scoring import RerankBody, ScoreBody
-from services.router.http.operation import Example, Operation
+from services.router.http import Example, Operation
 
 _EMBEDDINGS = "Embeddings"
 _MODEL = "quire-chat"

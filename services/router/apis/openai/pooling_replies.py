@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from services.router.http.replies import Reply, Seconds, may_lack
+from services.router.http import Reply, Seconds, may_lack
 
 
 class PoolingUsage(Reply):

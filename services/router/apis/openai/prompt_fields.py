@@ -8,10 +8,9 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from services.router.apis.openai.tools import ToolChoiceField, ToolDefinition
-from services.router.chat.thinking import ReasoningEffort, effort_kwargs
-from services.router.chat.tools import MAX_TOOLS
+from services.router.chat import MAX_TOOLS, ReasoningEffort, effort_kwargs
 from services.router.errors import invalid
-from services.router.prompt.encoding import MAX_DOCUMENTS
+from services.router.prompt import MAX_DOCUMENTS
 
 
 class TemplateFields(BaseModel):

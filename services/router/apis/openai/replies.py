@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
 
-from services.router.http.replies import Reply, Seconds, TokenLogprob, may_lack
+from services.router.http import Reply, Seconds, TokenLogprob, may_lack
 
 
 class PromptTokensDetails(Reply):

@@ -8,8 +8,8 @@ from typing import Any, Literal
 from pydantic import Field
 
 from services.router.errors import ApiError, invalid
-from services.router.grammar.structure import Structure, StructureKind
-from services.router.http.body import Body
+from services.router.grammar import Structure, StructureKind
+from services.router.http import Body
 
 
 class JsonSchemaFormat(Body):

@@ -11,16 +11,21 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from services.router.apis.openai.pooling_body import PoolingBody, Text, TextOrTexts, usage_of
-from services.router.dispatch.placement import Placement
-from services.router.embedding.embedder import Embedder
-from services.router.embedding.inputs import MAX_INPUTS, embedding_of, encode_texts
-from services.router.embedding.request import EmbeddingRequest
-from services.router.embedding.scores import UNIT_LENGTH, check_pairs, cosines
+from services.router.dispatch import Placement
+from services.router.embedding import (
+    MAX_INPUTS,
+    UNIT_LENGTH,
+    Embedder,
+    EmbeddingRequest,
+    check_pairs,
+    cosines,
+    embedding_of,
+    encode_texts,
+)
 from services.router.errors import invalid
-from services.router.generation.tracing import Tracing
-from services.router.http.answers import write_pieces
-from services.router.http.json import Items, in_pieces, texts_of
-from services.router.rpc.calls import Calls, Prepared, caller_of
+from services.router.generation import Tracing
+from services.router.http import Items, in_pieces, texts_of, write_pieces
+from services.router.rpc import Calls, Prepared, caller_of
 
 
 class ScoreBody(PoolingBody):

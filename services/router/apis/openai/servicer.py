@@ -10,7 +10,7 @@ from google.api.httpbody_pb2 import HttpBody
 from prometheus_client import CollectorRegistry, generate_latest
 
 from quire.openai.v1 import openai_pb2
-from services.router.apis.anthropic.models import ANTHROPIC_VERSION_HEADER, anthropic_card, anthropic_list
+from services.router.apis.anthropic import ANTHROPIC_VERSION_HEADER, anthropic_card, anthropic_list
 from services.router.apis.openai.chat_batch import ChatCompletionBatchRequest
 from services.router.apis.openai.chat_completions import ChatCompletionRequest
 from services.router.apis.openai.chat_writer import ChatCompletionWriter
@@ -21,22 +21,34 @@ from services.router.apis.openai.invocations import Invoked, invoked
 from services.router.apis.openai.json import AnswerHead
 from services.router.apis.openai.scoring import RerankBody, ScoreBody, ScoringService
 from services.router.apis.openai.tokens import DetokenizeRequest, TokenizeRequest, tokenizer_info
-from services.router.apis.responses.body import InputTokensBody, ResponseBody
-from services.router.apis.responses.response import ResponseObject, response_not_found
-from services.router.apis.responses.writer import ResponseWriter
-from services.router.dispatch.placement import Placement
+from services.router.apis.responses import (
+    InputTokensBody,
+    ResponseBody,
+    ResponseObject,
+    ResponseWriter,
+    response_not_found,
+)
+from services.router.dispatch import Placement
 from services.router.errors import model_not_found, unavailable
-from services.router.http.answers import JSON, write_pieces
-from services.router.http.body import Body
-from services.router.http.chat_batch import answer_all, prepare_all
-from services.router.http.chats import ChatService
-from services.router.http.json import Items, dump, in_pieces, texts_of
-from services.router.http.reader import parsing_work, read_body
+from services.router.http import (
+    JSON,
+    Body,
+    ChatService,
+    Items,
+    answer_all,
+    dump,
+    in_pieces,
+    parsing_work,
+    prepare_all,
+    read_body,
+    texts_of,
+    write_pieces,
+)
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
-from services.router.prompt.encoding import check_token_range
-from services.router.rpc.calls import Calls, Prepared, metadata_of, open_rpc, rpc
-from services.router.text.threads import TextThreads
+from services.router.prompt import check_token_range
+from services.router.rpc import Calls, Prepared, metadata_of, open_rpc, rpc
+from services.router.text import TextThreads
 from shared.version import version
 
 T = TypeVar("T", bound=Body)

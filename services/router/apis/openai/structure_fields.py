@@ -14,8 +14,8 @@ from services.router.apis.openai.response_format import (
     schema_structure,
 )
 from services.router.errors import ApiError, ErrorKind
-from services.router.grammar.structure import Structure, StructureKind
-from services.router.http.body import Body, union
+from services.router.grammar import Structure, StructureKind
+from services.router.http import Body, union
 
 _MAX_CHOICES = 4096
 

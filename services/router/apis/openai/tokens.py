@@ -9,13 +9,13 @@ from pydantic import Field
 from services.router.apis.openai.chat_completions import ChatMessage, check_messages, template_messages
 from services.router.apis.openai.prompt_fields import PromptFields
 from services.router.apis.openai.tools import tools_and_choice
-from services.router.chat.request import ChatRequest
+from services.router.chat import ChatRequest
 from services.router.errors import invalid
-from services.router.generation.options import GenerationOptions
-from services.router.http.body import Body
+from services.router.generation import GenerationOptions
+from services.router.http import Body
 from services.router.model import ServedModel
-from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.prompt.encoding import MAX_MESSAGES
+from services.router.parameters import SamplingParams, StopConditions
+from services.router.prompt import MAX_MESSAGES
 
 
 class TokenizeRequest(Body, PromptFields):

@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from services.router.chat.tools import MAX_TOOLS, Tool, ToolChoice, ToolMode
+from services.router.chat import MAX_TOOLS, Tool, ToolChoice, ToolMode
 from services.router.errors import invalid
-from services.router.http.body import Body, union
+from services.router.http import Body, union
 
 FunctionName = Annotated[str, Field(pattern="^[a-zA-Z0-9_-]+$", max_length=64)]
 

@@ -1,0 +1,8 @@
+"""OpenAI's Responses API: its bodies, its items and events, and how its requests become those of every chat API."""
+
+from services.router.apis.responses.body import InputTokensBody, ResponseBody
+from services.router.apis.responses.paths import OPERATIONS
+from services.router.apis.responses.response import ResponseObject, response_not_found
+from services.router.apis.responses.writer import ResponseWriter
+
+__all__ = ["OPERATIONS", "InputTokensBody", "ResponseBody", "ResponseObject", "ResponseWriter", "response_not_found"]

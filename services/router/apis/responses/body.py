@@ -11,21 +11,13 @@ from pydantic import Field, Tag
 
 from services.router.apis.responses.items import Item, to_template
 from services.router.apis.responses.tools import ResponseTool, StringOrToolChoice, choose
-from services.router.chat.request import ChatRequest
-from services.router.chat.thinking import thinking_kwargs
-from services.router.chat.tools import ToolPath
+from services.router.chat import ChatRequest, ToolPath, thinking_kwargs
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.generation.options import GenerationOptions
-from services.router.grammar.structure import Structure, StructureKind
-from services.router.http.body import Body, string_or_array, union
-from services.router.parameters.sampling import (
-    MAX_LOGPROBS,
-    SamplingParams,
-    StopConditions,
-    check_ranges,
-    check_stop_strings,
-)
-from services.router.prompt.encoding import MAX_MESSAGES
+from services.router.generation import GenerationOptions
+from services.router.grammar import Structure, StructureKind
+from services.router.http import Body, string_or_array, union
+from services.router.parameters import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.prompt import MAX_MESSAGES
 
 _UINT64 = 2**64 - 1
 _MAX_METADATA = 16

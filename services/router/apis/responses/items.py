@@ -7,10 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag
 
-from services.router.chat.thinking import thought
-from services.router.chat.tools import check_call_made
+from services.router.chat import check_call_made, thought
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.http.body import Body, string_or_array, union
+from services.router.http import Body, string_or_array, union
 
 # What items have when they come back in.
 _OF_ITEMS = frozenset({"id", "status"})

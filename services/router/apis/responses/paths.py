@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from services.router.apis.responses.body import InputTokensBody, ResponseBody
 from services.router.apis.responses.replies import InputTokenCount, Response, ResponseEvent
-from services.router.http.operation import Example, Operation
+from services.router.http import Example, Operation
 
 _TAG = "OpenAI's responses"
 _MODEL = "quire-chat"

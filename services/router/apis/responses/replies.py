@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, RootModel
 
-from services.router.http.replies import Reply, Seconds, TokenLogprob, may_lack
+from services.router.http import Reply, Seconds, TokenLogprob, may_lack
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

@@ -8,16 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from services.router.apis.responses.body import ResponseBody
-from services.router.chat.message import EndReason
+from services.router.chat import EndReason
 from services.router.errors import ApiError, ErrorKind
-from services.router.generation.usage import Usage
-from services.router.http.json import Items
-from services.router.http.logprobs import TokenNames, chat_logprobs
-from services.router.http.segments import Segment, SegmentKind
+from services.router.generation import Usage
+from services.router.http import Items, Segment, SegmentKind, TokenNames, chat_logprobs
 from services.router.logprobs import TokenLogprob
 from services.router.model import ServedModel
-from services.router.parameters.sampling import SamplingParams
-from services.router.text.detokenizer import Vocabulary
+from services.router.parameters import SamplingParams
+from services.router.text import Vocabulary
 
 _ID_PREFIXES = {SegmentKind.REASONING: "rs", SegmentKind.CONTENT: "msg", SegmentKind.TOOL_CALL: "fc"}
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, Tag
 
-from services.router.chat.tools import Tool, ToolChoice, ToolMode
+from services.router.chat import Tool, ToolChoice, ToolMode
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.http.body import Body, union
+from services.router.http import Body, union
 
 _MODES = {"none": ToolMode.NONE, "auto": ToolMode.AUTO, "required": ToolMode.REQUIRED}
 

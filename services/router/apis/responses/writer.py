@@ -7,12 +7,22 @@ from itertools import chain
 from typing import Any
 
 from services.router.apis.responses.response import ResponseObject
-from services.router.chat.message import EndReason, Message, MessageDelta
+from services.router.chat import EndReason, Message, MessageDelta
 from services.router.errors import ApiError
-from services.router.generation.usage import Usage
-from services.router.http.answers import EVENT_STREAM, Written
-from services.router.http.json import Items, in_pieces, texts_of
-from services.router.http.segments import Segment, SegmentChange, Segmenter, SegmentEvent, SegmentKind, segments_of
+from services.router.generation import Usage
+from services.router.http import (
+    EVENT_STREAM,
+    Items,
+    Segment,
+    SegmentChange,
+    Segmenter,
+    SegmentEvent,
+    SegmentKind,
+    Written,
+    in_pieces,
+    segments_of,
+    texts_of,
+)
 from services.router.logprobs import TokenLogprobs
 
 

@@ -16,15 +16,13 @@ from services.router.apis.typed.tools import (
     tool_choice_from_proto,
     tools_from_proto,
 )
-from services.router.chat.request import ChatRequest
-from services.router.chat.thinking import ReasoningEffort, effort_kwargs
-from services.router.chat.tools import Tool, check_tool_messages
+from services.router.chat import ChatRequest, ReasoningEffort, Tool, check_tool_messages, effort_kwargs
 from services.router.errors import invalid, too_many
-from services.router.generation.options import GenerationOptions
-from services.router.limits.json_bounds import check_json_texts
+from services.router.generation import GenerationOptions
+from services.router.limits import check_json_texts
 from services.router.model import ServedModel
-from services.router.parameters.sampling import SamplingParams, StopConditions
-from services.router.prompt.encoding import MAX_DOCUMENTS, MAX_MESSAGES
+from services.router.parameters import SamplingParams, StopConditions
+from services.router.prompt import MAX_DOCUMENTS, MAX_MESSAGES
 
 _EFFORTS = get_args(ReasoningEffort)
 _TEMPLATE = "template."

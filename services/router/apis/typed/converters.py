@@ -6,17 +6,13 @@ import json
 from collections.abc import Iterable, Sequence
 
 from quire.inference.v1 import constraints_pb2, inference_pb2, sampling_pb2
-from services.router.chat.message import EndReason, MessageDelta
-from services.router.dispatch.converters import sampling_from_proto, stop_from_proto
-from services.router.dispatch.submission import FinishReason
+from services.router.chat import EndReason, MessageDelta
+from services.router.dispatch import FinishReason, sampling_from_proto, stop_from_proto
 from services.router.errors import invalid, too_many
-from services.router.generation.choice_delta import ChoiceDelta
-from services.router.generation.options import GenerationOptions
-from services.router.generation.usage import Timings, Usage
-from services.router.grammar.structure import Structure, StructureKind
+from services.router.generation import ChoiceDelta, GenerationOptions, Timings, Usage
+from services.router.grammar import Structure, StructureKind
 from services.router.logprobs import PromptLogprob, TokenLogprob
-from services.router.parameters.sampling import MAX_LOGIT_BIAS, check_ranges, check_stop_strings
-from services.router.parameters.truncation import Truncation
+from services.router.parameters import MAX_LOGIT_BIAS, Truncation, check_ranges, check_stop_strings
 
 _FINISH_REASONS = {
     FinishReason.STOP: sampling_pb2.FINISH_REASON_STOP,

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from quire.inference.v1 import inference_pb2
-from services.router.dispatch.converters import pooling_from_proto
-from services.router.embedding.inputs import MAX_INPUTS, InputOptions, check_token_inputs, embedding_of, encode_texts
-from services.router.embedding.request import EmbeddingRequest
-from services.router.embedding.scores import UNIT_LENGTH, check_pairs
+from services.router.dispatch import pooling_from_proto
+from services.router.embedding import (
+    MAX_INPUTS,
+    UNIT_LENGTH,
+    EmbeddingRequest,
+    InputOptions,
+    check_pairs,
+    check_token_inputs,
+    embedding_of,
+    encode_texts,
+)
 from services.router.errors import invalid
 from services.router.model import ServedModel
-from services.router.rpc.calls import Caller
+from services.router.rpc import Caller
 
 
 async def embedding_from_proto(

@@ -21,24 +21,21 @@ from services.router.apis.typed.converters import (
 from services.router.apis.typed.embedding import embedding_from_proto, scored_texts_from_proto
 from services.router.apis.typed.token_strings import check_text, with_strings
 from services.router.apis.typed.whole_choices import whole_choices
-from services.router.chat.forms import FormChoice
-from services.router.chat.message import MessageParser
-from services.router.chat.plan import plan_chat
-from services.router.chat.preparation import encode_plan, prepare, with_reasoning
-from services.router.embedding.embedder import Embedder, floats_of
-from services.router.embedding.request import EmbeddingRequest
-from services.router.embedding.scores import cosines
+from services.router.chat import FormChoice, MessageParser, encode_plan, plan_chat, prepare, with_reasoning
+from services.router.embedding import Embedder, EmbeddingRequest, cosines, floats_of
 from services.router.errors import invalid
-from services.router.generation.generator import Generator
-from services.router.generation.logprob_count import bounded
-from services.router.generation.options import GenerationOptions
-from services.router.generation.request import GenerationRequest
-from services.router.generation.tracing import RequestSpan, Tracing
-from services.router.generation.usage import Usage
+from services.router.generation import (
+    GenerationOptions,
+    GenerationRequest,
+    Generator,
+    RequestSpan,
+    Tracing,
+    Usage,
+    bounded,
+)
 from services.router.model import ServedModel
-from services.router.prompt.context_length import check_generates, output_budget
-from services.router.prompt.encoding import check_length, check_token_range, encode_text
-from services.router.rpc.calls import Caller, Calls, Prepared, caller_of, rpc
+from services.router.prompt import check_generates, check_length, check_token_range, encode_text, output_budget
+from services.router.rpc import Caller, Calls, Prepared, caller_of, rpc
 
 _TASKS = {"generate": inference_pb2.MODEL_TASK_GENERATE, "embed": inference_pb2.MODEL_TASK_EMBED}
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from quire.inference.v1 import inference_pb2
 from services.router.errors import ApiError, invalid
-from services.router.limits.text_size import num_bytes
-from services.router.text.threads import TextThreads
+from services.router.limits import num_bytes
+from services.router.text import TextThreads
 from shared.grpc_server import MAX_MESSAGE_BYTES
 
 # Of one answer. As many take half of a message and more.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.inference.v1 import inference_pb2
-from services.router.chat.tools import MAX_SCHEMA_CHARS, MAX_TOOLS, Tool, ToolChoice, ToolMode, ToolPath
+from services.router.chat import MAX_SCHEMA_CHARS, MAX_TOOLS, Tool, ToolChoice, ToolMode, ToolPath
 from services.router.errors import invalid, too_many
 
 TOOL_PATH = ToolPath("tools[{}]")

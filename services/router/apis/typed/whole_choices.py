@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
-from services.router.generation.choice_delta import ChoiceDelta, in_short_deltas
+from services.router.generation import ChoiceDelta, in_short_deltas
 from services.router.logprobs import PromptLogprobs, TokenLogprobs
 
 

@@ -39,7 +39,7 @@ from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.schema_values import ArgumentTypes, ArgumentWriter
 from services.router.chat.tools import TOOL_NAME
-from services.router.template.arguments import parsed_arguments
+from services.router.template import parsed_arguments
 
 _FUNCTION, _FUNCTION_END = "<function=", "</function>"
 _PARAMETER, _PARAMETER_END = "<parameter=", "</parameter>"

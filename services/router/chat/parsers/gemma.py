@@ -24,8 +24,8 @@ from services.router.chat.parsers.json_call import NAME_CHARACTERS, Emit
 from services.router.chat.parsers.reasoning import ReasoningForm
 from services.router.chat.parsers.schema_values import STRING, ArgumentTypes, ArgumentWriter, as_json
 from services.router.chat.tools import TOOL_NAME
-from services.router.grammar.structure import literal_regex
-from services.router.template.arguments import parsed_arguments
+from services.router.grammar import literal_regex
+from services.router.template import parsed_arguments
 
 _CALL = "call:"
 _KEY = re.compile(r"[^:,{}\[\]<]+")

@@ -22,7 +22,7 @@ from services.router.chat.parsers.json_call import NAME_CHARACTERS
 from services.router.chat.parsers.literals import literal_json
 from services.router.chat.parsers.schema_values import any_json
 from services.router.chat.tools import TOOL_NAME
-from services.router.template.arguments import parsed_arguments
+from services.router.template import parsed_arguments
 
 _START, _END = "<|python_start|>", "<|python_end|>"
 _WORD = re.compile(r"\w+")

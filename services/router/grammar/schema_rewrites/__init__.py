@@ -6,3 +6,7 @@ caller, who comes to them later; what cannot be said otherwise stays, and the li
 the same instances, but for formats, which may be narrower. Sections are those of JSON Schema draft 2020-12, core (C)
 and validation (V).
 """
+
+from services.router.grammar.schema_rewrites.checked import checked_schema
+
+__all__ = ["checked_schema"]

@@ -1,1 +1,8 @@
 """Generation by the Open Inference Protocol, over HTTP and gRPC. It needs pydantic."""
+
+from services.router.apis.kserve.generation.http_servicer import KserveServicer
+from services.router.apis.kserve.generation.infer_messages import GrpcGeneration
+from services.router.apis.kserve.generation.paths import OPERATIONS
+from services.router.apis.kserve.generation.text import TextGeneration, kserve_error
+
+__all__ = ["OPERATIONS", "GrpcGeneration", "KserveServicer", "TextGeneration", "kserve_error"]

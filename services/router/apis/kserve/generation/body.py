@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, Tag
 
-from services.router.constraints.resolution import MAX_BAD_WORDS
+from services.router.constraints import MAX_BAD_WORDS
 from services.router.errors import ApiError, ErrorKind, invalid
-from services.router.generation.options import GenerationOptions
-from services.router.http.body import Body, string_or_array, union
-from services.router.parameters.sampling import (
+from services.router.generation import GenerationOptions
+from services.router.http import Body, string_or_array, union
+from services.router.parameters import (
     MAX_STOP_STRINGS,
     SamplingParams,
     StopConditions,

@@ -25,9 +25,8 @@ from services.router.apis.kserve.generation.tensors import TEXT_OUTPUT, input_te
 from services.router.apis.kserve.generation.text import TextGeneration
 from services.router.apis.kserve.state import EXTENSIONS, SERVER_NAME, ServerState, name_and_version, server_version
 from services.router.errors import invalid, unavailable
-from services.router.http.answers import JSON
-from services.router.http.reader import read_body
-from services.router.rpc.calls import Calls, Prepared, metadata_of, open_rpc, rpc
+from services.router.http import JSON, read_body
+from services.router.rpc import Calls, Prepared, metadata_of, open_rpc, rpc
 
 
 @dataclass(frozen=True, slots=True)

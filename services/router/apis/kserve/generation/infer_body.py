@@ -16,7 +16,7 @@ from services.router.apis.kserve.generation.tensors import (
     request_of,
 )
 from services.router.errors import invalid
-from services.router.http.body import Body
+from services.router.http import Body
 
 # The header that says how long the JSON is that stands before tensors in binary form.
 HEADER_LENGTH = "inference-header-content-length"

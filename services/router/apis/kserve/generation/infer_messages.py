@@ -20,7 +20,7 @@ from services.router.apis.kserve.generation.tensors import (
 )
 from services.router.apis.kserve.generation.text import TextGeneration
 from services.router.errors import ApiError, invalid, too_many
-from services.router.rpc.calls import Prepared
+from services.router.rpc import Prepared
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from services.router.apis.kserve.generation.replies import (
     Ready,
     ServerMetadata,
 )
-from services.router.http.operation import Example, Operation
+from services.router.http import Example, Operation
 
 _TAG = "KServe"
 _NAME = {"model": "The model's name; slashes in it may be escaped or not."}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from services.router.http.replies import Reply as Reply
-from services.router.http.replies import may_lack
+from services.router.http import Reply as Reply
+from services.router.http import may_lack
 
 
 class Live(Reply):

@@ -9,8 +9,7 @@ from typing import Any
 
 from services.router.apis.kserve.generation.body import KserveGenerateBody, KserveGenerateParameters, TextRequest
 from services.router.errors import invalid
-from services.router.http.json import dump
-from services.router.http.reader import parse_body
+from services.router.http import dump, parse_body
 
 TEXT_INPUT = "text_input"
 TEXT_OUTPUT = "text_output"

@@ -9,17 +9,12 @@ from typing import Any
 from services.router.apis.kserve.generation.body import TextRequest
 from services.router.apis.kserve.state import ServerState
 from services.router.errors import ApiError
-from services.router.generation.choice_delta import ChoiceDelta
-from services.router.generation.request import GenerationRequest
-from services.router.generation.tracing import RequestSpan, Tracing
-from services.router.generation.usage import Usage
-from services.router.http.answers import EVENT_STREAM, Answers
-from services.router.http.json import dump, texts_of
-from services.router.limits.large_bodies import LARGE_BODY_BYTES
-from services.router.prompt.context_length import check_generates, output_budget
-from services.router.prompt.encoding import encode_text
-from services.router.rpc.calls import Prepared, caller_of
-from services.router.text.threads import TextThreads
+from services.router.generation import ChoiceDelta, GenerationRequest, RequestSpan, Tracing, Usage
+from services.router.http import EVENT_STREAM, Answers, dump, texts_of
+from services.router.limits import LARGE_BODY_BYTES
+from services.router.prompt import check_generates, encode_text, output_budget
+from services.router.rpc import Prepared, caller_of
+from services.router.text import TextThreads
 
 
 class GenerateWriter:

@@ -103,8 +103,9 @@ test-long: .venv/dev ## the state machines at forty times their length: some 400
 
 STEADY_RUNS ?= 10
 STEADY_TESTS ?= -m processes
+STEADY_RECORD ?= build/steady/runs.jsonl
 test-steady: .venv/dev clients ## tests that start processes, ten times each: as in CI, on one core, beside two busy loops
-	$(BIN)/python -m tests.steady --runs $(STEADY_RUNS) $(PYTEST_OPTIONS) $(STEADY_TESTS)
+	$(BIN)/python -m tests.steady --runs $(STEADY_RUNS) --record $(STEADY_RECORD) $(PYTEST_OPTIONS) $(STEADY_TESTS)
 
 check: .venv/dev lint types imports proto-check ## the checks that run no code of ours
 

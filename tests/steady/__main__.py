@@ -1,7 +1,7 @@
 """`python -m tests.steady --runs N PYTEST_OPTION...` runs pytest N times in each setting and prints what failed.
 
-Exits with status 1 if any test failed in any run. The output of a run with failures stays in build/steady, beside
-runs.jsonl, which has what was counted so far: after an interruption the same command goes on from there.
+Exits with status 1 if any test failed in any run. The output of a run with failures stays in build/steady. The record
+of the runs so far is build/steady/runs.jsonl, or `--record`: the same command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -43,9 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.steady", description=__doc__)
     parser.add_argument("--runs", type=int, default=10, help="how often in each setting")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "steady", help="where output of failed runs stays")
+    parser.add_argument("--record", type=Path, help="file with the runs so far (default: runs.jsonl in --out)")
     known, options = parser.parse_known_args(arguments)
     known.out.mkdir(parents=True, exist_ok=True)
-    record = Record(known.out / "runs.jsonl", options)
+    record = Record(known.record or known.out / "runs.jsonl", options)
     runs = record.runs()
     num_done = Counter(run.setting for run in runs)
     if runs:

@@ -27,6 +27,14 @@ class _Generator(GenerateJsonSchema):
             del described["default"]
         return described
 
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Required fields come first. Pydantic puts those of base classes first, such as the sampling fields."""
+        described = super().model_schema(schema)
+        if required := described.get("required"):
+            properties = described["properties"]
+            described["properties"] = {name: properties[name] for name in required} | properties
+        return described
+
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:
         """The bodies' unions are told apart by their values' shape, and some values have the shape of two: an empty
         array is no strings and no token ids."""

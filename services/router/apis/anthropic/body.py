@@ -25,8 +25,8 @@ from services.router.chat import (
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import GenerationOptions
 from services.router.grammar import Structure, StructureKind
-from services.router.http import Body
-from services.router.parameters import SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.http import TEMPERATURE, Body, TopP, sampling_params
+from services.router.parameters import SamplingParams, StopConditions, check_stop_strings
 from services.router.prompt import MAX_MESSAGES
 
 # As in Body.not_built.
@@ -224,18 +224,8 @@ class MessagesBody(CountTokensBody):
         None,
         description="Stop strings: up to 16, each of at most 512 characters. The first one found ends the answer.",
     )
-    temperature: float | None = Field(
-        None, ge=0, le=1, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
-    )
-    top_p: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description=(
-            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
-            "the most likely token."
-        ),
-    )
+    temperature: float | None = Field(None, ge=0, le=1, description=TEMPERATURE)
+    top_p: TopP = None
     top_k: Annotated[int, Field(ge=0, le=2**31)] | None = Field(
         None, description="Samples from the k most likely tokens; 0 keeps all."
     )
@@ -247,10 +237,9 @@ class MessagesBody(CountTokensBody):
     def _options(self) -> GenerationOptions:
         stop_strings = tuple(self.stop_sequences or ())
         check_stop_strings(stop_strings, "stop_sequences")
-        sampling = SamplingParams(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
         form = self.output_format if self.output_config is None else self.output_config.format or self.output_format
         return GenerationOptions(
-            sampling=check_ranges(sampling),
+            sampling=sampling_params(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k),
             stop=StopConditions(self.max_tokens),
             stop_strings=stop_strings,
             structure=None if form is None else form.structure(),

@@ -12,10 +12,20 @@ from services.router.chat import thinking_kwargs
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import GenerationOptions
 from services.router.grammar import Structure, StructureKind
-from services.router.http import Body, string_or_array, union
-from services.router.parameters import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.http import (
+    Body,
+    FrequencyPenalty,
+    MinP,
+    PresencePenalty,
+    Seed,
+    Temperature,
+    TopP,
+    sampling_params,
+    string_or_array,
+    union,
+)
+from services.router.parameters import MAX_LOGPROBS, SamplingParams, StopConditions, check_stop_strings
 
-_UINT64 = 2**64 - 1
 # Samplers that are not built: the values that turn them off.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {"mirostat": (0,), "tfs_z": (0, 1), "typical_p": (0, 1)}
 # How a model is loaded, which the server decided, and what has no effect here.
@@ -37,31 +47,11 @@ class Options(Body):
             "Maximum number of tokens in the answer. If 0 or less, or more than fit in the context: as many as fit."
         ),
     )
-    temperature: float | None = Field(
-        None, ge=0, le=2, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
-    )
+    temperature: Temperature = None
     top_k: int | None = Field(None, le=2**31, description="Samples from the k most likely tokens; 0 and less keep all.")
-    top_p: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description=(
-            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
-            "the most likely token."
-        ),
-    )
-    min_p: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Samples from tokens whose probability is at least this fraction of the most likely token's.",
-    )
-    seed: int | None = Field(
-        None,
-        ge=-(2**63),
-        le=_UINT64,
-        description="Random seed: equal requests with equal seeds get equal tokens. Default: a random one.",
-    )
+    top_p: TopP = None
+    min_p: MinP = None
+    seed: Seed = None
     stop: (
         Annotated[
             Annotated[str, Tag("#string")] | Annotated[list[str], Tag("#array")],
@@ -84,31 +74,24 @@ class Options(Body):
     repeat_last_n: int | None = Field(
         None, ge=-1, description="0 turns all penalties off. With any other value, penalties count all tokens."
     )
-    presence_penalty: float | None = Field(
-        None, ge=-2, le=2, description="Subtracted from the logit of every token that is already in the answer."
-    )
-    frequency_penalty: float | None = Field(
-        None,
-        ge=-2,
-        le=2,
-        description="Subtracted from the logit of every token in the answer, once for each occurrence.",
-    )
+    presence_penalty: PresencePenalty = None
+    frequency_penalty: FrequencyPenalty = None
 
     def sampling(self, logprobs: int | None) -> SamplingParams:
         """Raises ApiError."""
         is_penalized = self.repeat_last_n != 0
-        given = SamplingParams(
+        return sampling_params(
+            path="options.",
             temperature=self.temperature,
-            top_k=None if self.top_k is None else max(0, self.top_k),
+            top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
             repetition_penalty=1.0 if self.repeat_penalty == 0 or not is_penalized else self.repeat_penalty,
             presence_penalty=self.presence_penalty if is_penalized else 0.0,
             frequency_penalty=self.frequency_penalty if is_penalized else 0.0,
-            seed=None if self.seed is None else self.seed & _UINT64,
+            seed=self.seed,
             logprobs=logprobs,
         )
-        return check_ranges(given, "options.")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:

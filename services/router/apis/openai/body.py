@@ -12,18 +12,14 @@ from pydantic import Field, Tag
 from services.router.apis.openai.structure_fields import StructureFields
 from services.router.errors import invalid
 from services.router.generation import GenerationOptions
-from services.router.http import Body, string_or_array, union
+from services.router.http import Body, SamplingFields, string_or_array, union
 from services.router.parameters import (
     MAX_LOGIT_BIAS,
     MAX_LOGPROBS,
-    SamplingParams,
     StopConditions,
     Truncation,
-    check_ranges,
     check_stop_strings,
 )
-
-_UINT64 = 2**64 - 1
 
 # As in Body.not_built.
 _NOT_BUILT: dict[str, tuple[object, ...]] = {
@@ -68,7 +64,7 @@ class StreamOptions(Body):
     )
 
 
-class GenerationBody(Body, StructureFields):
+class GenerationBody(Body, StructureFields, SamplingFields):
     """Fields that chat and completions share."""
 
     known_extras = _WITHOUT_EFFECT
@@ -99,57 +95,9 @@ class GenerationBody(Body, StructureFields):
             "and `stop_reason` in the choice names it."
         ),
     )
-    temperature: float | None = Field(
-        None, ge=0, le=2, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
-    )
-    top_p: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description=(
-            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
-            "the most likely token."
-        ),
-    )
-    top_k: int | None = Field(
-        None, ge=-1, le=2**31, description="Samples from the k most likely tokens; -1 and 0 keep all."
-    )
-    min_p: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Samples from tokens whose probability is at least this fraction of the most likely token's.",
-    )
-    presence_penalty: float | None = Field(
-        None, ge=-2, le=2, description="Subtracted from the logit of every token that is already in the answer."
-    )
-    frequency_penalty: float | None = Field(
-        None,
-        ge=-2,
-        le=2,
-        description="Subtracted from the logit of every token in the answer, once for each occurrence.",
-    )
-    repetition_penalty: float | None = Field(
-        None,
-        gt=0,
-        le=100,
-        description=(
-            "Divides positive logits, and multiplies negative ones, of every token in the prompt and the answer; "
-            "1 has no effect."
-        ),
-    )
     logit_bias: (
         Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=MAX_LOGIT_BIAS)] | None
     ) = Field(None, description="Values to add to tokens' logits, by token id: -100 to 100. At most 1,024.")
-    seed: int | None = Field(
-        None,
-        ge=-(2**63),
-        le=_UINT64,
-        description=(
-            "Random seed: equal requests with equal seeds get equal tokens. Default: a random one. "
-            "`system_fingerprint` changes when the model or the server version changes."
-        ),
-    )
     ignore_eos: bool | None = Field(None, description="Whether generation continues after the model's own end tokens.")
     stop_token_ids: list[int] | None = Field(
         None,
@@ -294,7 +242,12 @@ class GenerationBody(Body, StructureFields):
     def options(self, max_tokens: int | None, logprobs: int | None) -> GenerationOptions:
         """Raises ApiError where a value is out of its range once it is as precise as the model takes it."""
         return GenerationOptions(
-            sampling=self._sampling_params(logprobs),
+            sampling=self.sampling_params(
+                logit_bias=_logit_bias(self.logit_bias or {}),
+                logprobs=logprobs,
+                prompt_logprobs=self.prompt_logprobs,
+                logprob_token_ids=tuple(self.logprob_token_ids or ()),
+            ),
             stop=StopConditions(
                 max_tokens, tuple(self.stop_token_ids or ()), bool(self.ignore_eos), self.min_tokens or 0
             ),
@@ -312,24 +265,6 @@ class GenerationBody(Body, StructureFields):
             priority=self.priority or 0,
             prompt_cache_key=self.prompt_cache_key or "",
         )
-
-    def _sampling_params(self, logprobs: int | None) -> SamplingParams:
-        given = SamplingParams(
-            temperature=self.temperature,
-            # vLLM's -1 is proto's 0: keep all.
-            top_k=None if self.top_k is None else max(0, self.top_k),
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            logit_bias=_logit_bias(self.logit_bias or {}),
-            seed=None if self.seed is None else self.seed & _UINT64,
-            logprobs=logprobs,
-            prompt_logprobs=self.prompt_logprobs,
-            logprob_token_ids=tuple(self.logprob_token_ids or ()),
-        )
-        return check_ranges(given)
 
 
 def _logit_bias(entries: Mapping[str, float]) -> tuple[tuple[int, float], ...]:

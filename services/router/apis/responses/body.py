@@ -15,11 +15,10 @@ from services.router.chat import ChatRequest, ToolPath, thinking_kwargs
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import GenerationOptions
 from services.router.grammar import Structure, StructureKind
-from services.router.http import Body, string_or_array, union
-from services.router.parameters import MAX_LOGPROBS, SamplingParams, StopConditions, check_ranges, check_stop_strings
+from services.router.http import Body, SamplingFields, string_or_array, union
+from services.router.parameters import MAX_LOGPROBS, SamplingParams, StopConditions, check_stop_strings
 from services.router.prompt import MAX_MESSAGES
 
-_UINT64 = 2**64 - 1
 _MAX_METADATA = 16
 LOGPROBS = "message.output_text.logprobs"
 # As in Body.not_built.
@@ -184,24 +183,12 @@ class InputTokensBody(Body):
         return Structure(StructureKind.JSON_SCHEMA, json.dumps(form.schema_), "text.format.schema")
 
 
-class ResponseBody(InputTokensBody):
+class ResponseBody(InputTokensBody, SamplingFields):
     known_extras = InputTokensBody.known_extras | _WITHOUT_EFFECT
     not_built: ClassVar[Mapping[str, tuple[object, ...]]] = _NOT_BUILT
 
     max_output_tokens: int | None = Field(
         None, ge=1, description="Maximum number of tokens in the answer. Default: as many as fit in the context."
-    )
-    temperature: float | None = Field(
-        None, ge=0, le=2, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
-    )
-    top_p: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description=(
-            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
-            "the most likely token."
-        ),
     )
     top_logprobs: int | None = Field(
         None,
@@ -235,39 +222,6 @@ class ResponseBody(InputTokensBody):
     skip_special_tokens: bool | None = Field(
         None, description="Whether special tokens are left out of the text. Default: true."
     )
-    top_k: int | None = Field(
-        None, ge=-1, le=2**31, description="Samples from the k most likely tokens; -1 and 0 keep all."
-    )
-    min_p: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Samples from tokens whose probability is at least this fraction of the most likely token's.",
-    )
-    presence_penalty: float | None = Field(
-        None, ge=-2, le=2, description="Subtracted from the logit of every token that is already in the answer."
-    )
-    frequency_penalty: float | None = Field(
-        None,
-        ge=-2,
-        le=2,
-        description="Subtracted from the logit of every token in the answer, once for each occurrence.",
-    )
-    repetition_penalty: float | None = Field(
-        None,
-        gt=0,
-        le=100,
-        description=(
-            "Divides positive logits, and multiplies negative ones, of every token in the prompt and the answer; "
-            "1 has no effect."
-        ),
-    )
-    seed: int | None = Field(
-        None,
-        ge=-(2**63),
-        le=_UINT64,
-        description="Random seed: equal requests with equal seeds get equal tokens. Default: a random one.",
-    )
     priority: int | None = Field(
         None,
         ge=-(2**31),
@@ -297,19 +251,8 @@ class ResponseBody(InputTokensBody):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
 
     def _options(self) -> GenerationOptions:
-        sampling = SamplingParams(
-            temperature=self.temperature,
-            top_k=None if self.top_k is None else max(0, self.top_k),
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            seed=None if self.seed is None else self.seed & _UINT64,
-            logprobs=self.logprobs,
-        )
         return GenerationOptions(
-            sampling=check_ranges(sampling),
+            sampling=self.sampling_params(logprobs=self.logprobs),
             stop=StopConditions(self.max_output_tokens, ignore_eos=bool(self.ignore_eos)),
             stop_strings=self.stop_strings,
             includes_stop=bool(self.include_stop_str_in_output),

@@ -11,12 +11,10 @@ from pydantic import Field, Tag
 from services.router.constraints import MAX_BAD_WORDS
 from services.router.errors import ApiError, ErrorKind, invalid
 from services.router.generation import GenerationOptions
-from services.router.http import Body, string_or_array, union
+from services.router.http import Body, SamplingFields, Seed, string_or_array, union
 from services.router.parameters import (
     MAX_STOP_STRINGS,
-    SamplingParams,
     StopConditions,
-    check_ranges,
     check_stop_strings,
 )
 
@@ -25,7 +23,6 @@ from services.router.parameters import (
 MAX_SAMPLING_PARAMETERS_CHARS = 8192
 # Of a client's own name for a field, so many are repeated in an error.
 _MAX_NAME_CHARS = 64
-_UINT64 = 2**64 - 1
 _StopTexts = Annotated[
     Annotated[str, Tag("#string")] | Annotated[list[str], Field(max_length=MAX_STOP_STRINGS), Tag("#array")],
     union(string_or_array, "a string or an array of strings"),
@@ -36,7 +33,7 @@ _BadWords = Annotated[
 ]
 
 
-class KserveGenerateParameters(Body):
+class KserveGenerateParameters(Body, SamplingFields):
     """Generation parameters, with the names of Triton's backends for TensorRT-LLM and vLLM."""
 
     max_tokens: int | None = Field(
@@ -51,52 +48,7 @@ class KserveGenerateParameters(Body):
         le=2**31 - 1,
         description="Minimum number of tokens: end tokens and stop strings do not end the answer earlier.",
     )
-    temperature: float | None = Field(
-        None, ge=0, le=2, description="Sampling temperature: divides the logits before sampling; 0 is greedy."
-    )
-    top_k: int | None = Field(
-        None, ge=-1, le=2**31 - 1, description="Samples from the k most likely tokens; -1 and 0 keep all."
-    )
-    top_p: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description=(
-            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
-            "the most likely token."
-        ),
-    )
-    min_p: float | None = Field(
-        None,
-        ge=0,
-        le=1,
-        description="Samples from tokens whose probability is at least this fraction of the most likely token's.",
-    )
-    seed: int | None = Field(
-        None,
-        ge=-(2**63),
-        le=_UINT64,
-        description="Random seed: equal requests with equal seeds get equal tokens. Default: a random one.",
-    )
-    random_seed: int | None = Field(None, ge=-(2**63), le=_UINT64, description="TensorRT-LLM's name of `seed`.")
-    repetition_penalty: float | None = Field(
-        None,
-        gt=0,
-        le=100,
-        description=(
-            "Divides positive logits, and multiplies negative ones, of every token in the prompt and the answer; "
-            "1 has no effect."
-        ),
-    )
-    presence_penalty: float | None = Field(
-        None, ge=-2, le=2, description="Subtracted from the logit of every token that is already in the answer."
-    )
-    frequency_penalty: float | None = Field(
-        None,
-        ge=-2,
-        le=2,
-        description="Subtracted from the logit of every token in the answer, once for each occurrence.",
-    )
+    random_seed: Seed = Field(None, description="TensorRT-LLM's name of `seed`.")
     stop: _StopTexts | None = Field(
         None,
         description="Stop strings: up to 16, each of at most 512 characters. The first one found ends the answer.",
@@ -150,21 +102,12 @@ class KserveGenerateParameters(Body):
     def options(self) -> GenerationOptions:
         """Raises ApiError."""
         seed = self.random_seed if self.seed is None else self.seed
-        sampling = SamplingParams(
-            temperature=self.temperature,
-            top_k=None if self.top_k is None else max(0, self.top_k),
-            top_p=self.top_p,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            seed=None if seed is None else seed & _UINT64,
-        )
+
         stops = _texts(self.stop) + _texts(self.stop_words)
         check_stop_strings(stops, "stop")
         end_ids = () if self.end_id is None else (self.end_id,)
         return GenerationOptions(
-            sampling=check_ranges(sampling),
+            sampling=self.sampling_params(seed=seed),
             stop=StopConditions(self.max_tokens, end_ids, bool(self.ignore_eos), self.min_tokens or 0),
             stop_strings=stops,
             bad_words=_texts(self.bad_words),

@@ -1,0 +1,102 @@
+"""The sampling fields of JSON bodies: each name, range and description stands here once for all HTTP APIs.
+
+An API whose names or ranges differ declares its own field from the types here: Ollama's `repeat_penalty`, Anthropic's
+`temperature`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from services.router.parameters import SamplingParams, check_ranges
+
+_UINT64 = 2**64 - 1
+
+TEMPERATURE = "Sampling temperature: divides the logits before sampling; 0 is greedy."
+
+
+Temperature = Annotated[float | None, Field(ge=0, le=2, description=TEMPERATURE)]
+TopP = Annotated[
+    float | None,
+    Field(
+        ge=0,
+        le=1,
+        description=(
+            "Samples from the smallest set of most likely tokens whose probabilities add up to this; 0 keeps only "
+            "the most likely token."
+        ),
+    ),
+]
+TopK = Annotated[
+    int | None, Field(ge=-1, le=2**31, description="Samples from the k most likely tokens; -1 and 0 keep all.")
+]
+MinP = Annotated[
+    float | None,
+    Field(
+        ge=0,
+        le=1,
+        description="Samples from tokens whose probability is at least this fraction of the most likely token's.",
+    ),
+]
+PresencePenalty = Annotated[
+    float | None,
+    Field(ge=-2, le=2, description="Subtracted from the logit of every token that is already in the answer."),
+]
+FrequencyPenalty = Annotated[
+    float | None,
+    Field(ge=-2, le=2, description="Subtracted from the logit of every token in the answer, once for each occurrence."),
+]
+RepetitionPenalty = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        le=100,
+        description=(
+            "Divides positive logits, and multiplies negative ones, of every token in the prompt and the answer; "
+            "1 has no effect."
+        ),
+    ),
+]
+Seed = Annotated[
+    int | None,
+    Field(
+        ge=-(2**63),
+        le=_UINT64,
+        description="Random seed: equal requests with equal seeds get equal tokens. Default: a random one.",
+    ),
+]
+
+
+class SamplingFields(BaseModel):
+    """The fields of a body with vLLM's names. None: left out."""
+
+    temperature: Temperature = None
+    top_p: TopP = None
+    top_k: TopK = None
+    min_p: MinP = None
+    presence_penalty: PresencePenalty = None
+    frequency_penalty: FrequencyPenalty = None
+    repetition_penalty: RepetitionPenalty = None
+    seed: Seed = None
+
+    def sampling_params(self, **others: Any) -> SamplingParams:
+        """The fields as the scheduler takes them. `others` are fields of SamplingParams that the API has under other
+        names; they replace those of this body. Raises ApiError if a value leaves its range in single precision."""
+        own = {name: getattr(self, name) for name in SamplingFields.model_fields}
+        return sampling_params(**own | others)
+
+
+def sampling_params(path: str = "", **fields: Any) -> SamplingParams:
+    """SamplingParams of JSON fields by their names. `path` precedes the names in errors. Raises ApiError if a value
+    leaves its range in single precision."""
+    top_k, seed = fields.pop("top_k", None), fields.pop("seed", None)
+    given = SamplingParams(
+        # -1 means the same as 0 in the proto: keep all tokens.
+        top_k=None if top_k is None else max(0, top_k),
+        # The proto's seed has no sign.
+        seed=None if seed is None else seed & _UINT64,
+        **fields,
+    )
+    return check_ranges(given, path)

@@ -61,6 +61,8 @@ class SamplingParams:
     logprobs: int | None = None
     # The same of each prompt token but the first.
     prompt_logprobs: int | None = None
+    # With `logprobs`: ids of the tokens whose log probabilities are returned, instead of the most likely tokens'.
+    logprob_token_ids: Sequence[int] | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     # False: outputs have no text, and their log probabilities no tokens' texts.
@@ -79,7 +81,6 @@ class SamplingParams:
     flat_logprobs: bool = False
     guided_decoding: Any = None
     logits_processors: Any = None
-    logprob_token_ids: Sequence[int] | None = None
     prompt_logprob_start: int | None = None
     prompt_logprob_token_ids: Sequence[int] | None = None
     repetition_detection: Any = None

@@ -26,7 +26,7 @@ from services.router.errors import ApiError, ErrorKind, unavailable
 from services.router.event_loop_lag import observe_lag
 from services.router.generation import Generator, Tracing
 from services.router.metrics import LoadCollector, RequestMetrics, RouterCollector, registry_of
-from services.router.rpc import BoundedServer, Calls, SingleRequestServer, details_metadata
+from services.router.rpc import BoundedServer, Calls, Guarded, SingleRequestServer, details_metadata
 from services.router.template import import_renderer
 from services.router.text import TextThreads
 from shared.config import resolve
@@ -114,8 +114,8 @@ class Router:
         """`register` is the generated add_…_to_server."""
 
         @functools.wraps(register)
-        def add(servicer: object, server: object) -> None:
-            register(servicer, SingleRequestServer(server))
+        def add(servicer: Any, server: object) -> None:
+            register(Guarded(servicer), SingleRequestServer(server))
 
         self._server.add(add, servicer)
 

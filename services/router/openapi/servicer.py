@@ -12,7 +12,7 @@ from services.router.http import JSON
 from services.router.openapi.document import document
 from services.router.openapi.page import page
 from services.router.openapi.paths import OPERATIONS
-from services.router.rpc import Calls, open_rpc
+from services.router.rpc import Calls, public
 from services.router.text import TextThreads
 
 # They change with the release alone; an old one for five minutes harms nobody.
@@ -29,12 +29,12 @@ class DocumentServicer:
         self._root_path = root_path
         self._written: tuple[bytes, bytes] | None = None
 
-    @open_rpc
+    @public
     async def GetOpenApi(self, request: pb.GetOpenApiRequest, context: Any) -> HttpBody:  # noqa: N802
         as_json, _ = await self._documents(context)
         return HttpBody(content_type=JSON, data=as_json)
 
-    @open_rpc
+    @public
     async def GetDocs(self, request: pb.GetDocsRequest, context: Any) -> HttpBody:  # noqa: N802
         _, as_page = await self._documents(context)
         return HttpBody(content_type="text/html; charset=utf-8", data=as_page)

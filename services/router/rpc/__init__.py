@@ -1,6 +1,7 @@
 """What every RPC does around its work: keys, reading the request, errors and their details."""
 
-from services.router.rpc.calls import Caller, Calls, Prepared, caller_of, metadata_of, open_rpc, rpc
+from services.router.rpc.calls import Caller, Calls, Prepared, caller_of, metadata_of
+from services.router.rpc.guard import Guarded, public
 from services.router.rpc.single_requests import SingleRequestServer
 from services.router.rpc.status_details import details_metadata
 from services.router.rpc.wire_bounds import BoundedServer
@@ -9,11 +10,11 @@ __all__ = [
     "BoundedServer",
     "Caller",
     "Calls",
+    "Guarded",
     "Prepared",
     "SingleRequestServer",
     "caller_of",
     "details_metadata",
     "metadata_of",
-    "open_rpc",
-    "rpc",
+    "public",
 ]

@@ -1,39 +1,31 @@
-"""What every RPC of the router does around its work: who asks, what went wrong, and which trace it belongs to."""
+"""What the calls of a router share: the keys that callers need, how answers and errors are sent, and the metadata of a
+call."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import hmac
-import logging
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-import grpc
-from google.protobuf.message import Message
-
-from services.router.errors import ApiError, ErrorBody, ErrorKind, internal, invalid
-from services.router.limits import ClientStalledError, StallWatch, leave_large_bodies
+from services.router.errors import ApiError, ErrorBody, ErrorKind
+from services.router.limits import StallWatch
 from services.router.metrics import RequestMetrics
-from services.router.rpc.request_fields import check_enums, in_proto_terms
+from services.router.rpc.request_fields import in_proto_terms
 from services.router.rpc.status_details import details_metadata
-from shared.grpc_server import MAX_MESSAGE_BYTES
-from shared.malformed import MalformedRequestError
 
-logger = logging.getLogger(__name__)
-
-# A client that takes nothing of its answer for so long is given up; its generation ends, and the tokens go to others.
+# A call ends when its client has read nothing for so long. Its generation ends too, and frees its place in the batch.
 CLIENT_STALL_SECONDS = 60.0
 _MAX_ID_CHARS = 128
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
 class Calls:
-    """The callers' keys, and a tally of the errors they got."""
+    """Checks callers' keys, sends answers and errors, and counts the errors."""
 
     def __init__(self, api_keys: Iterable[str], metrics: RequestMetrics) -> None:
         """`api_keys`: none means that everyone may call. Errors have OpenAI's shape."""
@@ -101,94 +93,15 @@ class Calls:
         self._metrics.errors[error.kind.status.name.lower()] += 1
 
 
-class UnreadRequest(Protocol):
-    """Takes the place of a request that must not be parsed before it is known who asks."""
-
-    @property
-    def DESCRIPTOR(self) -> Any:  # noqa: N802  # as messages have it
-        """The request's type."""
-
-    async def read(self) -> Any:
-        """The request. Raises ApiError, and UndecodableRequestError."""
-
-
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """The rest of a call, from the moment when its request is no longer needed: most often, when it has become tokens.
 
-    A servicer's method returns it, and `rpc` runs it after the method's frame, and the request with it, is gone. So
-    neither a long answer nor a client that reads slowly keeps a large body in memory.
+    A servicer's method returns it. `Guarded` runs it after the method's frame and the request are gone. So neither a
+    long answer nor a client that reads slowly keeps a large body in memory.
     """
 
     answer: Callable[[], Awaitable[Any]]
-
-
-class _HasCalls(Protocol):
-    @property
-    def calls(self) -> Calls: ...
-
-
-_Method = Callable[[Any, Any, Any], Awaitable[Any]]
-
-
-def rpc(method: _Method) -> _Method:
-    """A servicer's method `(self, request, context)`: errors it raises become the call's status. It runs, and its
-    request is read, only for callers with a key, so that strangers take nobody's turn and learn nothing."""
-    return _rpc(method, needs_key=True)
-
-
-def open_rpc(method: _Method) -> _Method:
-    """As `rpc`, for everyone."""
-    return _rpc(method, needs_key=False)
-
-
-def _rpc(method: _Method, *, needs_key: bool) -> _Method:
-    @functools.wraps(method)
-    async def call(self: _HasCalls, request: Any, context: Any) -> Any:
-        descriptor = request.DESCRIPTOR
-        try:
-            is_read = isinstance(request, Message)
-            # What is read later takes a turn among the large ones: strangers have none.
-            if needs_key or not is_read:
-                self.calls.authenticate(context)
-            if not is_read:
-                request = await request.read()
-            check_enums(request)
-            answering = method(self, request, context)
-            # Now only the method's own frame refers to the request.
-            del request
-            answer = await answering
-            if isinstance(answer, Prepared):
-                leave_large_bodies()
-                answer = await answer.answer()
-            # grpc would end the call with RESOURCE_EXHAUSTED, which tells the client to try again.
-            if isinstance(answer, Message) and (size := answer.ByteSize()) > MAX_MESSAGE_BYTES:
-                raise invalid(f"The answer has {size} bytes; one may have {MAX_MESSAGE_BYTES}. Ask for less at once.")
-            return answer
-        except ApiError as raised:
-            # Without what it was raised in: this frame would keep that, the request's body too, until a collection.
-            error = raised.with_traceback(None)
-            error.__context__ = None
-        except ClientStalledError:
-            logger.warning("%s: the client read nothing for %g s: gave it up", method.__name__, CLIENT_STALL_SECONDS)
-            # The status waits behind what the client has not read. So grpc sends it on its own: context.abort would
-            # keep this task, and all that the call holds, until then.
-            context.set_code(grpc.StatusCode.DEADLINE_EXCEEDED)
-            context.set_details("The client read its answer too slowly.")
-            return None
-        except MalformedRequestError:
-            raise
-        except Exception as fault:
-            if context.done():
-                raise
-            logger.error("%s failed", method.__name__, exc_info=fault)
-            error = internal()
-        finally:
-            leave_large_bodies()
-        await self.calls.abort(context, error, descriptor)
-        raise AssertionError("abort returned")
-
-    return call
 
 
 def metadata_of(context: Any, name: str) -> str:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 
 from services.router.errors import ApiError, invalid
 from services.router.limits import MAX_ITEMS
-from services.router.rpc.calls import UnreadRequest
+from services.router.rpc.guard import UnreadRequest
 from services.router.text import TextThreads
 from shared.malformed import UndecodableRequestError
 

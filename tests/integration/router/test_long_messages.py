@@ -57,7 +57,7 @@ async def test_messages_come_in_parts(tmp_path: Path, monkeypatch: pytest.Monkey
 async def test_an_answer_that_no_client_takes_is_the_request_s_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.router.rpc.calls.MAX_MESSAGE_BYTES", 100)
+    monkeypatch.setattr("services.router.rpc.guard.MAX_MESSAGE_BYTES", 100)
     assert grpc_server.MAX_MESSAGE_BYTES == 4 * 2**20
     async with (
         running_worker(f"unix:{tmp_path}/w"),

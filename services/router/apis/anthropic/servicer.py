@@ -13,7 +13,7 @@ from services.router.dispatch import Placement
 from services.router.http import JSON, ChatService, dump, parsing_work, read_body
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
-from services.router.rpc import Calls, Prepared, rpc
+from services.router.rpc import Calls, Prepared
 from services.router.text import TextThreads
 
 
@@ -25,7 +25,6 @@ class AnthropicServicer:
     metrics: RequestMetrics
     threads: TextThreads
 
-    @rpc
     async def CreateMessage(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await read_body(self.threads, data, MessagesBody)
@@ -37,7 +36,6 @@ class AnthropicServicer:
         chat = await self.threads.run(parsing_work(data), body.to_chat)
         return await self.chats.answer(chat, context, writer, stream=bool(body.stream))
 
-    @rpc
     async def CountTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         data = request.data
         body = await read_body(self.threads, data, CountTokensBody)

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from quire.kserve.v1 import open_inference_pb2 as pb
 from services.router.apis.kserve.state import SERVER_NAME, ServerState, server_version
 from services.router.errors import ApiError, ErrorKind
-from services.router.rpc import Calls, Prepared, open_rpc, rpc
+from services.router.rpc import Calls, Prepared, public
 
 
 class TensorGeneration(Protocol):
@@ -35,25 +35,23 @@ class GrpcInferenceServicer:
 
     # Probes carry no keys; what says which models there are asks for one.
 
-    @open_rpc
+    @public
     async def ServerLive(self, request: pb.ServerLiveRequest, context: Any) -> pb.ServerLiveResponse:  # noqa: N802
         return pb.ServerLiveResponse(live=True)
 
-    @open_rpc
+    @public
     async def ServerReady(self, request: pb.ServerReadyRequest, context: Any) -> pb.ServerReadyResponse:  # noqa: N802
         return pb.ServerReadyResponse(ready=self.state.is_ready)
 
-    @open_rpc
+    @public
     async def ServerMetadata(  # noqa: N802
         self, request: pb.ServerMetadataRequest, context: Any
     ) -> pb.ServerMetadataResponse:
         return pb.ServerMetadataResponse(name=SERVER_NAME, version=server_version())
 
-    @rpc
     async def ModelReady(self, request: pb.ModelReadyRequest, context: Any) -> pb.ModelReadyResponse:  # noqa: N802
         return pb.ModelReadyResponse(ready=await self.state.is_model_ready(request.name, request.version))
 
-    @rpc
     async def ModelMetadata(  # noqa: N802
         self, request: pb.ModelMetadataRequest, context: Any
     ) -> pb.ModelMetadataResponse:
@@ -68,7 +66,6 @@ class GrpcInferenceServicer:
             outputs=[tensor(name=self.generation.output, datatype="BYTES", shape=[1])],
         )
 
-    @rpc
     async def ModelInfer(self, request: pb.ModelInferRequest, context: Any) -> Prepared:  # noqa: N802
         if self.generation is None:
             raise ApiError(ErrorKind.UNSUPPORTED, "This server has not what ModelInfer needs: install quire[router].")

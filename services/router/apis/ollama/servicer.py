@@ -21,7 +21,7 @@ from services.router.errors import invalid
 from services.router.http import JSON, ChatService, dump, parsing_work, read_body, write_pieces
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
-from services.router.rpc import Calls, Prepared, caller_of, open_rpc, rpc
+from services.router.rpc import Calls, Prepared, caller_of, public
 from services.router.text import TextThreads
 
 # The release of Ollama whose API this is: clients ask before they use what came with one.
@@ -37,7 +37,6 @@ class OllamaServicer:
     metrics: RequestMetrics
     threads: TextThreads
 
-    @rpc
     async def Chat(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await read_body(self.threads, data, ChatBody)
@@ -53,7 +52,6 @@ class OllamaServicer:
         chat = await self.threads.run(work, lambda: body.to_chat(model.info.name))
         return await self.chats.answer(chat, context, writer, stream=body.is_streamed)
 
-    @rpc
     async def Generate(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await read_body(self.threads, data, GenerateBody)
@@ -72,7 +70,6 @@ class OllamaServicer:
         chat = await self.threads.run(parsing_work(data), lambda: body.to_chat(model.info.name))
         return await self.chats.answer(chat, context, writer, stream=body.is_streamed)
 
-    @rpc
     async def Embed(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         body = await read_body(self.threads, request.data, EmbedBody)
         self.metrics.ignored_fields["ollama.embed"] += body.num_ignored_fields
@@ -84,7 +81,6 @@ class OllamaServicer:
     async def _embed(self, request: EmbeddingRequest, model: str, context: Any) -> None:
         await write_pieces(self.calls, context, await embedded(request, model, self.embedder))
 
-    @rpc
     async def ShowModel(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         body = await read_body(self.threads, request.data, ShowBody)
         self.metrics.ignored_fields["ollama.show"] += body.num_ignored_fields
@@ -93,23 +89,21 @@ class OllamaServicer:
             raise invalid("Missing required parameter: 'model'.", "model", "missing_required_parameter")
         return _json(description(await find(self.placement, name)))
 
-    @rpc
     async def ListModels(self, request: ollama_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
         models = await self.placement.models()
         return _json({"models": [card(model, name) for model in models for name in names(model)]})
 
-    @rpc
     async def ListRunningModels(  # noqa: N802
         self, request: ollama_pb2.ListRunningModelsRequest, context: Any
     ) -> HttpBody:
         models = await self.placement.models()
         return _json({"models": [running_card(model, name) for model in models for name in names(model)]})
 
-    @open_rpc
+    @public
     async def GetVersion(self, request: ollama_pb2.GetVersionRequest, context: Any) -> HttpBody:  # noqa: N802
         return _json({"version": API_VERSION})
 
-    @open_rpc
+    @public
     async def GetRoot(self, request: ollama_pb2.GetRootRequest, context: Any) -> HttpBody:  # noqa: N802
         return HttpBody(content_type="text/plain; charset=utf-8", data=b"Ollama is running")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -47,7 +46,7 @@ from services.router.http import (
 from services.router.metrics import RequestMetrics
 from services.router.model import ServedModel
 from services.router.prompt import check_token_range
-from services.router.rpc import Calls, Prepared, metadata_of, open_rpc, rpc
+from services.router.rpc import Calls, Prepared, metadata_of, public
 from services.router.text import TextThreads
 from shared.version import version
 
@@ -68,7 +67,6 @@ class OpenAIServicer:
     threads: TextThreads
     max_n: int
 
-    @rpc
     async def CreateChatCompletion(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body, work = await self._parse(data, ChatCompletionRequest), parsing_work(data)
@@ -81,7 +79,6 @@ class OpenAIServicer:
         chat = await self.threads.run(work, body.to_chat)
         return await self.chats.answer(chat, context, writer, stream=bool(body.stream))
 
-    @rpc
     async def CreateChatCompletionBatch(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await self._parse(data, ChatCompletionBatchRequest)
@@ -100,7 +97,6 @@ class OpenAIServicer:
 
         return Prepared(answer)
 
-    @rpc
     async def CreateInvocation(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         await self.threads.large_bodies.enter(len(data))
@@ -112,11 +108,8 @@ class OpenAIServicer:
             Invoked.SCORE: self.CreateScore,
         }
         method = methods[await self.threads.run(parsing_work(data), lambda: invoked(data))]
-        # Without the decorator, whose work this call's own has done.
-        prepared: Prepared = await inspect.unwrap(method)(self, request, context)
-        return prepared
+        return await method(request, context)
 
-    @rpc
     async def CreateCompletion(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await self._parse(data, CompletionRequest)
@@ -124,7 +117,6 @@ class OpenAIServicer:
         self.metrics.ignored_fields["completions"] += body.num_ignored_fields
         return await self.completions.answer(body, context)
 
-    @rpc
     async def CreateResponse(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body, work = await self._parse(data, ResponseBody), parsing_work(data)
@@ -137,7 +129,6 @@ class OpenAIServicer:
 
         return await self.chats.answer(chat, context, writer, stream=bool(body.stream))
 
-    @rpc
     async def CountInputTokens(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         data = request.data
         body, work = await self._parse(data, InputTokensBody), parsing_work(data)
@@ -148,11 +139,9 @@ class OpenAIServicer:
         answer = {"object": "response.input_tokens", "input_tokens": len(prompt)}
         return HttpBody(content_type=JSON, data=dump(answer))
 
-    @rpc
     async def GetResponse(self, request: openai_pb2.GetResponseRequest, context: Any) -> HttpBody:  # noqa: N802
         raise response_not_found(request.response_id)
 
-    @rpc
     async def CreateEmbedding(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body, work = await self._parse(data, EmbeddingBody), parsing_work(data)
@@ -160,19 +149,16 @@ class OpenAIServicer:
         self.metrics.ignored_fields["embeddings"] += body.num_ignored_fields
         return await self.embeddings.answer(body, messages, context)
 
-    @rpc
     async def CreateScore(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         body = await self._parse(request.data, ScoreBody)
         self.metrics.ignored_fields["score"] += body.num_ignored_fields
         return await self.scores.score(body, context)
 
-    @rpc
     async def CreateRerank(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         body = await self._parse(request.data, RerankBody)
         self.metrics.ignored_fields["rerank"] += body.num_ignored_fields
         return await self.scores.rerank(body, context)
 
-    @rpc
     async def CreateCohereEmbedding(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body = await self._parse(data, CohereEmbedBody)
@@ -180,7 +166,6 @@ class OpenAIServicer:
         self.metrics.ignored_fields["cohere.embed"] += body.num_ignored_fields
         return await self.cohere.embed(body, context)
 
-    @rpc
     async def ListModels(self, request: openai_pb2.ListModelsRequest, context: Any) -> HttpBody:  # noqa: N802
         models = await self.placement.models()
         named = [(model, name) for model in models for name in (model.info.name, *model.info.aliases)]
@@ -191,7 +176,6 @@ class OpenAIServicer:
             answer = {"object": "list", "data": [_model_card(model, name) for model, name in named]}
         return HttpBody(content_type=JSON, data=dump(answer))
 
-    @rpc
     async def GetModel(self, request: openai_pb2.GetModelRequest, context: Any) -> HttpBody:  # noqa: N802
         if not request.model:
             raise model_not_found(request.model)
@@ -199,7 +183,6 @@ class OpenAIServicer:
         card = anthropic_card if metadata_of(context, ANTHROPIC_VERSION_HEADER) else _model_card
         return HttpBody(content_type=JSON, data=dump(card(model, request.model)))
 
-    @rpc
     async def Tokenize(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         data = request.data
         body, work = await self._parse(data, TokenizeRequest), parsing_work(data)
@@ -219,7 +202,6 @@ class OpenAIServicer:
         }
         return self._writing(context, answer)
 
-    @rpc
     async def Detokenize(self, request: HttpBody, context: Any) -> Prepared:  # noqa: N802
         body = await self._parse(request.data, DetokenizeRequest)
         self.metrics.ignored_fields["detokenize"] += body.num_ignored_fields
@@ -228,35 +210,32 @@ class OpenAIServicer:
         (prompt,) = await model.tokenizer.decode([body.tokens])
         return self._writing(context, {"prompt": prompt})
 
-    @rpc
     async def GetTokenizerInfo(  # noqa: N802
         self, request: openai_pb2.GetTokenizerInfoRequest, context: Any
     ) -> Prepared:
         model = await self.placement.model(request.model or None)
         return self._writing(context, tokenizer_info(model))
 
-    @rpc
     async def ResetPrefixCache(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         await self.placement.reset_prefix_caches()
         return HttpBody(content_type=JSON, data=b"{}")
 
-    @open_rpc
+    @public
     async def GetHealth(self, request: openai_pb2.GetHealthRequest, context: Any) -> HttpBody:  # noqa: N802
         if not self.placement.is_ready:
             raise unavailable("No scheduler is ready.")
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
 
-    @open_rpc
+    @public
     async def GetPing(self, request: HttpBody, context: Any) -> HttpBody:  # noqa: N802
         if not self.placement.is_ready:
             raise unavailable("No scheduler is ready.")
         return HttpBody(content_type=JSON, data=b'{"status":"ok"}')
 
-    @rpc
     async def GetVersion(self, request: openai_pb2.GetVersionRequest, context: Any) -> HttpBody:  # noqa: N802
         return HttpBody(content_type=JSON, data=dump({"version": version()}))
 
-    @open_rpc
+    @public
     async def GetMetrics(self, request: openai_pb2.GetMetricsRequest, context: Any) -> HttpBody:  # noqa: N802
         return HttpBody(content_type="text/plain; version=0.0.4; charset=utf-8", data=generate_latest(self.registry))
 

@@ -35,7 +35,7 @@ from services.router.generation import (
 )
 from services.router.model import ServedModel
 from services.router.prompt import check_generates, check_length, check_token_range, encode_text, output_budget
-from services.router.rpc import Caller, Calls, Prepared, caller_of, rpc
+from services.router.rpc import Caller, Calls, Prepared, caller_of
 
 _TASKS = {"generate": inference_pb2.MODEL_TASK_GENERATE, "embed": inference_pb2.MODEL_TASK_EMBED}
 
@@ -49,7 +49,6 @@ class InferenceServicer:
     max_n: int
     embedder: Embedder
 
-    @rpc
     async def Generate(self, request: inference_pb2.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
         model = await self._model(request.model)
         caller, options = _caller(request.options, context), options_from_proto(request.options, self.max_n)
@@ -62,7 +61,6 @@ class InferenceServicer:
             told = prompt if request.options.return_prompt_token_ids else ()
             return span.prepared(self._generate, generation_request, span, context, told, whole=request.whole)
 
-    @rpc
     async def Chat(self, request: inference_pb2.ChatRequest, context: Any) -> Prepared:  # noqa: N802
         model = await self._model(request.model)
         caller = _caller(request.options, context)
@@ -72,7 +70,6 @@ class InferenceServicer:
             told = generation_request.prompts[0] if request.options.return_prompt_token_ids else ()
             return span.prepared(self._chat, generation_request, parsers, span, context, told)
 
-    @rpc
     async def Embed(self, request: inference_pb2.EmbedRequest, context: Any) -> Prepared:  # noqa: N802
         model = await self._model(request.model)
         caller = _caller(request, context)
@@ -80,7 +77,6 @@ class InferenceServicer:
             embedding_request = await embedding_from_proto(request, model, caller, span.traceparent)
             return span.prepared(self._embed, embedding_request, context, tells_ids=request.return_prompt_token_ids)
 
-    @rpc
     async def Score(  # noqa: N802
         self, request: inference_pb2.ScoreRequest, context: Any
     ) -> Prepared:
@@ -90,7 +86,6 @@ class InferenceServicer:
             embedding_request = await scored_texts_from_proto(request, model, caller, span.traceparent)
             return span.prepared(self._score, embedding_request, len(request.text_1))
 
-    @rpc
     async def Tokenize(  # noqa: N802
         self, request: inference_pb2.TokenizeRequest, context: Any
     ) -> inference_pb2.TokenizeResponse:
@@ -115,7 +110,6 @@ class InferenceServicer:
         name_of = model.tokenizer.vocabulary.token_name
         return await with_strings(answer, "token_strs", name_of, token_ids, threads, param)
 
-    @rpc
     async def Detokenize(  # noqa: N802
         self, request: inference_pb2.DetokenizeRequest, context: Any
     ) -> inference_pb2.DetokenizeResponse:
@@ -131,7 +125,6 @@ class InferenceServicer:
         check_text(text, "token_ids")
         return inference_pb2.DetokenizeResponse(text=text)
 
-    @rpc
     async def ListModels(  # noqa: N802
         self, request: inference_pb2.ListModelsRequest, context: Any
     ) -> inference_pb2.ListModelsResponse:

@@ -26,7 +26,7 @@ from services.router.apis.kserve.generation.text import TextGeneration
 from services.router.apis.kserve.state import EXTENSIONS, SERVER_NAME, ServerState, name_and_version, server_version
 from services.router.errors import invalid, unavailable
 from services.router.http import JSON, read_body
-from services.router.rpc import Calls, Prepared, metadata_of, open_rpc, rpc
+from services.router.rpc import Calls, Prepared, metadata_of, public
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +37,25 @@ class KserveServicer:
 
     # Probes carry no keys; what says which models there are asks for one.
 
-    @open_rpc
+    @public
     async def GetLive(self, request: pb.GetLiveRequest, context: Any) -> HttpBody:  # noqa: N802
         return _json(Live(live=True))
 
-    @open_rpc
+    @public
     async def GetReady(self, request: pb.GetReadyRequest, context: Any) -> HttpBody:  # noqa: N802
         if not self.state.is_ready:
             raise unavailable("No scheduler is ready.")
         return _json(Ready(ready=True))
 
-    @open_rpc
+    @public
     async def GetServerMetadata(self, request: pb.GetServerMetadataRequest, context: Any) -> HttpBody:  # noqa: N802
         return _json(ServerMetadata(name=SERVER_NAME, version=server_version(), extensions=EXTENSIONS))
 
-    @rpc
     async def GetModelReady(self, request: pb.GetModelReadyRequest, context: Any) -> HttpBody:  # noqa: N802
         if not await self.state.is_model_ready(*name_and_version(request.model)):
             raise unavailable("No scheduler of this model is ready.")
         return _json(ModelReady(name=request.model, ready=True))
 
-    @rpc
     async def GetModelMetadata(self, request: pb.GetModelMetadataRequest, context: Any) -> HttpBody:  # noqa: N802
         await self.state.model(*name_and_version(request.model))
         inputs = [TensorMetadata(name=name, datatype=datatype, shape=[1]) for name, datatype in input_tensors()]
@@ -66,19 +64,16 @@ class KserveServicer:
             ModelMetadata(name=request.model, versions=[], platform=SERVER_NAME, inputs=inputs, outputs=outputs)
         )
 
-    @rpc
     async def Generate(self, request: pb.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
         asked = await self._asked(request.body.data)
         if asked.stream:
             raise invalid("Invalid 'stream': this path gives whole answers; generate_stream gives streams.", "stream")
         return await self.generation.send(asked, *name_and_version(request.model), context, stream=False)
 
-    @rpc
     async def GenerateStream(self, request: pb.GenerateRequest, context: Any) -> Prepared:  # noqa: N802
         asked = await self._asked(request.body.data)
         return await self.generation.send(asked, *name_and_version(request.model), context, stream=True)
 
-    @rpc
     async def Infer(self, request: pb.InferRequest, context: Any) -> Prepared:  # noqa: N802
         data, threads = request.body.data, self.generation.threads
         # What comes after the JSON counts, too: nearly all of the text may.

@@ -16,7 +16,7 @@ from benchmarks.direct import DirectCaller, Timing, random_request
 from benchmarks.kv_memory import sharegpt
 from benchmarks.shapes import M15
 from benchmarks.stack import lone_worker
-from services.scheduler.core.sequence import SequenceRequest
+from services.scheduler.worker_request import WorkerRequest
 
 NUM_REQUESTS = 128
 BATCH = 16
@@ -24,7 +24,7 @@ MAX_TOKENS = 1024
 ROUNDS = 3
 
 
-def requests(seed: int) -> list[SequenceRequest]:
+def requests(seed: int) -> list[WorkerRequest]:
     chance = random.Random(seed)
     return [
         random_request((seed, key), num_prompt, min(num_output, MAX_TOKENS), chance)

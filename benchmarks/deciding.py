@@ -19,7 +19,7 @@ from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.plan import StepPlan, StepResult
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import SequenceRequest
+from services.scheduler.worker_request import WorkerRequest
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Load:
 LOADS = (Load(1, 0), Load(64, 0), Load(256, 0), Load(256, 1000), Load(256, 10_000))
 
 
-def requests(seed: int) -> Iterator[SequenceRequest]:
+def requests(seed: int) -> Iterator[WorkerRequest]:
     """Without end: a third begin with one of 20 prompts of 512 tokens; outputs end after 20 to 400 tokens."""
     chance = random.Random(seed)
     commons = [[chance.randrange(50_000) for _ in range(512)] for _ in range(20)]
@@ -49,7 +49,7 @@ def requests(seed: int) -> Iterator[SequenceRequest]:
     while True:
         common = chance.choice(commons) if chance.random() < 1 / 3 else []
         prompt = common + [chance.randrange(50_000) for _ in range(chance.randint(50, 1000))]
-        yield SequenceRequest(key, array("I", prompt), max_tokens=chance.randint(20, 400), sampling=SAMPLING)
+        yield WorkerRequest(key, array("I", prompt), max_tokens=chance.randint(20, 400), sampling=SAMPLING)
         key += 1
 
 
@@ -86,7 +86,7 @@ def measure() -> dict[str, float]:
 
 
 def measure_load(load: Load) -> dict[str, float]:
-    core = Scheduler(
+    core: Scheduler[WorkerRequest] = Scheduler(
         CoreConfig(
             num_blocks=64 + 80 * load.num_running, block_size=16, max_num_seqs=load.num_running,
             max_num_batched_tokens=max(2048, load.num_running), max_model_len=2048, max_num_queued_reqs=100_000,
@@ -114,11 +114,11 @@ def measure_load(load: Load) -> dict[str, float]:
     }
 
 
-def _encode(plan: StepPlan) -> bytes:
+def _encode(plan: StepPlan[WorkerRequest]) -> bytes:
     return plan_to_proto(plan, epoch=1).SerializeToString()
 
 
-def _answer(plan: StepPlan) -> bytes:
+def _answer(plan: StepPlan[WorkerRequest]) -> bytes:
     """A worker's: a token for each row that samples."""
     tokens = array("I", [TOKEN]) * len(plan.sampling_wire_ids)
     return worker_pb2.StepResult(
@@ -130,7 +130,7 @@ def cost_of_caching(num_prompts: int = 400, num_tokens: int = 2048) -> float:
     """Microseconds per full block that prefix caching adds where nothing is ever found."""
 
     def seconds(enabled: bool) -> float:
-        core = Scheduler(
+        core: Scheduler[WorkerRequest] = Scheduler(
             CoreConfig(
                 num_blocks=2048, block_size=16, max_num_seqs=8, max_num_batched_tokens=2048, max_model_len=4096,
                 enable_prefix_caching=enabled,
@@ -140,7 +140,7 @@ def cost_of_caching(num_prompts: int = 400, num_tokens: int = 2048) -> float:
         spent = 0.0
         for key in range(num_prompts):
             prompt = array("I", [chance.randrange(50_000) for _ in range(num_tokens)])
-            core.submit(SequenceRequest(key, prompt, max_tokens=1, sampling=SAMPLING))
+            core.submit(WorkerRequest(key, prompt, max_tokens=1, sampling=SAMPLING))
             start = time.perf_counter()
             plan = core.schedule()
             assert plan is not None

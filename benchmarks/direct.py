@@ -18,8 +18,8 @@ from services.scheduler.config import SchedulerConfig
 from services.scheduler.converters import WorkerHello, hello_from_proto, plan_to_proto, result_from_proto
 from services.scheduler.core.counters import Counters
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import SequenceRequest
 from services.scheduler.engine import core_config
+from services.scheduler.worker_request import WorkerRequest
 
 GREEDY = sampling_pb2.SamplingParams(temperature=0, top_p=1, repetition_penalty=1)
 
@@ -31,10 +31,10 @@ class Timing:
     tokens: int
 
 
-def random_request(key: Hashable, num_prompt: int, num_output: int, chance: random.Random) -> SequenceRequest:
+def random_request(key: Hashable, num_prompt: int, num_output: int, chance: random.Random) -> WorkerRequest:
     """Greedy, with a prompt of tokens that every shape of shapes.py has."""
     prompt = array("I", [chance.randrange(3, 8000) for _ in range(num_prompt)])
-    return SequenceRequest(key, prompt, num_output, sampling=GREEDY)
+    return WorkerRequest(key, prompt, num_output, sampling=GREEDY)
 
 
 class DirectCaller:
@@ -46,7 +46,9 @@ class DirectCaller:
         self._channel = grpc.insecure_channel(address)
         hello = self._claim()
         self._epoch = hello.epoch
-        self._core = Scheduler(replace(core_config(hello, SchedulerConfig(target_tbt_ms=0)), **limits))
+        self._core: Scheduler[WorkerRequest] = Scheduler(
+            replace(core_config(hello, SchedulerConfig(target_tbt_ms=0)), **limits)
+        )
 
     def _claim(self) -> WorkerHello:
         deadline = time.monotonic() + 10
@@ -67,7 +69,7 @@ class DirectCaller:
     def counters(self) -> Counters:
         return self._core.counters
 
-    def run(self, requests: Iterable[SequenceRequest]) -> Timing:
+    def run(self, requests: Iterable[WorkerRequest]) -> Timing:
         """All of them, to the last token of the last."""
         start = time.perf_counter()
         for request in requests:

@@ -30,7 +30,7 @@ class Cache:
 
     def __init__(self, num_blocks: int) -> None:
         self._pool = BlockPool(num_blocks)
-        self._prefixes = PrefixCache(self._pool, HostPool(0), block_size=1)
+        self._prefixes: PrefixCache[Cache] = PrefixCache(self._pool, HostPool(0), block_size=1)
         self._num_blocks = num_blocks
 
     def num_found(self, blocks: Sequence[int]) -> int:

@@ -17,8 +17,8 @@ from pathlib import Path
 from quire.simulator.traces import read_trace
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.request import SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import SequenceRequest
 
 TRACE = Path(__file__).parents[2] / "shared" / "traces" / "azure_code_2023.csv"
 BLOCK_SIZE = 16
@@ -42,7 +42,7 @@ class Usage:
     worst_ratio: float = 0.0
     chance: random.Random = field(default_factory=lambda: random.Random(1))
 
-    def add(self, core: Scheduler) -> None:
+    def add(self, core: Scheduler[SequenceRequest]) -> None:
         running = core._roster.running
         size = self.block_size
         allocated = core.memory.pool.num_used * size
@@ -84,7 +84,7 @@ def alpaca() -> Lengths:
 
 def run(lengths: Lengths, num_requests: int, n: int = 1, block_size: int = BLOCK_SIZE) -> Usage:
     """A full queue, 64 sequences at a time."""
-    core = Scheduler(
+    core: Scheduler[SequenceRequest] = Scheduler(
         CoreConfig(
             num_blocks=64 * MAX_MODEL_LEN // block_size, block_size=block_size, max_num_seqs=64,
             max_num_batched_tokens=2048, max_model_len=MAX_MODEL_LEN, max_num_queued_reqs=10**6,
@@ -100,7 +100,7 @@ def run(lengths: Lengths, num_requests: int, n: int = 1, block_size: int = BLOCK
             core.submit(
                 SequenceRequest((key, choice), prompt, max_tokens, group=key if n > 1 else None, choice_index=choice)
             )
-    in_flight: deque[StepPlan] = deque()
+    in_flight: deque[StepPlan[SequenceRequest]] = deque()
     while core.num_running + core.num_waiting:
         while len(in_flight) < RUN_AHEAD and (plan := core.schedule()) is not None:
             in_flight.append(plan)

@@ -13,7 +13,7 @@ from benchmarks.direct import DirectCaller, random_request
 from benchmarks.shapes import M135
 from benchmarks.stack import lone_worker
 from services.scheduler.core.config import PreemptionMode
-from services.scheduler.core.sequence import SequenceRequest
+from services.scheduler.worker_request import WorkerRequest
 
 NUM_REQUESTS = 16
 PROMPT_TOKENS = 300
@@ -23,7 +23,7 @@ MEMORY_SHARE = 0.5
 ROUNDS = 3
 
 
-def requests(seed: int) -> list[SequenceRequest]:
+def requests(seed: int) -> list[WorkerRequest]:
     chance = random.Random(seed)
     return [random_request((seed, key), PROMPT_TOKENS, OUTPUT_TOKENS, chance) for key in range(NUM_REQUESTS)]
 

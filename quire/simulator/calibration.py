@@ -21,8 +21,8 @@ from services.scheduler.core.kv_memory import Moves
 from services.scheduler.core.pacing import pairs
 from services.scheduler.core.plan import U32, NewSequence, Rows, StepPlan
 from services.scheduler.core.sequence import Sequence as CoreSequence
-from services.scheduler.core.sequence import SequenceRequest
 from services.scheduler.worker_link import WorkerLink, WorkerLostError
+from services.scheduler.worker_request import WorkerRequest
 
 from .device import TRUSTED_ERROR, Matrix, StepSeconds
 
@@ -179,7 +179,7 @@ class Planner:
         self._wire_id = 0
         self._running: list[int] = []  # wire ids
 
-    def plans(self, kind: StepKind) -> Iterator[StepPlan]:
+    def plans(self, kind: StepKind) -> Iterator[StepPlan[WorkerRequest]]:
         """A step in which the decodes are made known, and then the kind's own, at its context on average."""
         released = self._running
         position = kind.context - _STEPS_PER_KIND // 2
@@ -194,7 +194,7 @@ class Planner:
         released = []
         for step in range(1, _STEPS_PER_KIND):
             rows = [(wire_id, 1, position + step) for wire_id in wire_ids]
-            new: list[NewSequence] = []
+            new: list[NewSequence[WorkerRequest]] = []
             if kind.chunk:
                 new = [self._sequence(kind.num_decodes, kind.position + kind.chunk, kind.position, chunk_blocks)]
                 rows.append((new[0].wire_id, kind.chunk, kind.position))
@@ -203,7 +203,9 @@ class Planner:
             self._running = wire_ids + released
             yield plan
 
-    def _plan(self, released: list[int], new: list[NewSequence], rows: list[tuple[int, int, int]]) -> StepPlan:
+    def _plan(
+        self, released: list[int], new: list[NewSequence[WorkerRequest]], rows: list[tuple[int, int, int]]
+    ) -> StepPlan[WorkerRequest]:
         """`rows`: wire id, tokens to compute, position of the first. Slots are in their order."""
         self._step_id += 1
         columns = [array(U32, column) for column in zip(*rows, strict=True)] or [array(U32) for _ in range(3)]
@@ -220,7 +222,7 @@ class Planner:
             moves=Moves(),
         )
 
-    def _sequence(self, slot: int, num_tokens: int, num_computed: int, block_ids: range) -> NewSequence:
+    def _sequence(self, slot: int, num_tokens: int, num_computed: int, block_ids: range) -> NewSequence[WorkerRequest]:
         self._wire_id += 1
-        request = SequenceRequest(self._wire_id, array(U32, [1]) * num_tokens, 1, sampling=_GREEDY)
+        request = WorkerRequest(self._wire_id, array(U32, [1]) * num_tokens, 1, sampling=_GREEDY)
         return NewSequence(CoreSequence(request, 0), self._wire_id, slot, num_computed, list(block_ids), None)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.pacing import pairs
 from services.scheduler.core.plan import StepPlan
+from services.scheduler.core.request import RequestT
 
 Matrix = NDArray[np.float64]
 # The median error of a fit, relative, from which on no simulation with it means anything.
@@ -38,7 +39,7 @@ class StepSeconds:
     per_kv_token: float
     per_pair: float
 
-    def of(self, plan: StepPlan) -> float:
+    def of(self, plan: StepPlan[RequestT]) -> float:
         rows = plan.rows
         if not rows:  # it only says who has left
             return 0.0

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.pacing import RunAhead, pairs
 from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.request import SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import FinishReason, SequenceRequest
+from services.scheduler.core.sequence import FinishReason
 
 from .device import StepSeconds
 from .traces import Request
@@ -46,6 +47,13 @@ class Visit:
     num_tokens: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class VisitRequest(SequenceRequest):
+    """What the core is asked for by one visit."""
+
+    key: Visit = field()
+
+
 class Sample(NamedTuple):
     """Taken every SAMPLE_S, from the beginning."""
 
@@ -55,7 +63,7 @@ class Sample(NamedTuple):
 
 
 class _InFlight(NamedTuple):
-    plan: StepPlan
+    plan: StepPlan[VisitRequest]
     sent_s: float
     queued_s: float  # it waited at the worker
     run_s: float
@@ -78,7 +86,7 @@ class Group:
     def __init__(
         self, config: CoreConfig, step: StepSeconds, overheads: Overheads, run_ahead: int | None, decider: Decider
     ) -> None:
-        self.core = Scheduler(config)
+        self.core: Scheduler[VisitRequest] = Scheduler(config)
         self.busy_s = 0.0  # of the worker
         self.num_steps = 0
         self.peak_used_blocks = 0
@@ -112,7 +120,7 @@ class Group:
         """Raises scheduler.RefusedError."""
         self._pass_time(now)
         request = visit.request
-        self.core.submit(SequenceRequest(visit, request.token_ids, max_tokens=request.num_output_tokens))
+        self.core.submit(VisitRequest(visit, request.token_ids, max_tokens=request.num_output_tokens))
         # What comes at one time starts in one step.
         self._has_arrivals = True
 
@@ -160,7 +168,7 @@ class Group:
             self._in_flight.append(_InFlight(plan, decided, start - arrived, seconds, result))
         return decided
 
-    def _swap_seconds(self, plan: StepPlan) -> float:
+    def _swap_seconds(self, plan: StepPlan[VisitRequest]) -> float:
         num_blocks = len(plan.moves.swap_out) + len(plan.moves.swap_in)
         return num_blocks * self.core.config.seconds_per_swapped_block if num_blocks else 0.0
 
@@ -174,7 +182,6 @@ class Group:
         times = self.times_between_tokens
         for sequence, *_ in outcome.tokens:
             visit = sequence.request.key
-            assert isinstance(visit, Visit)
             if visit.num_tokens:
                 times.append(seen - visit.last_token_s)
             else:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator
+from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import Final
 
-from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
+from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
 
 from .core.plan import U32, PromptLogprobs, StepPlan, StepResult
-from .core.sequence import ErrorKind, Failure, FinishReason, Pooling
+from .core.sequence import ErrorKind, Failure, FinishReason
+from .worker_request import WorkerRequestT
 
 if sys.byteorder != "little":
     raise ImportError("the wire's columns are little-endian and this machine is not")
@@ -59,6 +61,28 @@ class TokenLogprob:
     top_logprobs: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class PromptLogprobColumns(PromptLogprobs):
+    """Entries of one sequence's prompt tokens. Columns as on the wire: u32 and f32 bytes."""
+
+    top_count: int
+    logprobs: bytes
+    ranks: bytes
+    top_token_ids: bytes
+    top_logprobs: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.logprobs) + len(self.ranks) + len(self.top_token_ids) + len(self.top_logprobs)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerResult(StepResult):
+    """A step's result with the log probabilities that the core does not read."""
+
+    prompt_logprobs: Items[PromptLogprobColumns] = ()
+
+
 def u32(column: bytes) -> array[int]:
     """Raises ValueError if the bytes are no whole number of u32."""
     values = array(U32)
@@ -82,7 +106,7 @@ def hello_from_proto(hello: worker_pb2.Hello) -> WorkerHello:
     )
 
 
-def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
+def plan_to_proto(plan: StepPlan[WorkerRequestT], epoch: int) -> worker_pb2.StepPlan:
     rows = plan.rows
     message = worker_pb2.StepPlan(
         epoch=epoch,
@@ -106,8 +130,6 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
         message.copy_sources, message.copy_destinations = _columns(moves.copies)
     for new in plan.new_sequences:
         request = new.sequence.request
-        assert isinstance(request.sampling, sampling_pb2.SamplingParams)
-        assert request.constraints is None or isinstance(request.constraints, constraints_pb2.TokenConstraints)
         message.new_sequences.add(
             wire_id=new.wire_id,
             slot=new.slot,
@@ -120,14 +142,9 @@ def plan_to_proto(plan: StepPlan, epoch: int) -> worker_pb2.StepPlan:
             traceparent=request.traceparent,
             constraints=request.constraints,
             prompt_logprobs_from=new.prompt_logprobs_from,
-            pooling=None if request.pooling is None else _pooling_params(request.pooling),
+            pooling=request.pooling_params,
         )
     return message
-
-
-def _pooling_params(pooling: Pooling) -> pooling_pb2.PoolingParams:
-    assert isinstance(pooling.params, pooling_pb2.PoolingParams)
-    return pooling.params
 
 
 def _columns(pairs: list[tuple[int, int]]) -> tuple[bytes, bytes]:
@@ -135,7 +152,7 @@ def _columns(pairs: list[tuple[int, int]]) -> tuple[bytes, bytes]:
     return array(U32, first).tobytes(), array(U32, second).tobytes()
 
 
-def result_from_proto(result: worker_pb2.StepResult) -> StepResult:
+def result_from_proto(result: worker_pb2.StepResult) -> WorkerResult:
     wire_ids = u32(result.wire_ids)
     token_ids = u32(result.token_ids)
     if len(wire_ids) != len(token_ids):
@@ -145,7 +162,7 @@ def result_from_proto(result: worker_pb2.StepResult) -> StepResult:
     errors = [(error.wire_id, _failure(error)) for error in result.errors]
     of_prompts = list(_split_prompt_logprobs(result.prompt_logprobs))
     pooled = [(sequence.wire_id, sequence.embedding) for sequence in result.pooled]
-    return StepResult(result.step_id, wire_ids, token_ids, errors, result.timings.run_us / 1e6, of_prompts, pooled)
+    return WorkerResult(result.step_id, wire_ids, token_ids, errors, result.timings.run_us / 1e6, of_prompts, pooled)
 
 
 def _failure(error: worker_pb2.SequenceError) -> Failure:
@@ -179,22 +196,7 @@ def _split_logprobs(logprobs: sampling_pb2.TokenLogprobs) -> Iterator[tuple[int,
         start = end
 
 
-@dataclass(frozen=True, slots=True)
-class PromptLogprobColumns:
-    """Entries of one sequence's prompt tokens. Columns as on the wire: u32 and f32 bytes."""
-
-    top_count: int
-    logprobs: bytes
-    ranks: bytes
-    top_token_ids: bytes
-    top_logprobs: bytes
-
-    @property
-    def num_bytes(self) -> int:
-        return len(self.logprobs) + len(self.ranks) + len(self.top_token_ids) + len(self.top_logprobs)
-
-
-def _split_prompt_logprobs(columns: sampling_pb2.PromptLogprobs) -> Iterator[PromptLogprobs]:
+def _split_prompt_logprobs(columns: sampling_pb2.PromptLogprobs) -> Iterator[PromptLogprobColumns]:
     """Raises ValueError or IndexError where the columns disagree."""
     offsets, counts = u32(columns.offsets), u32(columns.top_counts)
     firsts, top = u32(columns.first_positions), 0
@@ -202,6 +204,9 @@ def _split_prompt_logprobs(columns: sampling_pb2.PromptLogprobs) -> Iterator[Pro
         num_tokens = offsets[index + 1] - offsets[index]
         own, top_end = slice(4 * offsets[index], 4 * offsets[index + 1]), top + 4 * num_tokens * counts[index]
         entries = PromptLogprobColumns(
+            wire_id,
+            firsts[index],
+            num_tokens,
             counts[index],
             columns.logprobs[own],
             columns.ranks[own],
@@ -210,7 +215,7 @@ def _split_prompt_logprobs(columns: sampling_pb2.PromptLogprobs) -> Iterator[Pro
         )
         if num_tokens < 1 or entries.num_bytes != 8 * num_tokens * (1 + counts[index]):
             raise ValueError("the columns of the prompts' log probabilities have different lengths")
-        yield PromptLogprobs(wire_id, firsts[index], num_tokens, entries)
+        yield entries
         top = top_end
 
 

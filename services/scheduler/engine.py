@@ -16,15 +16,16 @@ from dataclasses import replace
 from quire.worker.v1 import worker_pb2
 
 from .config import SchedulerConfig
-from .converters import TokenLogprob, WorkerHello, logprobs_from_proto, result_from_proto
+from .converters import TokenLogprob, WorkerHello, WorkerResult, logprobs_from_proto, result_from_proto
 from .core.config import CoreConfig, PreemptionMode
 from .core.outcome import FinishedSequence, StepOutcome
 from .core.pacing import RunAhead, TurnRate, pairs
 from .core.scheduler import RefusedError, Scheduler
-from .core.sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest
+from .core.sequence import ErrorKind, Failure, FinishReason, Sequence
 from .fleet import Fleet
 from .served_model import OtherModelError
 from .session import Owner
+from .submission import RoutedRequest
 from .worker_link import WorkerLink, WorkerLostError
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Engine:
         self.address = address
         self.ready = asyncio.Event()
         self._fleet = fleet
-        self.core: Scheduler | None = None
+        self.core: Scheduler[RoutedRequest] | None = None
         self._config = fleet.config
         self._link: WorkerLink | None = None
         self._pump_due: asyncio.Handle | None = None
@@ -65,7 +66,7 @@ class Engine:
 
     # -- Requests ------------------------------------------------------------------------------------------------------
 
-    def check_room(self, requests: list[SequenceRequest]) -> None:
+    def check_room(self, requests: list[RoutedRequest]) -> None:
         """Raises RefusedError if the queue has no room for all choices of one Submit."""
         num_new = sum(not request.was_accepted for request in requests)
         if self.core is None or not num_new:
@@ -78,7 +79,7 @@ class Engine:
             seconds = self._turn_rate.seconds_until_turn(self.core.num_waiting)
             raise RefusedError(replace(error.failure, retry_after_s=seconds)) from None
 
-    def submit(self, request: SequenceRequest) -> None:
+    def submit(self, request: RoutedRequest) -> None:
         """`request`: of a Submit that `check_submit` and `check_room` have passed. Raises RefusedError."""
         if self.core is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
@@ -215,7 +216,7 @@ class Engine:
                 seconds = hello.step_seconds + (num_tokens - 1) * hello.step_seconds_per_token
                 self.core.step_times.observe(num_tokens, pairs(0, num_tokens), seconds)
 
-    def _take(self, sequences: list[Sequence]) -> None:
+    def _take(self, sequences: list[Sequence[RoutedRequest]]) -> None:
         """Sequences of another core, this engine's last one or a lost engine's."""
         assert self.core is not None
         for sequence in sequences:
@@ -236,7 +237,6 @@ class Engine:
         self._finish(self.core.reset())
         for sequence in self.core.lost():
             owner = sequence.request.key
-            assert isinstance(owner, Owner)
             owner.session.add_worker_loss(owner, sequence.num_losses)
         others = [engine for engine in self._fleet.engines if engine is not self and engine.ready.is_set()]
         for other in sorted(others, key=lambda engine: engine.num_unfinished):
@@ -276,14 +276,12 @@ class Engine:
                 return
             now = time.monotonic()
             for new in plan.new_sequences:
-                owner = new.sequence.request.key
-                assert isinstance(owner, Owner)
-                owner.queue_timer.stop(now)
+                new.sequence.request.key.queue_timer.stop(now)
             self._run_ahead.sent(now, self.core.expected_seconds(plan))
             self._link.send(plan)
 
     @staticmethod
-    def _send_preparations(core: Scheduler, link: WorkerLink) -> None:
+    def _send_preparations(core: Scheduler[RoutedRequest], link: WorkerLink) -> None:
         for preparation in core.preparations.take_wanted():
             link.prepare(preparation)
 
@@ -313,16 +311,16 @@ class Engine:
         # From a plan's departure to its successor's, without the time it waited at the worker.
         round_trip = time.monotonic() - sent_at - timings.queue_us / 1e6
         self._run_ahead.observe(round_trip, timings.run_us / 1e6)
-        self._deliver(outcome, logprobs)
+        self._deliver(outcome, result, logprobs)
 
-    def _deliver(self, outcome: StepOutcome, logprobs: dict[int, TokenLogprob]) -> None:
-        for sequence, entries in outcome.prompt_logprobs:
+    def _deliver(
+        self, outcome: StepOutcome[RoutedRequest], result: WorkerResult, logprobs: dict[int, TokenLogprob]
+    ) -> None:
+        for sequence, index in outcome.prompt_logprobs:
             owner = sequence.request.key
-            assert isinstance(owner, Owner)
-            owner.session.add_prompt_logprobs(owner, entries)
+            owner.session.add_prompt_logprobs(owner, result.prompt_logprobs[index])
         for sequence, output_index, token_id, result_index in outcome.tokens:
             owner = sequence.request.key
-            assert isinstance(owner, Owner)
             owner.session.add_token(owner, output_index, token_id, logprobs.get(result_index))
             if output_index == len(sequence.request.output_token_ids):
                 owner.session.add_started(owner, sequence.num_cached_tokens or 0)
@@ -330,16 +328,15 @@ class Engine:
                 self._spans.first_token(owner)
         self._finish(outcome.finished)
 
-    def _finish(self, finished: list[FinishedSequence]) -> None:
+    def _finish(self, finished: list[FinishedSequence[RoutedRequest]]) -> None:
         for end in finished:
             owner = end.sequence.request.key
-            assert isinstance(owner, Owner)
             if end.failure is not None:
                 logger.warning("request %s failed: %s", owner.request_id, end.failure.message)
             owner.session.add_finished(owner, end.reason, end.failure, end.embedding)
             self._spans.end(owner, end.reason.name.lower())
 
-    def _fail_all(self, failure: Failure, core: Scheduler) -> None:
+    def _fail_all(self, failure: Failure, core: Scheduler[RoutedRequest]) -> None:
         self._finish([FinishedSequence(sequence, FinishReason.ERROR, failure) for sequence in core.drain()])
 
 

@@ -12,6 +12,7 @@ from .spans import SequenceSpans
 if TYPE_CHECKING:
     from .core.sequence import Sequence
     from .engine import Engine
+    from .submission import RoutedRequest
 
 
 @dataclass(slots=True)
@@ -38,7 +39,7 @@ class Fleet:
         groups = [engine.core.config.max_model_len for engine in self.engines if engine.core is not None]
         return max(groups, default=self.model.info.max_model_len)
 
-    def drain_lost(self, but: Engine) -> list[Sequence]:
+    def drain_lost(self, but: Engine) -> list[Sequence[RoutedRequest]]:
         """Removes and returns the sequences that wait for lost workers of other engines than `but` to come back, except
         those that do not fit the context of `but`."""
         others = [engine for engine in self.engines if engine is not but and not engine.ready.is_set()]

@@ -9,7 +9,7 @@ from quire.inference.v1 import sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 
 from .converters import PromptLogprobColumns
-from .core.plan import U32, PromptLogprobs
+from .core.plan import U32
 
 # Of entries in one frame. One step's for one sequence are fewer, so a message stays under a megabyte.
 _MAX_BYTES = 512 * 1024
@@ -22,31 +22,31 @@ class PromptFrames:
 
     def __init__(self) -> None:
         # (sequence id, attempt, entries), as they came.
-        self._pending: list[tuple[int, int, PromptLogprobs]] = []
+        self._pending: list[tuple[int, int, PromptLogprobColumns]] = []
 
-    def add(self, sequence_id: int, attempt: int, entries: PromptLogprobs) -> None:
+    def add(self, sequence_id: int, attempt: int, entries: PromptLogprobColumns) -> None:
         self._pending.append((sequence_id, attempt, entries))
 
     def take(self) -> Iterator[scheduler_pb2.Frame]:
         """Everything, as frames of a bounded size."""
         pending, self._pending = self._pending, []
-        part: list[tuple[int, int, PromptLogprobs]] = []
+        part: list[tuple[int, int, PromptLogprobColumns]] = []
         num_bytes = 0
         for entry in pending:
-            num_bytes += _columns(entry[2]).num_bytes
+            num_bytes += entry[2].num_bytes
             if part and num_bytes > _MAX_BYTES:
                 yield _frame(part)
-                part, num_bytes = [], _columns(entry[2]).num_bytes
+                part, num_bytes = [], entry[2].num_bytes
             part.append(entry)
         if part:
             yield _frame(part)
 
 
-def _frame(part: list[tuple[int, int, PromptLogprobs]]) -> scheduler_pb2.Frame:
+def _frame(part: list[tuple[int, int, PromptLogprobColumns]]) -> scheduler_pb2.Frame:
     offsets = array(U32, [0])
     for _, _, entries in part:
         offsets.append(offsets[-1] + entries.num_tokens)
-    columns = [_columns(entries) for _, _, entries in part]
+    columns = [entries for _, _, entries in part]
     return scheduler_pb2.Frame(
         prompt_logprobs_attempts=array(U32, (attempt for _, attempt, _ in part)).tobytes(),
         prompt_logprobs=sampling_pb2.PromptLogprobs(
@@ -60,8 +60,3 @@ def _frame(part: list[tuple[int, int, PromptLogprobs]]) -> scheduler_pb2.Frame:
             top_logprobs=b"".join(entries.top_logprobs for entries in columns),
         ),
     )
-
-
-def _columns(entries: PromptLogprobs) -> PromptLogprobColumns:
-    assert isinstance(entries.entries, PromptLogprobColumns)
-    return entries.entries

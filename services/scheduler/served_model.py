@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from quire.inference.v1 import model_pb2, pooling_pb2
 
+from .core.request import Pooling, SequenceRequest
 from .core.scheduler import RefusedError
-from .core.sequence import ErrorKind, Failure, Pooling, SequenceRequest
+from .core.sequence import ErrorKind, Failure
 
 
 class OtherModelError(Exception):
@@ -40,14 +41,14 @@ class ServedModel:
         if info.max_model_len < self._info.max_model_len:
             raise OtherModelError(f"its context is {info.max_model_len}, less than {self._info.max_model_len}")
 
-    def pooling(self, params: pooling_pb2.PoolingParams) -> Pooling:
+    def pooling(self, params: pooling_pb2.PoolingParams) -> tuple[Pooling, pooling_pb2.PoolingParams]:
         """What a vector of this model is made of. A decoder's last token has seen the others through their keys and
         values, so it alone has to be computed; nothing else may be taken from another sequence's work.
         """
         is_last = self.info.embedding.pooling == pooling_pb2.POOLING_TYPE_LAST and not self.info.is_encoder
         own = pooling_pb2.PoolingParams()
         own.CopyFrom(params)
-        return Pooling(own, needs_all_tokens=not is_last)
+        return Pooling(needs_all_tokens=not is_last), own
 
     def check_task(self, request: SequenceRequest) -> None:
         """Raises RefusedError where the model cannot do what is asked of it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -11,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from quire.inference.v1 import constraints_pb2, model_pb2, sampling_pb2
+from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from shared.grpc_server import STALLED_PEER_S
 from shared.malformed import MalformedRequestError, RefusalLog
@@ -22,10 +21,11 @@ from shared.throughput import Throughput
 
 from .converters import u32
 from .core.scheduler import RefusedError
-from .core.sequence import ErrorKind, Failure, FinishReason, Preparation, SequenceRequest
+from .core.sequence import ErrorKind, Failure, FinishReason
 from .engine import Engine
 from .fleet import Fleet
 from .session import Owner, RouterSession, hello_message
+from .submission import routed_requests
 from .submit_checks import MAX_CHOICES, check_submit
 from .worker_link import WorkerLostError
 
@@ -223,7 +223,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         except RefusedError as error:
             self._refuse(session, submit, error.failure)
             return
-        requests = self._sequence_requests(session, submit)
+        owners = [self._name(session, choice, submit.request_id) for choice in submit.choices]
+        by_priority = self._fleet.config.scheduling_policy == "priority"
+        requests = routed_requests(submit, owners, self._fleet.model, by_priority=by_priority)
         try:
             if self._draining:
                 raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "this scheduler is shutting down", 1.0))
@@ -232,86 +234,32 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             engine.check_room(requests)
         except RefusedError as error:
             for request in requests:
-                self._end(session, request, error.failure)
+                self._end(request.key, error.failure)
             return
         for request in requests:
             try:
                 engine.submit(request)
             except RefusedError as error:
-                self._end(session, request, error.failure)
+                self._end(request.key, error.failure)
 
     @staticmethod
-    def _end(session: RouterSession, request: SequenceRequest, failure: Failure) -> None:
+    def _end(owner: Owner, failure: Failure) -> None:
         """Tells the router that a sequence was not taken."""
-        owner = request.key
-        assert isinstance(owner, Owner)
         logger.debug("request %s is refused: %s", owner.request_id, failure.message)
-        session.add_finished(owner, FinishReason.ERROR, failure)
+        owner.session.add_finished(owner, FinishReason.ERROR, failure)
 
     def _refuse(self, session: RouterSession, submit: scheduler_pb2.Submit, failure: Failure) -> None:
         """Ends every choice of a malformed Submit, or the first MAX_CHOICES where there are more."""
         self._refusals.refused(f"router {session.router_id}", "Submit", failure.message)
         choices = {choice.sequence_id: choice for choice in submit.choices[:MAX_CHOICES]}
         for choice in choices.values():
-            if (stale := session.owners.pop(choice.sequence_id, None)) is not None:
-                self._abort(stale)
-            owner = session.add_owner(choice.sequence_id, choice.attempt, submit.request_id)
-            session.add_finished(owner, FinishReason.ERROR, failure)
+            session.add_finished(self._name(session, choice, submit.request_id), FinishReason.ERROR, failure)
 
-    def _sequence_requests(self, session: RouterSession, submit: scheduler_pb2.Submit) -> list[SequenceRequest]:
-        """`submit`: checked."""
-        model = self._fleet.model.info
-        prompt = u32(submit.prompt_token_ids)
-        stop_token_ids = set[int]()
-        if not submit.HasField("pooling"):
-            stop_token_ids.update(submit.stop.stop_token_ids)
-        if not submit.stop.ignore_eos:
-            stop_token_ids.update(model.eos_token_ids)
-        pooling = self._fleet.model.pooling(submit.pooling) if submit.HasField("pooling") else None
-        sampling = sampling_pb2.SamplingParams()
-        if pooling is None:
-            sampling.CopyFrom(submit.sampling)
-        constraints, needs = None, None
-        if pooling is None and submit.HasField("constraints"):
-            constraints = constraints_pb2.TokenConstraints()
-            constraints.CopyFrom(submit.constraints)
-            if grammar := constraints.grammar:
-                needs = Preparation(hashlib.sha256(grammar.encode()).digest(), grammar)
-        wants = pooling is None and sampling.HasField("prompt_logprobs")
-        sampling_bytes = sampling.ByteSize() + (0 if constraints is None else constraints.ByteSize())
-        deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
-        group = object() if len(submit.choices) > 1 else None
-        end_ids = frozenset(stop_token_ids)
-        requests = []
-        for choice in submit.choices:
-            if (stale := session.owners.pop(choice.sequence_id, None)) is not None:
-                self._abort(stale)
-            requests.append(
-                SequenceRequest(
-                    key=session.add_owner(choice.sequence_id, choice.attempt, submit.request_id),
-                    prompt_token_ids=prompt,
-                    max_tokens=submit.stop.max_tokens if pooling is None else 0,
-                    stop_token_ids=end_ids,
-                    output_token_ids=u32(choice.output_token_ids if pooling is None else b""),
-                    was_accepted=choice.was_accepted,
-                    num_losses=choice.num_worker_losses,
-                    choice_index=choice.choice_index,
-                    num_prompt_logprobs=choice.num_prompt_logprobs if wants and choice.choice_index == 0 else None,
-                    turn_id=(session.router_id, submit.turn_id) if submit.turn_id else None,
-                    group=group,
-                    cache_salt=submit.cache_salt,
-                    tenant=submit.tenant,
-                    priority=submit.priority if self._fleet.config.scheduling_policy == "priority" else 0,
-                    sampling=sampling,
-                    constraints=constraints,
-                    needs=needs,
-                    sampling_bytes=sampling_bytes,
-                    deadline=deadline,
-                    traceparent=submit.traceparent,
-                    pooling=pooling,
-                )
-            )
-        return requests
+    def _name(self, session: RouterSession, choice: scheduler_pb2.Choice, request_id: str) -> Owner:
+        """Names a sequence. The attempt before it under the same id ends."""
+        if (stale := session.owners.pop(choice.sequence_id, None)) is not None:
+            self._abort(stale)
+        return session.add_owner(choice.sequence_id, choice.attempt, request_id)
 
     def _ready_engine(self) -> Engine:
         """Raises RefusedError if there never was a worker."""

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2
 
-from .converters import TokenLogprob
-from .core.plan import PromptLogprobs
+from .converters import PromptLogprobColumns, TokenLogprob
 from .core.sequence import Failure, FinishReason
 from .frame import FrameBuilder
 from .prompt_frames import PromptFrames
@@ -70,7 +69,7 @@ class RouterSession:
         self._frame.add_token(owner.sequence_id, owner.attempt, output_index, token_id, logprob)
         self._news.set()
 
-    def add_prompt_logprobs(self, owner: Owner, entries: PromptLogprobs) -> None:
+    def add_prompt_logprobs(self, owner: Owner, entries: PromptLogprobColumns) -> None:
         self._prompt_frames.add(owner.sequence_id, owner.attempt, entries)
         self._news.set()
 

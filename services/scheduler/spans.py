@@ -8,6 +8,7 @@ from shared.telemetry import extract_context, tracer
 
 from .core.sequence import Sequence
 from .session import Owner
+from .submission import RoutedRequest
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span
@@ -20,11 +21,10 @@ class SequenceSpans:
         self._tracer = tracer("quire.scheduler")
         self._spans: dict[Owner, Span] = {}
 
-    def start(self, sequence: Sequence) -> None:
+    def start(self, sequence: Sequence[RoutedRequest]) -> None:
         request = sequence.request
         if not request.traceparent or self._tracer is None:
             return
-        assert isinstance(request.key, Owner)
         span = self._tracer.start_span("scheduler.sequence", context=extract_context(request.traceparent))
         # A chat is text by now too.
         span.set_attribute("gen_ai.operation.name", "text_completion")

@@ -16,7 +16,8 @@ from shared.patience import Patience
 
 from .converters import WorkerHello, hello_from_proto, plan_to_proto
 from .core.plan import StepPlan
-from .core.sequence import Preparation
+from .core.request import Preparation
+from .worker_request import WorkerRequestT
 
 # Well within the worker's patience with an owner that has nothing to plan.
 HEARTBEAT_S = 2.0
@@ -62,7 +63,7 @@ class WorkerLink:
         self.hello = hello_from_proto(response.hello)
         self._writer = asyncio.create_task(self._write())
 
-    def send(self, plan: StepPlan) -> None:
+    def send(self, plan: StepPlan[WorkerRequestT]) -> None:
         """Hands a plan to the writer; does not wait."""
         self._outbox.put_nowait(worker_pb2.RunRequest(plan=plan_to_proto(plan, self.hello.epoch)))
 

@@ -6,6 +6,8 @@ yet to prepare, is set aside meanwhile, out of the others' way.
 
 from __future__ import annotations
 
+from typing import Generic
+
 from .batch import Batch
 from .budget import StepBudget
 from .config import CoreConfig
@@ -13,21 +15,21 @@ from .counters import Counters
 from .kv_memory import KVMemory, num_computed
 from .losses import is_suspect
 from .pacing import StepTimes
-from .prefix_cache import Prefix
 from .preparations import Preparations
+from .request import RequestT
 from .roster import Roster
-from .sequence import Sequence, StartRank
+from .sequence import Sequence, SequencePrefix, StartRank
 
 # Sequences found in one step to need what others are computing, or what is not prepared; more are left for the next.
 _MAX_SET_ASIDE = 64
 
 
-class Admission:
+class Admission(Generic[RequestT]):
     def __init__(
         self,
         config: CoreConfig,
-        roster: Roster,
-        memory: KVMemory,
+        roster: Roster[RequestT],
+        memory: KVMemory[RequestT],
         preparations: Preparations,
         step_times: StepTimes,
         counters: Counters,
@@ -42,14 +44,18 @@ class Admission:
         self.is_cut_short = False
 
     def admit(
-        self, batch: Batch, prefills: list[Sequence], budget: StepBudget, before: StartRank | None = None
-    ) -> list[Sequence]:
+        self,
+        batch: Batch[RequestT],
+        prefills: list[Sequence[RequestT]],
+        budget: StepBudget,
+        before: StartRank | None = None,
+    ) -> list[Sequence[RequestT]]:
         """Starts waiting sequences, in order, while there is room in the step, a slot, and blocks for the whole
         prompt beside what the `prefills` under way still need. With `before`: those alone that rank before it.
         Returns those that have more of their prompt to compute.
         """
         config, roster, memory = self._config, self._roster, self._memory
-        begun: list[Sequence] = []
+        begun: list[Sequence[RequestT]] = []
         self.is_cut_short = False
         if not roster.waiting or not memory.pool.num_free:  # whoever starts needs a block of its own for its last token
             return begun
@@ -104,7 +110,7 @@ class Admission:
                 reserved += memory.num_blocks_short(sequence, num_left - chunk)
         return begun
 
-    def prepare(self, sequence: Sequence) -> None:
+    def prepare(self, sequence: Sequence[RequestT]) -> None:
         """Asks for what a sequence that has just arrived needs of the worker, if there are slots for all that wait: a
         step would ask for it, too, but the next one may be far off. While there is a suspect, steps see to the order.
         """
@@ -116,7 +122,7 @@ class Admission:
         self._preparations.ask(needs, roster.is_awaited)
         roster.set_aside(sequence, needs)
 
-    def _start(self, sequence: Sequence, found: list[Prefix]) -> None:
+    def _start(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
         self._roster.start(sequence, found)
         self._roster.waiting.serve(sequence, len(sequence.token_ids) - sequence.num_computed_tokens)
         if sequence.num_cached_tokens is None:
@@ -139,7 +145,7 @@ class Admission:
 
     # -- What a sequence need not compute ------------------------------------------------------------------------------
 
-    def _find_prefixes(self, sequence: Sequence) -> list[Prefix]:
+    def _find_prefixes(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
         """What a starting sequence can share or load: what is known of its tokens, but for what is on the host and not
         worth loading.
         """

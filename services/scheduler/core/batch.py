@@ -7,16 +7,18 @@ besides is for the plan: which rows will sample, and the work of attention.
 from __future__ import annotations
 
 from array import array
+from typing import Generic
 
 from .budget import StepBudget
 from .kv_memory import KVMemory
 from .pacing import pairs
 from .plan import U32, NewSequence, Rows
 from .preemption import Preemption
+from .request import RequestT
 from .sequence import Sequence, Status
 
 
-class Batch:
+class Batch(Generic[RequestT]):
     """One step's, made anew for each."""
 
     __slots__ = (
@@ -29,21 +31,23 @@ class Batch:
         "sampling_wire_ids",
     )
 
-    def __init__(self, block_size: int, memory: KVMemory) -> None:
+    def __init__(self, block_size: int, memory: KVMemory[RequestT]) -> None:
         self.rows = Rows()
-        self.new_sequences: list[NewSequence] = []
+        self.new_sequences: list[NewSequence[RequestT]] = []
         self.sampling_wire_ids: array[int] = array(U32)  # of the rows that will sample
         self.num_pairs = 0.0
         self.num_prompt_logprobs = 0
         self._block_size = block_size
         self._memory = memory
 
-    def add_decodes(self, running: list[Sequence], preemption: Preemption) -> list[Sequence]:
+    def add_decodes(
+        self, running: list[Sequence[RequestT]], preemption: Preemption[RequestT]
+    ) -> list[Sequence[RequestT]]:
         """A row for every sequence with one token left to compute. Returns the sequences that have more than one.
 
         The hot loop of a step: what `_add_row` does, for rows of one token, without its calls.
         """
-        prefills: list[Sequence] = []
+        prefills: list[Sequence[RequestT]] = []
         rows, memory, block_size = self.rows, self._memory, self._block_size
         last_slot = block_size - 1
         new_block_ids, offsets = rows.new_block_ids, rows.new_block_offsets
@@ -78,7 +82,7 @@ class Batch:
         self.num_pairs += sum(rows.num_computed_tokens) + num_rows
         return [sequence for sequence in prefills if sequence.status is Status.RUNNING]
 
-    def add_prefills(self, prefills: list[Sequence], budget: StepBudget) -> None:
+    def add_prefills(self, prefills: list[Sequence[RequestT]], budget: StepBudget) -> None:
         """Chunks of the prompts under way, in order. They take no one's blocks: admission has seen to it that all of
         them fit, and where decodes have grown into that room since, they wait.
         """
@@ -89,7 +93,7 @@ class Batch:
                 budget.take(sequence, chunk)
                 self._add_row(sequence, chunk)
 
-    def add_new(self, sequence: Sequence, num_tokens: int) -> None:
+    def add_new(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
         """The first tokens of a sequence that the worker does not know yet. It is told of all its blocks at once."""
         num_computed_tokens = sequence.num_computed_tokens
         self._add_row(sequence, num_tokens, is_new=True)
@@ -104,7 +108,7 @@ class Batch:
             )
         )
 
-    def _add_row(self, sequence: Sequence, num_tokens: int, is_new: bool = False) -> None:
+    def _add_row(self, sequence: Sequence[RequestT], num_tokens: int, is_new: bool = False) -> None:
         """The next `num_tokens` of a running sequence."""
         rows, position = self.rows, sequence.num_computed_tokens
         new_blocks = self._memory.extend(sequence, num_tokens)

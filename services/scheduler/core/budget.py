@@ -6,6 +6,7 @@ import math
 
 from .config import CoreConfig
 from .pacing import StepTimes
+from .request import RequestT
 from .sequence import Sequence
 
 # Tokens of prompts whose log probabilities are wanted, in a step: keeps its result under half a megabyte (172 bytes for
@@ -37,12 +38,12 @@ class StepBudget:
             least = (_SHORT_STEPS - 1) * step_times.short_step_seconds
         self._seconds = max(config.target_tbt_s - step_times.seconds(num_decodes, num_pairs), least)
 
-    def max_chunk(self, sequence: Sequence) -> int:
+    def max_chunk(self, sequence: Sequence[RequestT]) -> int:
         """Of a sequence's next tokens, those that the step has room for."""
         num_tokens = self._max_tokens(sequence.num_computed_tokens, sequence.wants_prompt_logprobs)
         return min(num_tokens, self._prompt_logprobs) if sequence.wants_prompt_logprobs else num_tokens
 
-    def take(self, sequence: Sequence, num_tokens: int) -> None:
+    def take(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
         """For the next tokens of a sequence, which are not counted as computed yet."""
         self.tokens -= num_tokens
         if sequence.wants_prompt_logprobs:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Generic
 
-from .prefix_cache import Prefix
+from .prefix import OwnerT, Prefix
 
 
-class HostPool:
+class HostPool(Generic[OwnerT]):
     """Slots of one block each. A sequence's are taken until it gives them back; what is left keeps evicted prefixes,
     the least recently used making room.
 
@@ -19,10 +20,10 @@ class HostPool:
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
         self._blank = list(range(num_slots - 1, -1, -1))
-        self._cached: OrderedDict[int, Prefix] = OrderedDict()
-        self._held: dict[int, tuple[Prefix, int]] = {}  # and how many plans read it
+        self._cached: OrderedDict[int, Prefix[OwnerT]] = OrderedDict()
+        self._held: dict[int, tuple[Prefix[OwnerT], int]] = {}  # and how many plans read it
         # Called with a prefix that is in host memory no more.
-        self.on_evict: Callable[[Prefix], None] = lambda _: None
+        self.on_evict: Callable[[Prefix[OwnerT]], None] = lambda _: None
 
     @property
     def num_free(self) -> int:
@@ -44,7 +45,7 @@ class HostPool:
     def give_back(self, slots: Iterable[int]) -> None:
         self._blank.extend(slots)
 
-    def keep(self, prefix: Prefix) -> int | None:
+    def keep(self, prefix: Prefix[OwnerT]) -> int | None:
         """A slot for a prefix that the device evicts, or None where sequences have them all."""
         if not self.num_free:
             return None

@@ -9,46 +9,48 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import Generic
 
 from .block_pool import BlockPool
 from .config import CoreConfig
 from .host_pool import HostPool
-from .prefix_cache import Prefix, PrefixCache
-from .sequence import Sequence
+from .prefix_cache import PrefixCache
+from .request import RequestT
+from .sequence import Sequence, SequencePrefix
 
 
 @dataclass(slots=True)
-class Moves:
+class Moves(Generic[RequestT]):
     """What one plan copies, and what becomes of it once the plan was applied."""
 
     swap_out: list[tuple[int, int]] = field(default_factory=list)  # (block, host slot)
     swap_in: list[tuple[int, int]] = field(default_factory=list)  # (host slot, block)
     copies: list[tuple[int, int]] = field(default_factory=list)  # (block, block)
     # (sequence, its wire id, blocks full after this step) where the step fills one.
-    filled: list[tuple[Sequence, int, int]] = field(default_factory=list)
+    filled: list[tuple[Sequence[RequestT], int, int]] = field(default_factory=list)
     # Read by this plan: slots of prefixes, and of sequences that are back on the device.
     settled_slots: list[int] = field(default_factory=list)
     emptied_slots: list[int] = field(default_factory=list)
 
 
-class KVMemory:
+class KVMemory(Generic[RequestT]):
     def __init__(self, config: CoreConfig) -> None:
         self.pool = BlockPool(config.num_blocks)
-        self.host = HostPool(config.num_host_blocks)
+        self.host: HostPool[Sequence[RequestT]] = HostPool(config.num_host_blocks)
         self.prefix_cache = PrefixCache(self.pool, self.host, config.block_size)
         self._block_size = config.block_size
         self._shares_prefixes = config.enable_prefix_caching
         # Running sequences of requests with several choices.
-        self._groups: dict[Hashable, list[Sequence]] = {}
+        self._groups: dict[Hashable, list[Sequence[RequestT]]] = {}
         # What was last found for a choice of such a request, and what it was found for: its other choices have the
         # same prompt, and come one after the other.
-        self._found: list[Prefix] = []
+        self._found: list[SequencePrefix[RequestT]] = []
         self._found_for: tuple[Hashable, int, int] | None = None
-        self._moves = Moves()
+        self._moves: Moves[RequestT] = Moves()
 
     # -- Blocks of a sequence ------------------------------------------------------------------------------------------
 
-    def find(self, sequence: Sequence) -> list[Prefix]:
+    def find(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
         """What is known of a waiting sequence's tokens, of those that it need not compute."""
         if not self._shares(sequence):
             return []
@@ -63,22 +65,22 @@ class KVMemory:
             self._found_for = found_for
         return self._found.copy()
 
-    def num_blocks_needed(self, sequence: Sequence, found: list[Prefix]) -> int:
+    def num_blocks_needed(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> int:
         """Free blocks that a waiting sequence would take, all its known tokens computed. A found one that nobody holds
         is free as well, and would be no more."""
         num_held = sum(prefix.is_computed and self.pool.num_holders(prefix.block_id) > 0 for prefix in found)
         return self.num_blocks_short(sequence, len(sequence.token_ids)) - num_held
 
-    def num_blocks_short(self, sequence: Sequence, num_tokens: int) -> int:
+    def num_blocks_short(self, sequence: Sequence[RequestT], num_tokens: int) -> int:
         """Blocks that a sequence lacks to compute `num_tokens` more."""
         return -(-(sequence.num_computed_tokens + num_tokens) // self._block_size) - len(sequence.block_ids)
 
-    def num_slots_free(self, sequence: Sequence) -> int:
+    def num_slots_free(self, sequence: Sequence[RequestT]) -> int:
         """KV slots a sequence could fill without taking another one's: in its own last block and in free ones."""
         held = len(sequence.block_ids) + self.pool.num_free
         return held * self._block_size - sequence.num_computed_tokens
 
-    def enter(self, sequence: Sequence, found: list[Prefix]) -> None:
+    def enter(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
         """Gives a starting sequence what was found of it, what it has on the host, and what other choices of its
         request have. Announces what it is about to compute.
         """
@@ -95,7 +97,7 @@ class KVMemory:
         if sequence.request.group is not None:
             self._enter_group(sequence)
 
-    def extend(self, sequence: Sequence, num_tokens: int) -> list[int]:
+    def extend(self, sequence: Sequence[RequestT], num_tokens: int) -> list[int]:
         """Counts the next tokens as computed; returns the blocks added for them."""
         new_blocks = self.pool.allocate(self.num_blocks_short(sequence, num_tokens))
         sequence.block_ids += new_blocks
@@ -103,7 +105,7 @@ class KVMemory:
         self._note_filled(sequence, sequence.num_computed_tokens - num_tokens)
         return new_blocks
 
-    def leave(self, sequence: Sequence) -> list[Prefix]:
+    def leave(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
         """Takes a running sequence's blocks. Returns the prefixes that it will not compute after all."""
         if sequence.request.group is not None:
             self._leave_group(sequence)
@@ -119,7 +121,7 @@ class KVMemory:
         sequence.num_computed_tokens = 0
         return abandoned
 
-    def publish(self, sequence: Sequence, num_blocks: int) -> list[Prefix]:
+    def publish(self, sequence: Sequence[RequestT], num_blocks: int) -> list[SequencePrefix[RequestT]]:
         """The first `num_blocks` of a sequence are computed, and all their tokens are known. Returns the prefixes that
         were not there before."""
         if not self._shares(sequence):
@@ -132,7 +134,7 @@ class KVMemory:
         sequence.num_published_blocks = num_blocks
         return published
 
-    def distrust(self, sequence: Sequence) -> None:
+    def distrust(self, sequence: Sequence[RequestT]) -> None:
         """A sequence failed in the worker: nobody is to find what it has computed."""
         for index in range(sequence.num_hit_blocks, sequence.num_published_blocks):
             prefix = sequence.prefixes[index]
@@ -142,13 +144,13 @@ class KVMemory:
     # -- The host ------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def num_tokens_to_save(sequence: Sequence) -> int:
+    def num_tokens_to_save(sequence: Sequence[RequestT]) -> int:
         """What is worth keeping of a sequence that gives way, what the steps in flight compute included: they run
         before the copy.
         """
         return min(sequence.num_computed_tokens, sequence.num_reusable_tokens)
 
-    def swap_out(self, sequence: Sequence) -> None:
+    def swap_out(self, sequence: Sequence[RequestT]) -> None:
         """Has a running sequence's blocks copied to the host; the caller has seen to it that there is room."""
         num_tokens = self.num_tokens_to_save(sequence)
         num_blocks = -(-num_tokens // self._block_size)
@@ -156,7 +158,7 @@ class KVMemory:
         sequence.num_swapped_tokens = num_tokens
         self.prefix_cache.saves.update(zip(sequence.host_slots, sequence.block_ids, strict=False))
 
-    def leave_host(self, sequence: Sequence) -> None:
+    def leave_host(self, sequence: Sequence[RequestT]) -> None:
         """What a sequence has on the host is of no further use."""
         self.host.give_back(sequence.host_slots)
         sequence.host_slots = []
@@ -168,20 +170,20 @@ class KVMemory:
         """Whether there is something to copy even if no sequence runs."""
         return bool(self.prefix_cache.saves)
 
-    def take_moves(self) -> Moves:
+    def take_moves(self) -> Moves[RequestT]:
         """For the plan that was made; the next one's are collected from now on."""
         moves, self._moves = self._moves, Moves()
         moves.swap_out = [(block_id, slot) for slot, block_id in self.prefix_cache.saves.items()]
         self.prefix_cache.saves.clear()
         return moves
 
-    def applied(self, moves: Moves) -> None:
+    def applied(self, moves: Moves[RequestT]) -> None:
         """The copies are done."""
         for slot in moves.settled_slots:
             self.host.settle(slot)
         self.host.give_back(moves.emptied_slots)
 
-    def lose(self, sequences: Iterable[Sequence], in_flight: Iterable[Moves]) -> None:
+    def lose(self, sequences: Iterable[Sequence[RequestT]], in_flight: Iterable[Moves[RequestT]]) -> None:
         """The worker and its memory are gone. No sequence runs any more."""
         for moves in in_flight:
             self.host.give_back(moves.emptied_slots)
@@ -191,7 +193,10 @@ class KVMemory:
         self.prefix_cache.saves.clear()
 
     def check_integrity(
-        self, running: list[Sequence], sequences: Iterable[Sequence], in_flight: Iterable[Moves]
+        self,
+        running: list[Sequence[RequestT]],
+        sequences: Iterable[Sequence[RequestT]],
+        in_flight: Iterable[Moves[RequestT]],
     ) -> None:
         """Asserts that nothing leaks, no block that others may read is written, and none was published that was not
         computed."""
@@ -213,15 +218,15 @@ class KVMemory:
                 if index >= sequence.num_published_blocks and prefix.owner is sequence:
                     assert not prefix.is_computed
 
-    def _shares(self, sequence: Sequence) -> bool:
+    def _shares(self, sequence: Sequence[RequestT]) -> bool:
         return self._shares_prefixes and sequence.request.can_resume
 
-    def _note_filled(self, sequence: Sequence, num_tokens_before: int) -> None:
+    def _note_filled(self, sequence: Sequence[RequestT], num_tokens_before: int) -> None:
         num_full = sequence.num_computed_tokens // self._block_size
         if num_full * self._block_size > num_tokens_before:
             self._moves.filled.append((sequence, sequence.wire_id, num_full))
 
-    def _hold(self, sequence: Sequence, found: list[Prefix]) -> None:
+    def _hold(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
         """Gives a sequence the blocks of prefixes, and has those on the host copied to blocks of its own. Others find
         these on the device once that was done.
         """
@@ -242,14 +247,14 @@ class KVMemory:
             self._moves.settled_slots.append(prefix.host_slot)
             prefix.owner = sequence
 
-    def _announce(self, sequence: Sequence, num_tokens: int) -> None:
+    def _announce(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
         """The prefixes of a sequence's full blocks, of those `num_tokens` fill, after those it has."""
         prefixes = sequence.prefixes
         token_ids = sequence.token_ids[len(prefixes) * self._block_size : num_tokens].tobytes()
         parent = prefixes[-1] if prefixes else sequence.request.cache_salt
         prefixes += self.prefix_cache.announce(token_ids, parent, sequence)
 
-    def _swap_in(self, sequence: Sequence) -> None:
+    def _swap_in(self, sequence: Sequence[RequestT]) -> None:
         """Brings back what a sequence had, but for the blocks that were found on the device still."""
         slots = sequence.host_slots[len(sequence.block_ids) :]
         blocks = self.pool.allocate(len(slots))
@@ -259,7 +264,7 @@ class KVMemory:
         sequence.num_computed_tokens = max(sequence.num_computed_tokens, sequence.num_swapped_tokens)
         sequence.host_slots = []
 
-    def _enter_group(self, sequence: Sequence) -> None:
+    def _enter_group(self, sequence: Sequence[RequestT]) -> None:
         """Choices of one request differ from their first token on. Where another one has computed the prompt, its last
         block is copied as far as they agree.
         """
@@ -275,7 +280,7 @@ class KVMemory:
                 sequence.num_computed_tokens = num_tokens
         others.append(sequence)
 
-    def _leave_group(self, sequence: Sequence) -> None:
+    def _leave_group(self, sequence: Sequence[RequestT]) -> None:
         others = self._groups[sequence.request.group]
         others.remove(sequence)
         if not others:
@@ -283,6 +288,6 @@ class KVMemory:
             self._found, self._found_for = [], None
 
 
-def num_computed(found: list[Prefix]) -> int:
+def num_computed(found: list[SequencePrefix[RequestT]]) -> int:
     """How many, at the front, are on the device."""
     return next((index for index, prefix in enumerate(found) if not prefix.is_computed), len(found))

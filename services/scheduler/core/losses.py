@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Container
 
 from .outcome import FinishedSequence
+from .request import Preparation, RequestT
 from .roster import Roster
-from .sequence import ErrorKind, Failure, FinishReason, Preparation, Sequence
+from .sequence import ErrorKind, Failure, FinishReason, Sequence
 
 # Losses of a worker in a row, without a new token, after which a sequence is a suspect: nothing is prepared and nobody
 # runs beside it until it brings one; and after which it fails.
@@ -18,14 +19,14 @@ _LOSSES_BEFORE_SUSPICION = 2
 _LOSSES_BEFORE_FAILURE = 3
 
 
-def is_suspect(sequence: Sequence) -> bool:
+def is_suspect(sequence: Sequence[RequestT]) -> bool:
     """Whether its workers may have died of it."""
     return sequence.num_losses >= _LOSSES_BEFORE_SUSPICION
 
 
 def lose_worker(
-    roster: Roster, in_flight_wire_ids: Container[int], preparing: Preparation | None
-) -> list[FinishedSequence]:
+    roster: Roster[RequestT], in_flight_wire_ids: Container[int], preparing: Preparation | None
+) -> list[FinishedSequence[RequestT]]:
     """Counts the loss against those that the worker computed, and those that wait for what it was `preparing`. Running
     ones wait to be planned anew, but for those lost too often, which end; these are returned.
     """
@@ -43,7 +44,7 @@ def lose_worker(
     return finished
 
 
-def _give_up(roster: Roster, sequence: Sequence) -> FinishedSequence:
+def _give_up(roster: Roster[RequestT], sequence: Sequence[RequestT]) -> FinishedSequence[RequestT]:
     roster.remove(sequence)
     message = f"{sequence.num_losses} workers in a row were lost while they worked on this request"
     return FinishedSequence(sequence, FinishReason.ERROR, Failure(ErrorKind.INTERNAL, message))

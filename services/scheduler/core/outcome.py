@@ -7,35 +7,40 @@ a sequence that has ended or was preempted finds nobody under its wire id, and i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Generic
 
 from .kv_memory import KVMemory, Moves
-from .plan import PromptLogprobs, StepResult
+from .plan import StepResult
+from .request import RequestT
 from .roster import Roster
 from .sequence import Failure, FinishReason, Sequence
 
 # Sequence, index in its output, token id, and place in the StepResult's columns. One for each row of each step, and a
 # plain tuple is made in a seventh of the time of a named one.
-NewToken = tuple[Sequence, int, int, int]
+NewToken = tuple[Sequence[RequestT], int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class FinishedSequence:
-    sequence: Sequence
+class FinishedSequence(Generic[RequestT]):
+    sequence: Sequence[RequestT]
     reason: FinishReason
     failure: Failure | None = None
     embedding: bytes | None = None  # of one that was pooled
 
 
 @dataclass(slots=True)
-class StepOutcome:
+class StepOutcome(Generic[RequestT]):
     """What a step's result means for the owners of its sequences."""
 
-    prompt_logprobs: list[tuple[Sequence, PromptLogprobs]] = field(default_factory=list)
-    tokens: list[NewToken] = field(default_factory=list)
-    finished: list[FinishedSequence] = field(default_factory=list)
+    # Sequence, and place in the StepResult's `prompt_logprobs`.
+    prompt_logprobs: list[tuple[Sequence[RequestT], int]] = field(default_factory=list)
+    tokens: list[NewToken[RequestT]] = field(default_factory=list)
+    finished: list[FinishedSequence[RequestT]] = field(default_factory=list)
 
 
-def fail_sequences(result: StepResult, roster: Roster, memory: KVMemory, outcome: StepOutcome) -> None:
+def fail_sequences(
+    result: StepResult, roster: Roster[RequestT], memory: KVMemory[RequestT], outcome: StepOutcome[RequestT]
+) -> None:
     """Ends those that failed in the worker, and takes what they have computed out of others' reach."""
     for wire_id, failure in result.errors:
         sequence = roster.by_wire_id.get(wire_id)
@@ -45,7 +50,7 @@ def fail_sequences(result: StepResult, roster: Roster, memory: KVMemory, outcome
             outcome.finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
 
 
-def publish_blocks(moves: Moves, roster: Roster, memory: KVMemory) -> None:
+def publish_blocks(moves: Moves[RequestT], roster: Roster[RequestT], memory: KVMemory[RequestT]) -> None:
     """Others find the blocks that the step filled from now on, and those who waited for them go on. Before its tokens:
     the last one ends a sequence, and its blocks go back to the pool.
     """
@@ -55,9 +60,9 @@ def publish_blocks(moves: Moves, roster: Roster, memory: KVMemory) -> None:
                 roster.wake(prefix)
 
 
-def take_prompt_logprobs(result: StepResult, roster: Roster, outcome: StepOutcome) -> None:
+def take_prompt_logprobs(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
     """Raises ValueError where entries are missing, or come twice."""
-    for entries in result.prompt_logprobs:
+    for index, entries in enumerate(result.prompt_logprobs):
         sequence = roster.by_wire_id.get(entries.wire_id)
         if sequence is None:
             continue
@@ -65,10 +70,10 @@ def take_prompt_logprobs(result: StepResult, roster: Roster, outcome: StepOutcom
         if entries.first_position != sequence.num_prompt_logprobs + 1 or num_known >= sequence.num_prompt_tokens:
             raise ValueError(f"log probabilities came of prompt tokens from {entries.first_position} on, out of turn")
         sequence.num_prompt_logprobs = num_known
-        outcome.prompt_logprobs.append((sequence, entries))
+        outcome.prompt_logprobs.append((sequence, index))
 
 
-def append_tokens(result: StepResult, roster: Roster, outcome: StepOutcome) -> None:
+def append_tokens(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
     """The tokens sampled, and which are their sequences' last. As hot as planning decodes.
 
     Raises ValueError where a sequence was to bring a vector.
@@ -95,7 +100,7 @@ def append_tokens(result: StepResult, roster: Roster, outcome: StepOutcome) -> N
         outcome.finished.append(FinishedSequence(sequence, reason))
 
 
-def take_vectors(result: StepResult, roster: Roster, outcome: StepOutcome) -> None:
+def take_vectors(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
     """Those of pooled sequences, which end with them. Raises ValueError where a sequence was to bring a token."""
     for wire_id, embedding in result.pooled:
         sequence = roster.by_wire_id.get(wire_id)

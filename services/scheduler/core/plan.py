@@ -6,22 +6,24 @@ from array import array
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Generic
 
 from .kv_memory import Moves
+from .request import RequestT
 from .sequence import Failure, Sequence
 
 U32 = "I"  # array typecode of every column of ids and counts
 
 
 @dataclass(frozen=True, slots=True)
-class NewSequence:
+class NewSequence(Generic[RequestT]):
     """A sequence as the worker first sees it, or sees it again after a preemption.
 
     The other fields are a snapshot; `sequence` itself moves on while the plan is in flight, so its tokens must be read
     before the next result is applied.
     """
 
-    sequence: Sequence
+    sequence: Sequence[RequestT]
     wire_id: int
     slot: int
     num_computed_tokens: int
@@ -46,18 +48,18 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class StepPlan:
+class StepPlan(Generic[RequestT]):
     """Applied by the worker in this order: swap-out, release, swap-in, copies, new sequences, forward, sample."""
 
     step_id: int
     released_wire_ids: array[int]
-    new_sequences: list[NewSequence]
+    new_sequences: list[NewSequence[RequestT]]
     rows: Rows
     # Of the rows that reach their sequence's last token: each must bring the next one, or its sequence's vector.
     sampling_wire_ids: array[int]
     num_pairs: float  # of tokens and the positions they attend to: what attention has to do
     num_prompt_logprobs: int  # tokens of prompts whose log probabilities are wanted: what the output layer has to do
-    moves: Moves
+    moves: Moves[RequestT]
 
     @property
     def num_tokens(self) -> int:
@@ -66,12 +68,11 @@ class StepPlan:
 
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
-    """Log probabilities of some prompt tokens of one sequence."""
+    """Log probabilities of some prompt tokens of one sequence have come. A subclass holds them."""
 
     wire_id: int
     first_position: int  # in the prompt
     num_tokens: int
-    entries: object  # passed on to the owner unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ class StepResult:
     prompt_logprobs: Items[PromptLogprobs] = ()
     pooled: Items[tuple[int, bytes]] = ()  # (wire id, its vector)
 
-    def check(self, plan: StepPlan) -> None:
+    def check(self, plan: StepPlan[RequestT]) -> None:
         """Raises ValueError unless this is the result of `plan`: one token or vector for each row that was to bring
         one, or an error.
         """

@@ -4,17 +4,25 @@ copied to the host where that is better than to compute it again.
 
 from __future__ import annotations
 
+from typing import Generic
+
 from .config import CoreConfig, PreemptionMode
 from .counters import Counters
 from .kv_memory import KVMemory
 from .pacing import StepTimes
+from .request import RequestT
 from .roster import Roster
 from .sequence import Sequence
 
 
-class Preemption:
+class Preemption(Generic[RequestT]):
     def __init__(
-        self, config: CoreConfig, roster: Roster, memory: KVMemory, step_times: StepTimes, counters: Counters
+        self,
+        config: CoreConfig,
+        roster: Roster[RequestT],
+        memory: KVMemory[RequestT],
+        step_times: StepTimes,
+        counters: Counters,
     ) -> None:
         self._config = config
         self._roster = roster
@@ -22,7 +30,7 @@ class Preemption:
         self._step_times = step_times
         self._counters = counters
 
-    def make_room(self, sequence: Sequence) -> bool:
+    def make_room(self, sequence: Sequence[RequestT]) -> bool:
         """Sees to it that a block is free if the next token of `sequence` needs one: the last by rank give theirs
         up. False if that was the sequence itself.
         """
@@ -31,7 +39,7 @@ class Preemption:
                 return False
         return True
 
-    def preempt_last(self) -> Sequence:
+    def preempt_last(self) -> Sequence[RequestT]:
         """The last running sequence gives way; it waits to be recomputed, or brought back from the host."""
         victim = self._roster.running[-1]
         self._counters.preemptions += 1
@@ -40,7 +48,7 @@ class Preemption:
         self._roster.requeue(victim)
         return victim
 
-    def _is_worth_saving(self, sequence: Sequence) -> bool:
+    def _is_worth_saving(self, sequence: Sequence[RequestT]) -> bool:
         """Whether there is room on the host for what it has computed, and to copy that there and back takes less time
         than to compute it again.
         """

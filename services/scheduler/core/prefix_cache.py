@@ -13,42 +13,17 @@ a sequence gives its blocks back last first.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
+from typing import Generic
 
 from .block_pool import BlockPool
-
-if TYPE_CHECKING:
-    from .host_pool import HostPool
-
-_NOWHERE = -1
+from .host_pool import HostPool
+from .prefix import NOWHERE, OwnerT, Prefix
 
 
-class Prefix:
-    """A full block of tokens, and all that is before it."""
-
-    __slots__ = ("block_id", "host_slot", "key", "owner")
-
-    def __init__(self, key: tuple[object, bytes], owner: object) -> None:
-        self.key = key
-        self.block_id = _NOWHERE
-        self.host_slot = _NOWHERE
-        # Whoever is computing it, or copying it to the device; None once it is there, or nobody is any more.
-        self.owner: object = owner
-
-    @property
-    def is_computed(self) -> bool:
-        """Whether it is on the device."""
-        return self.block_id != _NOWHERE
-
-    @property
-    def is_on_host(self) -> bool:
-        return self.host_slot != _NOWHERE
-
-
-class PrefixCache:
+class PrefixCache(Generic[OwnerT]):
     """Finds prefixes in the blocks of one pool, and those that were evicted in host memory."""
 
-    def __init__(self, pool: BlockPool, host: HostPool, block_size: int) -> None:
+    def __init__(self, pool: BlockPool, host: HostPool[OwnerT], block_size: int) -> None:
         self._pool = pool
         self._host = host
         # Host slot to block: evicted prefixes that the next plan must copy before anything else.
@@ -56,8 +31,8 @@ class PrefixCache:
         # Changes whenever a prefix becomes known or is forgotten.
         self.version = 0
         self._block_bytes = 4 * block_size
-        self._prefixes: dict[tuple[object, bytes], Prefix] = {}
-        self._by_block: dict[int, Prefix] = {}
+        self._prefixes: dict[tuple[Hashable, bytes], Prefix[OwnerT]] = {}
+        self._by_block: dict[int, Prefix[OwnerT]] = {}
         pool.on_evict = self._on_evict
         host.on_evict = self._on_host_evict
 
@@ -65,14 +40,14 @@ class PrefixCache:
         """Prefixes on the device."""
         return len(self._by_block)
 
-    def match(self, token_ids: bytes, salt: Hashable, max_blocks: int) -> list[Prefix]:
+    def match(self, token_ids: bytes, salt: Hashable, max_blocks: int) -> list[Prefix[OwnerT]]:
         """The longest known prefix of `token_ids` (u32), block by block, at most `max_blocks`: on the device, in host
         memory, or with an owner who sees to it.
         """
         size = self._block_bytes
         prefixes = self._prefixes
-        found: list[Prefix] = []
-        parent: object = salt
+        found: list[Prefix[OwnerT]] = []
+        parent = salt
         for start in range(0, max_blocks * size, size):
             prefix = prefixes.get((parent, token_ids[start : start + size]))
             if prefix is None:
@@ -81,7 +56,7 @@ class PrefixCache:
             parent = prefix
         return found
 
-    def announce(self, token_ids: bytes, parent: Hashable, owner: object) -> list[Prefix]:
+    def announce(self, token_ids: bytes, parent: Hashable, owner: OwnerT) -> list[Prefix[OwnerT]]:
         """The prefixes of every full block of `token_ids`, which `owner` is about to compute. `parent` is the prefix
         before them, or the salt where there is none.
         """
@@ -98,7 +73,7 @@ class PrefixCache:
             parent = prefix
         return announced
 
-    def publish(self, prefix: Prefix, block_id: int) -> None:
+    def publish(self, prefix: Prefix[OwnerT], block_id: int) -> None:
         """The block, which the caller holds, has been computed. Where another block was first, this one is not needed,
         and where what comes before it was forgotten, nobody could find it."""
         prefix.owner = None
@@ -111,21 +86,21 @@ class PrefixCache:
             self._by_block[block_id] = prefix
             self._pool.keep(block_id)
 
-    def abandon(self, prefix: Prefix) -> None:
+    def abandon(self, prefix: Prefix[OwnerT]) -> None:
         """Its owner will not bring it to the device."""
         prefix.owner = None
         self._drop_if_nowhere(prefix)
 
-    def retract(self, prefix: Prefix) -> None:
+    def retract(self, prefix: Prefix[OwnerT]) -> None:
         """Nobody will find this prefix any more, wherever it is."""
         prefix.owner = None
         if prefix.is_computed:
             del self._by_block[prefix.block_id]
             self._pool.forget(prefix.block_id)
-            prefix.block_id = _NOWHERE
+            prefix.block_id = NOWHERE
         if prefix.is_on_host:
             self._host.forget(prefix.host_slot)
-            prefix.host_slot = _NOWHERE
+            prefix.host_slot = NOWHERE
         self._drop_if_nowhere(prefix)
 
     def clear(self) -> None:
@@ -150,7 +125,7 @@ class PrefixCache:
 
     def _on_evict(self, block_id: int) -> None:
         prefix = self._by_block.pop(block_id)
-        prefix.block_id = _NOWHERE
+        prefix.block_id = NOWHERE
         if not prefix.is_on_host:
             slot = self._host.keep(prefix)
             if slot is not None:
@@ -158,11 +133,11 @@ class PrefixCache:
                 self.saves[slot] = block_id
         self._drop_if_nowhere(prefix)
 
-    def _on_host_evict(self, prefix: Prefix) -> None:
-        prefix.host_slot = _NOWHERE
+    def _on_host_evict(self, prefix: Prefix[OwnerT]) -> None:
+        prefix.host_slot = NOWHERE
         self._drop_if_nowhere(prefix)
 
-    def _drop_if_nowhere(self, prefix: Prefix) -> None:
+    def _drop_if_nowhere(self, prefix: Prefix[OwnerT]) -> None:
         is_somewhere = prefix.is_computed or prefix.is_on_host or prefix.owner is not None
         if not is_somewhere and self._prefixes.get(prefix.key) is prefix:
             del self._prefixes[prefix.key]

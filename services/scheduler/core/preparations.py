@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from .sequence import Preparation
+from .request import Preparation
 
 # Asked for at once; others wait for a place. A worker takes 128.
 MAX_PENDING = 64

@@ -7,12 +7,14 @@ from array import array
 from bisect import insort
 from collections.abc import Hashable, Iterator
 from operator import attrgetter
+from typing import Generic
 
 from .config import CoreConfig
 from .kv_memory import KVMemory
 from .plan import U32
-from .prefix_cache import Prefix
-from .sequence import Preparation, Sequence, SequenceRequest, StartRank, Status
+from .prefix import Prefix
+from .request import Preparation, RequestT
+from .sequence import Sequence, SequencePrefix, StartRank, Status
 from .turns import Turn, Turns
 from .waiting import FairQueue, RankedQueue
 
@@ -20,18 +22,20 @@ from .waiting import FairQueue, RankedQueue
 _RESERVED_PART = 16
 
 
-class Roster:
+class Roster(Generic[RequestT]):
     """Moves sequences from one place to another, and what goes with it: slots, wire ids, blocks, counts."""
 
-    def __init__(self, config: CoreConfig, memory: KVMemory) -> None:
-        self.by_key: dict[Hashable, Sequence] = {}
-        self.by_wire_id: dict[int, Sequence] = {}
-        self.running: list[Sequence] = []  # by rank
-        self.waiting: RankedQueue | FairQueue = FairQueue() if config.fair_queueing else RankedQueue()
+    def __init__(self, config: CoreConfig, memory: KVMemory[RequestT]) -> None:
+        self.by_key: dict[Hashable, Sequence[RequestT]] = {}
+        self.by_wire_id: dict[int, Sequence[RequestT]] = {}
+        self.running: list[Sequence[RequestT]] = []  # by rank
+        self.waiting: RankedQueue[RequestT] | FairQueue[RequestT] = (
+            FairQueue() if config.fair_queueing else RankedQueue()
+        )
         self.turns = Turns()
         self.num_set_aside = 0
         # By the last prefix of what they wait for, or by what is being prepared.
-        self._set_aside: dict[Prefix | Preparation, dict[int, Sequence]] = {}
+        self._set_aside: dict[SequencePrefix[RequestT] | Preparation, dict[int, Sequence[RequestT]]] = {}
         self._memory = memory
         self._num_waiting_tokens = 0  # outstanding ones of all that wait
         self._num_slots = config.max_num_seqs
@@ -40,7 +44,7 @@ class Roster:
         self._num_in_reserve = 0
         # What the worker must forget; told with the next plan.
         self._released: array[int] = array(U32)
-        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._deadlines: list[tuple[float, int, Sequence[RequestT]]] = []
         self._next_arrival = 0
         self._next_wire_id = 1
 
@@ -48,7 +52,7 @@ class Roster:
     def num_waiting(self) -> int:
         return len(self.waiting) + self.num_set_aside
 
-    def has_slot_for(self, sequence: Sequence) -> bool:
+    def has_slot_for(self, sequence: Sequence[RequestT]) -> bool:
         if self._has_common_slot:
             return True
         return sequence.turn.is_first and self.has_reserved_slot
@@ -82,12 +86,12 @@ class Roster:
     def num_outstanding_tokens(self) -> int:
         return self._num_waiting_tokens + sum(sequence.num_outstanding_tokens for sequence in self.running)
 
-    def by_arrival(self) -> list[Sequence]:
+    def by_arrival(self) -> list[Sequence[RequestT]]:
         return sorted(self.by_key.values(), key=attrgetter("arrival"))
 
     # -- From one place to another -------------------------------------------------------------------------------------
 
-    def enqueue(self, request: SequenceRequest) -> Sequence:
+    def enqueue(self, request: RequestT) -> Sequence[RequestT]:
         num_tokens = 0 if request.shares_prompt else len(request.prompt_token_ids)
         # One that goes on after the loss of a scheduler or worker had its turn.
         turn = self.turns.join(request.flow, num_tokens, is_put_off=not request.output_token_ids)
@@ -99,7 +103,7 @@ class Roster:
             self._add_deadline(request.deadline, sequence)
         return sequence
 
-    def start(self, sequence: Sequence, found: list[Prefix]) -> None:
+    def start(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
         """A waiting one gets a slot, and the blocks of the prefixes found for it."""
         self.waiting.remove(sequence)
         self._num_waiting_tokens -= sequence.num_outstanding_tokens
@@ -115,37 +119,37 @@ class Roster:
         insort(self.running, sequence)
         self._memory.enter(sequence, found)
 
-    def set_aside(self, sequence: Sequence, waits_for: Prefix | Preparation) -> None:
+    def set_aside(self, sequence: Sequence[RequestT], waits_for: SequencePrefix[RequestT] | Preparation) -> None:
         """A waiting one is out of the others' way until the prefix is computed or given up, or the worker prepared."""
         self.waiting.remove(sequence)
         sequence.waits_for = waits_for
         self._set_aside.setdefault(waits_for, {})[sequence.arrival] = sequence
         self.num_set_aside += 1
 
-    def waiting_for(self, preparation: Preparation) -> list[Sequence]:
+    def waiting_for(self, preparation: Preparation) -> list[Sequence[RequestT]]:
         return list(self._set_aside.get(preparation, {}).values())
 
     def is_awaited(self, preparation: Preparation) -> bool:
         """Whether any sequence waits for it."""
         return preparation in self._set_aside
 
-    def prompt_ranks(self, prefills: list[Sequence]) -> list[tuple[StartRank, Sequence]]:
+    def prompt_ranks(self, prefills: list[Sequence[RequestT]]) -> list[tuple[StartRank, Sequence[RequestT]]]:
         """Prompts under way, the first to go on first: by their own rank, or by that of a sequence that waits for what
         they compute. Otherwise those that rank between the two would keep both waiting."""
         ranks = {sequence: sequence.start_rank for sequence in prefills}
         for waits_for, sequences in self._set_aside.items():
-            if isinstance(waits_for, Prefix) and isinstance(waits_for.owner, Sequence) and waits_for.owner in ranks:
+            if isinstance(waits_for, Prefix) and waits_for.owner is not None and waits_for.owner in ranks:
                 first = next(iter(sequences.values()))
                 ranks[waits_for.owner] = min(ranks[waits_for.owner], first.start_rank)
         return sorted((rank, sequence) for sequence, rank in ranks.items())
 
-    def wake(self, waited_for: Prefix | Preparation) -> None:
+    def wake(self, waited_for: SequencePrefix[RequestT] | Preparation) -> None:
         for sequence in self._set_aside.pop(waited_for, {}).values():
             sequence.waits_for = None
             self.num_set_aside -= 1
             self.waiting.push(sequence)
 
-    def requeue(self, sequence: Sequence) -> None:
+    def requeue(self, sequence: Sequence[RequestT]) -> None:
         """A running one loses blocks and slot, and waits. Its results in flight will be dropped, since it gets another
         wire id.
         """
@@ -154,7 +158,7 @@ class Roster:
         sequence.turn = Turn(min(sequence.turn.step, self.turns.num_steps), sequence.turn.is_first)
         self._wait(sequence)
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Sequence[RequestT]) -> None:
         """For good, wherever it is."""
         del self.by_key[sequence.request.key]
         self._memory.leave_host(sequence)
@@ -169,7 +173,7 @@ class Roster:
         sequence.status = Status.FINISHED
         self.turns.leave(sequence.request.flow)
 
-    def expired(self, now: float) -> Iterator[Sequence]:
+    def expired(self, now: float) -> Iterator[Sequence[RequestT]]:
         """Those whose deadline is past."""
         while self._deadlines and self._deadlines[0][0] <= now:
             sequence = heapq.heappop(self._deadlines)[2]
@@ -211,11 +215,11 @@ class Roster:
             assert not sequence.block_ids
             assert sequence.wire_id == 0
 
-    def _wait(self, sequence: Sequence) -> None:
+    def _wait(self, sequence: Sequence[RequestT]) -> None:
         self._num_waiting_tokens += sequence.num_outstanding_tokens
         self.waiting.push(sequence)
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: Sequence[RequestT]) -> None:
         """A running one gives back blocks and slot, and the worker will be told."""
         self.running.remove(sequence)
         del self.by_wire_id[sequence.wire_id]
@@ -228,14 +232,16 @@ class Roster:
         sequence.wire_id = 0
         sequence.num_planned_tokens = len(sequence.token_ids)
 
-    def _forget_set_aside(self, sequence: Sequence, waits_for: Prefix | Preparation) -> None:
+    def _forget_set_aside(
+        self, sequence: Sequence[RequestT], waits_for: SequencePrefix[RequestT] | Preparation
+    ) -> None:
         others = self._set_aside[waits_for]
         del others[sequence.arrival]
         self.num_set_aside -= 1
         if not others:
             del self._set_aside[waits_for]
 
-    def _add_deadline(self, deadline: float, sequence: Sequence) -> None:
+    def _add_deadline(self, deadline: float, sequence: Sequence[RequestT]) -> None:
         heapq.heappush(self._deadlines, (deadline, sequence.arrival, sequence))
         if len(self._deadlines) > 2 * len(self.by_key) + 64:
             # Most belong to sequences that ended long before their time; keep memory in proportion to those alive.

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import replace
+from typing import Generic
 
 from .admission import Admission
 from .batch import Batch
@@ -35,8 +36,9 @@ from .pacing import StepTimes
 from .plan import StepPlan, StepResult
 from .preemption import Preemption
 from .preparations import Preparations
+from .request import RequestT
 from .roster import Roster
-from .sequence import ErrorKind, Failure, FinishReason, Sequence, SequenceRequest
+from .sequence import ErrorKind, Failure, FinishReason, Sequence
 
 # The part by which the queue is longer for first sequences of requests: one request of hundreds cannot fill it.
 _SPARE_PART = 16
@@ -50,7 +52,7 @@ class RefusedError(Exception):
         self.failure = failure
 
 
-class Scheduler:
+class Scheduler(Generic[RequestT]):
     """Decides. `memory` says where keys and values are, `roster` where every sequence is. Not thread-safe.
 
     `counters` are those of the scheduler whose place it takes, if any.
@@ -58,7 +60,7 @@ class Scheduler:
 
     def __init__(self, config: CoreConfig, counters: Counters | None = None) -> None:
         self.config = config
-        self.memory = KVMemory(config)
+        self.memory: KVMemory[RequestT] = KVMemory(config)
         self.counters = Counters() if counters is None else counters
         self.step_times = StepTimes()
         self.preparations = Preparations()
@@ -67,12 +69,12 @@ class Scheduler:
         self._admission = Admission(
             config, self._roster, self.memory, self.preparations, self.step_times, self.counters
         )
-        self._in_flight: deque[StepPlan] = deque()
+        self._in_flight: deque[StepPlan[RequestT]] = deque()
         self._next_step_id = 1
 
     # -- Requests ------------------------------------------------------------------------------------------------------
 
-    def submit(self, request: SequenceRequest) -> Sequence:
+    def submit(self, request: RequestT) -> Sequence[RequestT]:
         """Queues a sequence. Raises RefusedError if it can never run, or the queue is full."""
         self._check_request(request)
         if not request.was_accepted:
@@ -109,7 +111,7 @@ class Scheduler:
         )
         raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
 
-    def adopt(self, drained: Sequence) -> None:
+    def adopt(self, drained: Sequence[RequestT]) -> None:
         """Queues a sequence that another scheduler's `drain` returned, however long the queue is: it was accepted once.
         Raises RefusedError if it can never run here."""
         output = drained.token_ids[drained.num_prompt_tokens :]
@@ -133,7 +135,7 @@ class Scheduler:
         self._roster.remove(sequence)
         return True
 
-    def expire(self, now: float) -> list[FinishedSequence]:
+    def expire(self, now: float) -> list[FinishedSequence[RequestT]]:
         """Ends the sequences whose deadline is past."""
         expired = []
         for sequence in self._roster.expired(now):
@@ -143,7 +145,7 @@ class Scheduler:
             expired.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
         return expired
 
-    def prepared(self, key: bytes, error: str = "") -> list[FinishedSequence]:
+    def prepared(self, key: bytes, error: str = "") -> list[FinishedSequence[RequestT]]:
         """The worker has prepared what this key is the name of, or cannot: then those that need it have failed."""
         preparation = self.preparations.ended(key, not error)
         finished = []
@@ -157,9 +159,9 @@ class Scheduler:
 
     # -- Steps ---------------------------------------------------------------------------------------------------------
 
-    def schedule(self) -> StepPlan | None:
+    def schedule(self) -> StepPlan[RequestT] | None:
         """The next step, or None if there is nothing to do that results in flight do not have to come first for."""
-        batch = Batch(self.config.block_size, self.memory)
+        batch: Batch[RequestT] = Batch(self.config.block_size, self.memory)
         running = self._roster.running
         num_running = len(running)
         # Decodes first, so that no prompt, however long, takes their place in the step.
@@ -167,7 +169,7 @@ class Scheduler:
         ranks = self._roster.prompt_ranks(prefills) if prefills else []
         budget = StepBudget(self.config, self.step_times, len(batch.rows), batch.num_pairs)
         is_short = len(running) < num_running  # somebody had to give way
-        begun: list[Sequence] = []
+        begun: list[Sequence[RequestT]] = []
         if ranks and not is_short:
             begun = self._admission.admit(batch, prefills, budget, before=ranks[0][0])
         batch.add_prefills([sequence for _, sequence in ranks], budget)
@@ -202,11 +204,11 @@ class Scheduler:
         """Whether another `schedule` may start sequences that the last one had no time to look at."""
         return self._admission.is_cut_short
 
-    def expected_seconds(self, plan: StepPlan) -> float:
+    def expected_seconds(self, plan: StepPlan[RequestT]) -> float:
         """What a step of this plan takes, by the steps so far."""
         return self.step_times.step_seconds(plan.num_tokens, plan.num_pairs, plan.num_prompt_logprobs, len(plan.rows))
 
-    def apply(self, result: StepResult) -> StepOutcome:
+    def apply(self, result: StepResult) -> StepOutcome[RequestT]:
         """Takes the result of the oldest step in flight. Tokens of sequences that have ended or were preempted are
         dropped.
 
@@ -222,7 +224,8 @@ class Scheduler:
             self.step_times.observe(
                 plan.num_tokens, plan.num_pairs, result.seconds, plan.num_prompt_logprobs, len(plan.rows)
             )
-        roster, outcome = self._roster, StepOutcome()
+        roster = self._roster
+        outcome: StepOutcome[RequestT] = StepOutcome()
         fail_sequences(result, roster, self.memory, outcome)
         publish_blocks(plan.moves, roster, self.memory)
         take_prompt_logprobs(result, roster, outcome)
@@ -234,7 +237,7 @@ class Scheduler:
         take_vectors(result, roster, outcome)
         return outcome
 
-    def reset(self) -> list[FinishedSequence]:
+    def reset(self) -> list[FinishedSequence[RequestT]]:
         """The worker group is gone, or another one took its place: pages, slots and steps in flight with it. Every
         sequence waits to be planned anew, from its prompt and the output known so far. Returns those that were lost
         with their workers too often.
@@ -251,15 +254,15 @@ class Scheduler:
         self._next_step_id = 1
         return finished
 
-    def lost(self) -> list[Sequence]:
+    def lost(self) -> list[Sequence[RequestT]]:
         """Sequences whose last worker was lost while it computed them, or prepared something for them."""
         return [sequence for sequence in self._roster.by_key.values() if sequence.num_losses]
 
-    def holds(self, request: SequenceRequest) -> bool:
+    def holds(self, request: RequestT) -> bool:
         """Whether its prompt and longest output fit the context."""
         return len(request.prompt_token_ids) + request.max_tokens <= self.config.max_model_len
 
-    def drain(self, taker: Scheduler | None = None) -> list[Sequence]:
+    def drain(self, taker: Scheduler[RequestT] | None = None) -> list[Sequence[RequestT]]:
         """Removes and returns every sequence, in the order of arrival, for another group's scheduler to take. With
         `taker`: those alone that fit its context."""
         sequences = [
@@ -293,7 +296,7 @@ class Scheduler:
         self.memory.check_integrity(self._roster.running, self._roster.by_key.values(), in_flight)
         self._roster.check_integrity()
 
-    def _check_request(self, request: SequenceRequest) -> None:
+    def _check_request(self, request: RequestT) -> None:
         if not request.prompt_token_ids:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "the prompt is empty"))
         if not self.holds(request):

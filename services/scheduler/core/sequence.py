@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Generic
 
-from .prefix_cache import Prefix
+from .prefix import Prefix
+from .request import Preparation, RequestT
 from .turns import FIRST_TURN, Turn
 
 # Priority, the turn's step, arrival.
@@ -44,67 +44,7 @@ class Failure:
     field: str = ""  # the Submit's field that is wrong; empty if the message names it
 
 
-@dataclass(frozen=True, slots=True)
-class Preparation:
-    """What a worker has to have ready before a sequence may be planned there."""
-
-    key: bytes
-    source: str = field(default="", compare=False)  # passed on to the worker unread
-
-
-@dataclass(frozen=True, slots=True)
-class Pooling:
-    """A sequence's one result is a vector, made when its prompt is computed."""
-
-    params: object = None  # passed on to the worker unread
-    # The vector is made of every token: each must be computed in one go, whatever is known of the keys and values.
-    needs_all_tokens: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SequenceRequest:
-    """One choice of one request, as it reaches the core. `output_token_ids` is what earlier attempts generated."""
-
-    key: Hashable  # the owner's name for it, unique among unfinished sequences
-    prompt_token_ids: array[int]
-    max_tokens: int
-    stop_token_ids: frozenset[int] = frozenset()  # the model's own end tokens included, unless they are to be ignored
-    output_token_ids: array[int] = field(default_factory=lambda: array("I"))
-    was_accepted: bool = False  # by another scheduler, before: no queue is too long for it
-    num_losses: int = 0  # workers of other schedulers lost in a row while they computed it, since its last token
-    choice_index: int = 0
-    turn_id: Hashable = None  # sequences of one client's request have an equal one and share turns; None: it is alone
-    group: Hashable = None  # other choices of the same request, whose prompt is this one's, have an equal one
-    cache_salt: Hashable = ""  # blocks are shared among sequences with equal ones
-    priority: int = 0  # less is sooner
-    tenant: str = ""  # among whom fair queueing is fair
-    # Entries of the prompt's log probabilities that earlier attempts brought, of len(prompt) - 1; None: not wanted.
-    num_prompt_logprobs: int | None = None
-    sampling: object = None  # passed on to the worker unread
-    constraints: object = None  # likewise
-    sampling_bytes: int = 0  # the size of both on the wire
-    needs: Preparation | None = None
-    deadline: float | None = None  # on the clock of `now` in Scheduler's calls
-    traceparent: str = ""
-    pooling: Pooling | None = None  # `max_tokens` is 0 then
-
-    @property
-    def flow(self) -> Hashable:
-        """Whose turns it has: its request's, or its own."""
-        return self.key if self.turn_id is None else self.turn_id
-
-    @property
-    def shares_prompt(self) -> bool:
-        """Whether another choice of the same request computes the prompt for it."""
-        return self.group is not None and self.choice_index > 0
-
-    @property
-    def can_resume(self) -> bool:
-        """Whether keys and values computed before, by whomever, are all it takes to go on."""
-        return self.pooling is None or not self.pooling.needs_all_tokens
-
-
-class Sequence:
+class Sequence(Generic[RequestT]):
     """Mutable state of one choice. Changed by the scheduler's core alone.
 
     `num_computed_tokens` and `num_planned_tokens` are according to the plans sent, not yet confirmed: planned ones are
@@ -140,7 +80,7 @@ class Sequence:
         "wire_id",
     )
 
-    def __init__(self, request: SequenceRequest, arrival: int, turn: Turn = FIRST_TURN) -> None:
+    def __init__(self, request: RequestT, arrival: int, turn: Turn = FIRST_TURN) -> None:
         self.request = request
         self.arrival = arrival
         self.turn = turn  # while it waits, it changes only with its place in the queue
@@ -160,7 +100,7 @@ class Sequence:
         self.num_computed_tokens = 0
         self.block_ids: list[int] = []
         # Block by block: of the full ones that are computed, or are to be from tokens known when it started.
-        self.prefixes: list[Prefix] = []
+        self.prefixes: list[SequencePrefix[RequestT]] = []
         self.num_hit_blocks = 0  # at the front, found in the cache
         self.num_published_blocks = 0  # at the front, the found ones among them
         self.num_cached_tokens: int | None = None  # that were not computed when it first started
@@ -168,7 +108,7 @@ class Sequence:
         self.host_slots: list[int] = []
         self.num_swapped_tokens = 0
         # What another sequence is computing, or the worker is preparing.
-        self.waits_for: Prefix | Preparation | None = None
+        self.waits_for: SequencePrefix[RequestT] | Preparation | None = None
         self.slot = -1
         self.is_in_reserve = False  # the slot
         self.wire_id = 0  # 0: the worker does not know it
@@ -190,7 +130,7 @@ class Sequence:
         """Who starts first, of those that wait, and whose prompt goes on first."""
         return self.request.priority, self.turn.step, self.arrival
 
-    def __lt__(self, other: Sequence) -> bool:
+    def __lt__(self, other: Sequence[RequestT]) -> bool:
         return self.rank < other.rank
 
     @property
@@ -239,3 +179,7 @@ class Sequence:
         """Work left at most: tokens to compute before the next output, and output still allowed."""
         to_compute = max(len(self.token_ids) - self.num_computed_tokens, 0)
         return to_compute + self.max_num_tokens - len(self.token_ids)
+
+
+# The sequence that computes a prefix owns it meanwhile.
+SequencePrefix = Prefix[Sequence[RequestT]]

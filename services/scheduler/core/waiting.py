@@ -4,36 +4,38 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import Generic
 
+from .request import RequestT
 from .sequence import Sequence, StartRank
 
 # Tenants without anything waiting that are remembered before the first look for some to forget.
 _MAX_IDLE_TENANTS = 1024
 
-Entry = tuple[StartRank, Sequence]
+Entry = tuple[StartRank, Sequence[RequestT]]
 
 
-class RankedQueue:
+class RankedQueue(Generic[RequestT]):
     """By priority, turn and arrival. Every operation takes logarithmic time at most: what is taken out of the middle is
     skipped when its turn comes.
     """
 
     def __init__(self) -> None:
         # The first sequences of requests, and the others.
-        self._heaps: tuple[list[Entry], list[Entry]] = ([], [])
-        self._members: dict[int, Sequence] = {}  # by arrival
+        self._heaps: tuple[list[Entry[RequestT]], list[Entry[RequestT]]] = ([], [])
+        self._members: dict[int, Sequence[RequestT]] = {}  # by arrival
 
     def __len__(self) -> int:
         return len(self._members)
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[Sequence[RequestT]]:
         return iter(self._members.values())
 
-    def push(self, sequence: Sequence) -> None:
+    def push(self, sequence: Sequence[RequestT]) -> None:
         self._members[sequence.arrival] = sequence
         heapq.heappush(self._heaps[not sequence.turn.is_first], (sequence.start_rank, sequence))
 
-    def first(self, only_first: bool = False) -> Sequence | None:
+    def first(self, only_first: bool = False) -> Sequence[RequestT] | None:
         """Whose turn it is; with `only_first`, among the first sequences of requests. None if nobody waits."""
         entries = []
         for heap in self._heaps[:1] if only_first else self._heaps:
@@ -42,7 +44,7 @@ class RankedQueue:
             entries += heap[:1]
         return min(entries)[1] if entries else None
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Sequence[RequestT]) -> None:
         del self._members[sequence.arrival]
         heap = self._heaps[not sequence.turn.is_first]
         if heap[0][1] is sequence:
@@ -51,11 +53,11 @@ class RankedQueue:
             heap[:] = [entry for entry in heap if entry[1].arrival in self._members]
             heapq.heapify(heap)
 
-    def serve(self, sequence: Sequence, num_tokens: int) -> None:
+    def serve(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
         """Tokens were computed for a sequence; here it makes no difference."""
 
 
-class FairQueue:
+class FairQueue(Generic[RequestT]):
     """The tenant that has had the fewest tokens comes first; among its sequences, by rank.
 
     Virtual token counters (Sheng et al., Fairness in Serving Large Language Models, OSDI 2024, algorithm 2): a tenant
@@ -65,7 +67,7 @@ class FairQueue:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[str, RankedQueue] = {}
+        self._queues: dict[str, RankedQueue[RequestT]] = {}
         self._num_served: dict[str, int] = {}
         # (tokens served when it was put here, tenant); each tenant once, for some time after it has left, too.
         self._line: list[tuple[int, str]] = []
@@ -76,11 +78,11 @@ class FairQueue:
     def __len__(self) -> int:
         return self._num_waiting
 
-    def __iter__(self) -> Iterator[Sequence]:
+    def __iter__(self) -> Iterator[Sequence[RequestT]]:
         for queue in self._queues.values():
             yield from queue
 
-    def push(self, sequence: Sequence) -> None:
+    def push(self, sequence: Sequence[RequestT]) -> None:
         tenant = sequence.request.tenant
         if tenant not in self._queues:
             least = self._first_tenant() if self._num_waiting else self._last_tenant
@@ -94,7 +96,7 @@ class FairQueue:
         self._queues[tenant].push(sequence)
         self._num_waiting += 1
 
-    def first(self, only_first: bool = False) -> Sequence | None:
+    def first(self, only_first: bool = False) -> Sequence[RequestT] | None:
         """Whose turn it is; with `only_first`, among the first sequences of requests. None if there is none."""
         if not self._num_waiting:
             return None
@@ -106,7 +108,7 @@ class FairQueue:
                 return sequence
         return None
 
-    def remove(self, sequence: Sequence) -> None:
+    def remove(self, sequence: Sequence[RequestT]) -> None:
         tenant = sequence.request.tenant
         queue = self._queues[tenant]
         queue.remove(sequence)
@@ -115,7 +117,7 @@ class FairQueue:
             del self._queues[tenant]
             self._last_tenant = tenant
 
-    def serve(self, sequence: Sequence, num_tokens: int) -> None:
+    def serve(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
         """Counts tokens computed for a sequence against its tenant."""
         tenant = sequence.request.tenant
         self._num_served[tenant] = self._num_served.get(tenant, 0) + num_tokens

@@ -16,11 +16,12 @@ import transformers
 
 from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
-from services.scheduler.converters import PromptLogprobColumns, plan_to_proto, result_from_proto
+from services.scheduler.converters import WorkerResult, plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.outcome import StepOutcome
+from services.scheduler.core.request import Pooling
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import Pooling, SequenceRequest
+from services.scheduler.worker_request import WorkerRequest
 from services.worker.plan.step_plan import F32
 from services.worker.pooling.choices import PoolingKind
 from services.worker.service.converters import plan_from_proto, result_to_proto
@@ -38,7 +39,7 @@ class MixedEngine:
     def __init__(self, runner: ModelRunner, kind: PoolingKind) -> None:
         limits = runner.limits
         self.runner, self.kind = runner, kind
-        self.core = Scheduler(
+        self.core: Scheduler[WorkerRequest] = Scheduler(
             CoreConfig(
                 num_blocks=limits.num_blocks,
                 block_size=limits.block_size,
@@ -56,6 +57,7 @@ class MixedEngine:
     def submit(self, key: int, prompt: list[int], max_tokens: int) -> None:
         self.prompts[key], self.outputs[key], self.logprobs[key] = prompt, [], []
         sampling, constraints, pooling = sampling_pb2.SamplingParams(temperature=0), None, None
+        pooling_params = None
         match key % 4:
             case 1:
                 constraints = constraints_pb2.TokenConstraints(allowed_token_ids=array("I", ALLOWED).tobytes())
@@ -63,10 +65,12 @@ class MixedEngine:
                 sampling.prompt_logprobs = 1
             case 3:
                 needs_all_tokens = self.kind is PoolingKind.MEAN
-                pooling, max_tokens = Pooling(pooling_pb2.PoolingParams(), needs_all_tokens), 0
+                pooling, max_tokens = Pooling(needs_all_tokens), 0
+                pooling_params = pooling_pb2.PoolingParams()
         self.core.submit(
-            SequenceRequest(
+            WorkerRequest(
                 key, array("I", prompt), max_tokens, sampling=sampling, constraints=constraints, pooling=pooling,
+                pooling_params=pooling_params,
                 num_prompt_logprobs=0 if key % 4 == 2 else None,
             )
         )  # fmt: skip
@@ -91,7 +95,8 @@ class MixedEngine:
             self.steps.append(in_flight[0])
             result = result_to_proto(self.runner.collect(in_flight.popleft()))
             assert not result.errors
-            self._take(self.core.apply(result_from_proto(result)))
+            taken = result_from_proto(result)
+            self._take(self.core.apply(taken), taken)
 
     def check(self, model: transformers.PreTrainedModel) -> None:
         """Asserts that all of it is what transformers makes of these prompts."""
@@ -112,14 +117,14 @@ class MixedEngine:
                 wanted = logits.log_softmax(-1)[: len(prompt) - 1].gather(1, following)[:, 0]
                 assert torch.allclose(torch.tensor(self.logprobs[key]), wanted, atol=CLOSE)
 
-    def _take(self, outcome: StepOutcome) -> None:
+    def _take(self, outcome: StepOutcome[WorkerRequest], result: WorkerResult) -> None:
         for sequence, _, token_id, _ in outcome.tokens:
             assert isinstance(sequence.request.key, int)
             self.outputs[sequence.request.key].append(token_id)
-        for sequence, entries in outcome.prompt_logprobs:
+        for sequence, index in outcome.prompt_logprobs:
             assert isinstance(sequence.request.key, int)
-            assert isinstance(entries.entries, PromptLogprobColumns)
-            self.logprobs[sequence.request.key] += struct.unpack(f"<{entries.num_tokens}f", entries.entries.logprobs)
+            entries = result.prompt_logprobs[index]
+            self.logprobs[sequence.request.key] += struct.unpack(f"<{entries.num_tokens}f", entries.logprobs)
         for end in outcome.finished:
             assert isinstance(end.sequence.request.key, int)
             if end.embedding is not None:

@@ -18,8 +18,9 @@ from quire.inference.v1 import pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
+from services.scheduler.core.request import Pooling
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import Pooling, SequenceRequest
+from services.scheduler.worker_request import WorkerRequest
 from services.worker.ops import create_ops
 from services.worker.pages.kv_cache import allocate_pages
 from services.worker.plan.batch import Limits
@@ -39,7 +40,7 @@ class Engine:
         limits = runner.limits
         self.runner = runner
         self.kind = kind
-        self.core = Scheduler(
+        self.core: Scheduler[WorkerRequest] = Scheduler(
             CoreConfig(
                 num_blocks=limits.num_blocks,
                 block_size=limits.block_size,
@@ -59,13 +60,13 @@ class Engine:
     def generate(self, key: int, prompt: list[int], max_tokens: int) -> None:
         self.outputs[key] = []
         sampling = sampling_pb2.SamplingParams(temperature=0)
-        self.core.submit(SequenceRequest(key, array("I", prompt), max_tokens, sampling=sampling))
+        self.core.submit(WorkerRequest(key, array("I", prompt), max_tokens, sampling=sampling))
 
     def embed(self, key: int, prompt: list[int]) -> None:
         is_last = self.kind is PoolingKind.LAST and self.runner.generates
-        pooling = Pooling(pooling_pb2.PoolingParams(), needs_all_tokens=not is_last)
-        sampling = sampling_pb2.SamplingParams()
-        self.core.submit(SequenceRequest(key, array("I", prompt), 0, sampling=sampling, pooling=pooling))
+        pooling = Pooling(needs_all_tokens=not is_last)
+        params = pooling_pb2.PoolingParams()
+        self.core.submit(WorkerRequest(key, array("I", prompt), 0, pooling=pooling, pooling_params=params))
 
     def run(self) -> None:
         in_flight: deque[LaunchedStep] = deque()

@@ -30,7 +30,7 @@ from services.scheduler.converters import (
 )
 from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import SequenceRequest
+from services.scheduler.worker_request import WorkerRequest
 from services.worker.sampling import prompt_logprobs
 from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
@@ -50,7 +50,7 @@ class Engine:
     def __init__(self, runner: ModelRunner, preemption_mode: PreemptionMode = PreemptionMode.AUTO) -> None:
         limits = runner.limits
         self.runner = runner
-        self.core = Scheduler(
+        self.core: Scheduler[WorkerRequest] = Scheduler(
             CoreConfig(
                 num_blocks=limits.num_blocks,
                 block_size=limits.block_size,
@@ -76,7 +76,7 @@ class Engine:
         sampling = sampling_pb2.SamplingParams(temperature=0, logprobs=0, prompt_logprobs=top)
         wanted = received if choice_index == 0 else None
         self.core.submit(
-            SequenceRequest(
+            WorkerRequest(
                 key, array("I", prompt), max_tokens, sampling=sampling, num_prompt_logprobs=wanted, group=group,
                 choice_index=choice_index,
             )
@@ -96,11 +96,12 @@ class Engine:
         message = result_to_proto(self.runner.collect(self.in_flight.popleft()))
         assert not message.errors
         logprobs = logprobs_from_proto(message.logprobs)
-        outcome = self.core.apply(result_from_proto(message))
-        for sequence, entries in outcome.prompt_logprobs:
+        result = result_from_proto(message)
+        outcome = self.core.apply(result)
+        for sequence, chunk in outcome.prompt_logprobs:
             assert isinstance(sequence.request.key, int)
-            assert isinstance(entries.entries, PromptLogprobColumns)
-            self.messages[sequence.request.key].append((entries.first_position, entries.entries))
+            entries = result.prompt_logprobs[chunk]
+            self.messages[sequence.request.key].append((entries.first_position, entries))
         for sequence, _, token_id, index in outcome.tokens:
             assert isinstance(sequence.request.key, int)
             self.outputs[sequence.request.key].append(token_id)

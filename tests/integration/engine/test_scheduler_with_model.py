@@ -19,7 +19,7 @@ from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import SequenceRequest
+from services.scheduler.worker_request import WorkerRequest
 from services.worker.architectures.families import FAMILIES
 from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
@@ -43,7 +43,7 @@ class Engine:
         limits = runner.limits
         self.runner = runner
         self.run_ahead = run_ahead
-        self.core = Scheduler(
+        self.core: Scheduler[WorkerRequest] = Scheduler(
             CoreConfig(
                 num_blocks=limits.num_blocks,
                 block_size=limits.block_size,
@@ -69,7 +69,7 @@ class Engine:
     ) -> None:
         self.outputs[key] = []
         sampling = sampling or sampling_pb2.SamplingParams(temperature=0)
-        request = SequenceRequest(
+        request = WorkerRequest(
             key, array("I", prompt), max_tokens, sampling=sampling, group=group, choice_index=choice_index
         )
         self.core.submit(request)

@@ -25,8 +25,10 @@ from services.router.dispatch.converters import constraints_to_proto
 from services.router.grammar.structure import Structure, StructureKind
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.request import Preparation
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import FinishReason, Preparation, SequenceRequest
+from services.scheduler.core.sequence import FinishReason
+from services.scheduler.worker_request import WorkerRequest
 from services.worker.sampling.grammars import Grammars
 from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
@@ -85,7 +87,7 @@ class Engine:
     def __init__(self, runner: ModelRunner, run_ahead: int = 2) -> None:
         limits = runner.limits
         self.runner, self.run_ahead = runner, run_ahead
-        self.core = Scheduler(
+        self.core: Scheduler[WorkerRequest] = Scheduler(
             CoreConfig(
                 num_blocks=limits.num_blocks,
                 block_size=limits.block_size,
@@ -112,7 +114,7 @@ class Engine:
             message = constraints_pb2.TokenConstraints.FromString(message.SerializeToString())
         grammar = "" if constraints is None else constraints.grammar
         self.core.submit(
-            SequenceRequest(
+            WorkerRequest(
                 key,
                 array("I", prompt),
                 max_tokens,

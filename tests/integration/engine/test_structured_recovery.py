@@ -20,6 +20,7 @@ from services.scheduler.converters import TokenLogprob, logprobs_from_proto, pla
 from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason, Sequence
+from services.scheduler.worker_request import WorkerRequest
 from services.worker.sampling.grammars import Grammars
 from services.worker.service.converters import plan_from_proto, result_to_proto
 from services.worker.step.model_runner import LaunchedStep, ModelRunner
@@ -55,7 +56,7 @@ class Engine(test_structured_output.Engine):
             seconds_per_swapped_block=0.0,
             preemption_mode=mode,
         )
-        self.core = Scheduler(config)
+        self.core: Scheduler[WorkerRequest] = Scheduler(config)
         self.logprobs: dict[int, list[TokenLogprob]] = {}
         self.in_flight: deque[LaunchedStep] = deque()
 
@@ -88,7 +89,7 @@ class Engine(test_structured_output.Engine):
         self.runner.reset()
 
 
-def key_of(sequence: Sequence) -> int:
+def key_of(sequence: Sequence[WorkerRequest]) -> int:
     assert isinstance(sequence.request.key, int)
     return sequence.request.key
 

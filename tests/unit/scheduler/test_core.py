@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from services.scheduler.core.plan import StepResult
-from services.scheduler.core.prefix_cache import Prefix, PrefixCache
+from services.scheduler.core.prefix_cache import PrefixCache
+from services.scheduler.core.request import SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, SequenceRequest
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, SequencePrefix
 from tests.unit.scheduler.driver import STOP, TOKEN, answer, request, rows, scheduler
 
 
@@ -190,7 +191,7 @@ def test_a_scheduler_counts_on_where_the_one_before_it_stopped() -> None:
         assert plan is not None
         answer(old, plan, *plan.sampling_wire_ids)
     before = replace(old.counters)
-    new = Scheduler(old.config, old.counters)
+    new: Scheduler[SequenceRequest] = Scheduler(old.config, old.counters)
     for sequence in old.drain():
         new.adopt(sequence)
     while new.counters.preemptions == before.preemptions:
@@ -249,7 +250,7 @@ def test_the_answers_to_one_prompt_share_it_and_one_search_for_it(monkeypatch: p
     assert all(choice.token_ids is prompt for choice in choices)
     cache, num_searches = core.memory.prefix_cache, 0
 
-    def match(*arguments: Any) -> list[Prefix]:
+    def match(*arguments: Any) -> list[SequencePrefix[SequenceRequest]]:
         nonlocal num_searches
         num_searches += 1
         return PrefixCache.match(cache, *arguments)

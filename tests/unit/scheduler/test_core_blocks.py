@@ -8,8 +8,9 @@ import pytest
 
 from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.plan import StepResult
-from services.scheduler.core.prefix_cache import Prefix, PrefixCache
-from services.scheduler.core.sequence import ErrorKind, Failure
+from services.scheduler.core.prefix_cache import PrefixCache
+from services.scheduler.core.request import SequenceRequest
+from services.scheduler.core.sequence import ErrorKind, Failure, SequencePrefix
 from tests.unit.scheduler.driver import answer, request, rows, scheduler
 
 
@@ -132,7 +133,7 @@ def test_choices_share_their_prompt_in_a_cache_full_of_old_ones(monkeypatch: pyt
         core.submit(request(f"{index}", prompt_len=9, cache_salt="", choice_index=index, group="g", turn_id="g"))
     cache, num_searches = core.memory.prefix_cache, 0
 
-    def match(*arguments: Any) -> list[Prefix]:
+    def match(*arguments: Any) -> list[SequencePrefix[SequenceRequest]]:
         nonlocal num_searches
         num_searches += 1
         return PrefixCache.match(cache, *arguments)

@@ -9,8 +9,9 @@ import pytest
 
 from services.scheduler.core.outcome import FinishedSequence
 from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.request import Pooling, SequenceRequest
 from services.scheduler.core.scheduler import RefusedError, Scheduler
-from services.scheduler.core.sequence import FinishReason, Pooling
+from services.scheduler.core.sequence import FinishReason
 from tests.unit.scheduler.driver import request, rows, scheduler
 
 
@@ -18,7 +19,9 @@ def pooled(key: str, prompt_len: int = 3, needs_all_tokens: bool = False, **fiel
     return request(key, prompt_len, 0, pooling=Pooling(needs_all_tokens=needs_all_tokens), **fields)
 
 
-def finish(core: Scheduler, plan: StepPlan | None, *wire_ids: int) -> list[FinishedSequence]:
+def finish(
+    core: Scheduler[SequenceRequest], plan: StepPlan[SequenceRequest] | None, *wire_ids: int
+) -> list[FinishedSequence[SequenceRequest]]:
     assert plan is not None
     vectors = [(wire_id, b"vector") for wire_id in wire_ids]
     return core.apply(StepResult(plan.step_id, array("I"), array("I"), pooled=vectors)).finished

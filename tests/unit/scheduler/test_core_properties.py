@@ -18,8 +18,10 @@ from quire.inference.v1 import pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
+from services.scheduler.core.request import Pooling, Preparation
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import FinishReason, Pooling, Preparation, Sequence, SequenceRequest
+from services.scheduler.core.sequence import FinishReason, Sequence
+from services.scheduler.worker_request import WorkerRequest
 from tests.fakes.fake_model import EOS_TOKEN_ID, VOCAB_SIZE, FakeModel, expected_output, expected_vector
 from tests.fakes.fake_worker import fail
 
@@ -30,7 +32,7 @@ COMMON = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3]
 COMMON += expected_output(COMMON, 30)
 
 
-def name(sequence: Sequence) -> int:
+def name(sequence: Sequence[WorkerRequest]) -> int:
     assert isinstance(sequence.request.key, int)
     return sequence.request.key
 
@@ -87,13 +89,13 @@ class SchedulerMachine(RuleBasedStateMachine):
             preemption_mode=preemption_mode,
             seconds_per_swapped_block=swap_cost,
         )
-        self.core = Scheduler(self.config)
+        self.core: Scheduler[WorkerRequest] = Scheduler(self.config)
         self.worker = self._new_worker()
         self.results: deque[worker_pb2.StepResult] = deque()
         # Of this worker.
         self.asked: list[bytes] = []
         self.prepared: set[bytes] = set()
-        self.requests: dict[int, SequenceRequest] = {}
+        self.requests: dict[int, WorkerRequest] = {}
         self.outputs: dict[int, list[int]] = {}
         self.group_prompts: dict[int, list[int]] = {}
         self.next_key = 0
@@ -151,11 +153,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.next_key += 1
         if max_tokens < 1:
             return key
-        request = SequenceRequest(
+        request = WorkerRequest(
             key=key,
             prompt_token_ids=array("I", prompt),
             max_tokens=max_tokens if pooled is None else 0,
-            pooling=None if pooled is None else Pooling(pooling_pb2.PoolingParams(), needs_all_tokens=pooled),
+            pooling=None if pooled is None else Pooling(needs_all_tokens=pooled),
+            pooling_params=None if pooled is None else pooling_pb2.PoolingParams(),
             stop_token_ids=frozenset([EOS_TOKEN_ID, 7]),
             choice_index=choice_index,
             turn_id=turn_id,
@@ -271,7 +274,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.core.check_integrity()
         assert self.core.memory.pool.num_used == 0
 
-    def _expected(self, request: SequenceRequest) -> list[int]:
+    def _expected(self, request: WorkerRequest) -> list[int]:
         return expected_output(
             request.prompt_token_ids, request.max_tokens, request.stop_token_ids, request.choice_index
         )

@@ -10,6 +10,7 @@ import pytest
 
 from services.scheduler.core.config import PreemptionMode
 from services.scheduler.core.plan import StepPlan
+from services.scheduler.core.request import SequenceRequest
 from services.scheduler.core.scheduler import RefusedError, Scheduler
 from services.scheduler.core.sequence import ErrorKind, Sequence, Status
 from tests.unit.scheduler.driver import TOKEN, answer, request, rows, scheduler
@@ -166,7 +167,7 @@ def test_the_lower_priority_waits_and_gives_way_whoever_came_first() -> None:
     assert [new.sequence.request.key for new in plan.new_sequences] == ["batch"]
 
 
-def serve_all(core: Scheduler, num_steps: int) -> list[str]:
+def serve_all(core: Scheduler[SequenceRequest], num_steps: int) -> list[str]:
     """Whose sequences ended, in order."""
     ended = []
     for _ in range(num_steps):
@@ -220,9 +221,9 @@ def test_the_oldest_always_moves_on_whatever_comes_after_it(mode: PreemptionMode
     chance = random.Random(7)
     core = scheduler(num_host_blocks=8, preemption_mode=mode, fair_queueing=fair, max_num_queued_reqs=100_000)
     tenants = ("a", "b") if fair else ("a",)
-    oldest: dict[str, tuple[Sequence, int]] = {}  # by tenant, and the step at which it became so
-    alive: dict[str, dict[int, Sequence]] = {tenant: {} for tenant in tenants}
-    in_flight: deque[StepPlan] = deque()
+    oldest: dict[str, tuple[Sequence[SequenceRequest], int]] = {}  # by tenant, and the step at which it became so
+    alive: dict[str, dict[int, Sequence[SequenceRequest]]] = {tenant: {} for tenant in tenants}
+    in_flight: deque[StepPlan[SequenceRequest]] = deque()
     longest = ended = 0
     for step in range(4000):
         if step % 3 == 0:

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from array import array
 
 import pytest
 
 from services.scheduler.config import SchedulerConfig
+from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.engine import STUCK_S, Engine
 from services.scheduler.fleet import Fleet
 from services.scheduler.session import RouterSession
-from tests.unit.scheduler.driver import request, scheduler
+from services.scheduler.submission import RoutedRequest
 
 
-def group(fleet: Fleet, core: Scheduler, *, is_ready: bool) -> Engine:
+def request(sequence_id: int, max_tokens: int = 10) -> RoutedRequest:
+    owner = RouterSession("r").add_owner(sequence_id, 0)
+    return RoutedRequest(owner, array("I", [1, 2, 3]), max_tokens, cache_salt=sequence_id)
+
+
+def scheduler(max_model_len: int = 64) -> Scheduler[RoutedRequest]:
+    return Scheduler(
+        CoreConfig(16, block_size=4, max_num_seqs=4, max_num_batched_tokens=8, max_model_len=max_model_len)
+    )
+
+
+def group(fleet: Fleet, core: Scheduler[RoutedRequest], *, is_ready: bool) -> Engine:
     engine = Engine("unix:/nowhere", fleet)
     engine.core = core
     if is_ready:
@@ -28,8 +40,8 @@ async def test_a_group_that_comes_back_takes_what_fits_it() -> None:
     lost = group(fleet, scheduler(max_model_len=64), is_ready=False)
     back = group(fleet, scheduler(max_model_len=16), is_ready=True)
     assert lost.core is not None
-    for key, max_tokens in (("long", 60), ("short", 5)):
-        lost.core.submit(request(key, prompt_len=3, max_tokens=max_tokens))
+    for sequence_id, max_tokens in enumerate((60, 5)):
+        lost.core.submit(request(sequence_id, max_tokens))
     back._take(fleet.drain_lost(but=back))
     assert (lost.num_unfinished, back.num_unfinished) == (1, 1)
 
@@ -40,8 +52,8 @@ async def test_what_a_lost_group_leaves_goes_to_groups_that_hold_it() -> None:
     small = group(fleet, scheduler(max_model_len=16), is_ready=True)
     large = group(fleet, scheduler(max_model_len=32), is_ready=True)
     assert lost.core is not None
-    for key, max_tokens in (("longest", 60), ("long", 20), ("short", 5)):
-        lost.core.submit(request(key, prompt_len=3, max_tokens=max_tokens))
+    for sequence_id, max_tokens in enumerate((60, 20, 5)):
+        lost.core.submit(request(sequence_id, max_tokens))
     lost._lose()
     assert [engine.num_unfinished for engine in (lost, small, large)] == [1, 1, 1]
 
@@ -50,7 +62,7 @@ async def test_time_in_which_the_scheduler_was_stopped_is_not_held_against_a_los
     fleet = Fleet("s", SchedulerConfig(worker_timeout=10.0))
     lost = group(fleet, scheduler(), is_ready=True)
     assert lost.core is not None
-    lost.core.submit(replace(request("waits"), key=RouterSession("r").add_owner(1, 0)))
+    lost.core.submit(request(1))
     lost._lose()
     now = time.monotonic()
     lost.tick(now)
@@ -78,7 +90,7 @@ async def test_a_scheduler_that_was_stopped_finds_its_worker_healthy(monkeypatch
     """Its health may be asked for before the first tick after the pause."""
     stuck = group(Fleet("s", SchedulerConfig()), scheduler(), is_ready=True)
     assert stuck.core is not None
-    stuck.core.submit(request("runs"))
+    stuck.core.submit(request(1))
     stuck.core.schedule()
     now = time.monotonic()
     stuck.tick(now)

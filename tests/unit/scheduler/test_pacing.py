@@ -12,8 +12,9 @@ from services.scheduler.core.budget import StepBudget
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.pacing import RunAhead, StepTimes, TurnRate, pairs
 from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.request import SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import Sequence, SequenceRequest
+from services.scheduler.core.sequence import Sequence
 
 
 class Device:
@@ -183,7 +184,7 @@ def test_a_depth_that_was_given_is_always_filled() -> None:
     assert run_ahead.seconds_to_hold(10.0) == 0.0
 
 
-def answer(core: Scheduler, plan: StepPlan, seconds: float) -> None:
+def answer(core: Scheduler[SequenceRequest], plan: StepPlan[SequenceRequest], seconds: float) -> None:
     core.apply(StepResult(plan.step_id, plan.sampling_wire_ids, [9] * len(plan.sampling_wire_ids), (), seconds))
 
 
@@ -192,7 +193,7 @@ def test_a_long_prompt_leaves_decodes_the_time_between_tokens_they_were_promised
     target: float | None, most: float
 ) -> None:
     """With a target that decodes alone miss, they wait at most twice as long as they would without prompts."""
-    core = Scheduler(
+    core: Scheduler[SequenceRequest] = Scheduler(
         CoreConfig(
             num_blocks=4096, block_size=16, max_num_seqs=64, max_num_batched_tokens=2048, max_model_len=32_768,
             target_tbt_s=target,
@@ -222,7 +223,7 @@ def test_a_long_prompt_leaves_decodes_the_time_between_tokens_they_were_promised
 def test_prompts_in_between_make_no_step_of_decodes_look_longer() -> None:
     """A step with prompts takes far longer here than the weights of decodes say: the next plan would be held too long
     behind decodes."""
-    core = Scheduler(
+    core: Scheduler[SequenceRequest] = Scheduler(
         CoreConfig(num_blocks=256, block_size=16, max_num_seqs=16, max_num_batched_tokens=2048, max_model_len=4096)
     )
     for key in range(10):

@@ -15,7 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from services.scheduler.core.block_pool import BlockPool
 from services.scheduler.core.host_pool import HostPool
-from services.scheduler.core.prefix_cache import Prefix, PrefixCache
+from services.scheduler.core.prefix import Prefix
+from services.scheduler.core.prefix_cache import PrefixCache
 
 LONG = int(os.environ.get("QUIRE_TEST_FACTOR", "1"))
 BLOCK_SIZE = 2
@@ -33,7 +34,7 @@ class User:
     tokens: list[int]
     salt: str
     block_ids: list[int]
-    prefixes: list[Prefix]
+    prefixes: list[Prefix[User]]
     num_published: int = 0
     follows_forgotten: bool = False
     # Slots on the host that are being copied to its blocks, and what is in them.
@@ -77,7 +78,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     @initialize(num_blocks=st.integers(3, 14), num_slots=st.sampled_from([0, 1, 3, 8]))
     def start(self, num_blocks: int, num_slots: int) -> None:
         self.pool = BlockPool(num_blocks)
-        self.host = HostPool(num_slots)
+        self.host: HostPool[User] = HostPool(num_slots)
         self.cache = PrefixCache(self.pool, self.host, BLOCK_SIZE)
         self.oracle = Oracle(num_slots)
         self.users: list[User] = []

@@ -9,23 +9,24 @@ import pytest
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.plan import StepResult
 from services.scheduler.core.preparations import MAX_PENDING, MAX_READY, Preparations
+from services.scheduler.core.request import Preparation, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import ErrorKind, Preparation, SequenceRequest
+from services.scheduler.core.sequence import ErrorKind
 
 A, B = Preparation(b"a", "grammar a"), Preparation(b"b", "grammar b")
 
 
-def core() -> Scheduler:
+def core() -> Scheduler[SequenceRequest]:
     return Scheduler(
         CoreConfig(num_blocks=64, block_size=4, max_num_seqs=8, max_num_batched_tokens=64, max_model_len=64)
     )
 
 
-def submit(core: Scheduler, key: int, needs: Preparation | None = None) -> None:
+def submit(core: Scheduler[SequenceRequest], key: int, needs: Preparation | None = None) -> None:
     core.submit(SequenceRequest(key, array("I", [key + 1, 2, 3]), 8, needs=needs))
 
 
-def planned(core: Scheduler) -> list[object]:
+def planned(core: Scheduler[SequenceRequest]) -> list[object]:
     """Keys of the sequences that the next step begins; the step is run."""
     plan = core.schedule()
     core.check_integrity()

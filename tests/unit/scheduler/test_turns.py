@@ -8,35 +8,38 @@ import pytest
 
 from services.scheduler.core import turns
 from services.scheduler.core.plan import StepPlan
+from services.scheduler.core.request import SequenceRequest
 from services.scheduler.core.scheduler import RefusedError, Scheduler
 from tests.unit.scheduler.driver import answer, request, scheduler
 
 NUM_SEQS = 32
 
 
-def large_scheduler(**limits: float) -> Scheduler:
+def large_scheduler(**limits: float) -> Scheduler[SequenceRequest]:
     sizes = {"num_blocks": 4096, "max_num_seqs": NUM_SEQS, "max_num_batched_tokens": 256, "max_model_len": 4096}
     return scheduler(**(sizes | limits))
 
 
-def submit_many(core: Scheduler, name: str, count: int, prompt_len: int = 100, max_tokens: int = 2) -> None:
+def submit_many(
+    core: Scheduler[SequenceRequest], name: str, count: int, prompt_len: int = 100, max_tokens: int = 2
+) -> None:
     """One request of so many sequences."""
     for number in range(count):
         core.submit(request(f"{name} {number}", prompt_len, max_tokens, turn_id=name))
 
 
-def step(core: Scheduler) -> StepPlan:
+def step(core: Scheduler[SequenceRequest]) -> StepPlan[SequenceRequest]:
     plan = core.schedule()
     assert plan is not None
     answer(core, plan, *plan.sampling_wire_ids)
     return plan
 
 
-def started(plan: StepPlan) -> list[object]:
+def started(plan: StepPlan[SequenceRequest]) -> list[object]:
     return [new.sequence.request.key for new in plan.new_sequences]
 
 
-def order_of_starts(core: Scheduler) -> list[str]:
+def order_of_starts(core: Scheduler[SequenceRequest]) -> list[str]:
     """Of requests, until all have ended."""
     names = []
     while core.num_running + core.num_waiting:

@@ -17,12 +17,12 @@ from quire.simulator.device import Device, StepSeconds, read_device
 from services.scheduler.converters import WorkerHello
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.plan import StepResult
+from services.scheduler.core.request import SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import SequenceRequest
 
 
 def test_a_plan_has_the_features_of_its_kind() -> None:
-    core = Scheduler(CoreConfig(64, 16, 8, 100, 1000))
+    core: Scheduler[SequenceRequest] = Scheduler(CoreConfig(64, 16, 8, 100, 1000))
     core.submit(SequenceRequest("a", array("I", range(250)), 9))
     core.submit(SequenceRequest("b", array("I", range(300, 340)), 9))
     kinds = [

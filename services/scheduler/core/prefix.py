@@ -1,0 +1,32 @@
+"""A prefix: a full block of tokens after another prefix."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+NOWHERE = -1
+
+OwnerT = TypeVar("OwnerT")
+
+
+class Prefix(Generic[OwnerT]):
+    """A full block of tokens, and all that is before it."""
+
+    __slots__ = ("block_id", "host_slot", "key", "owner")
+
+    def __init__(self, key: tuple[Hashable, bytes], owner: OwnerT) -> None:
+        self.key = key
+        self.block_id = NOWHERE
+        self.host_slot = NOWHERE
+        # The sequence that computes it, or copies it to the device; None once it is there, and if the sequence gave up.
+        self.owner: OwnerT | None = owner
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether it is on the device."""
+        return self.block_id != NOWHERE
+
+    @property
+    def is_on_host(self) -> bool:
+        return self.host_slot != NOWHERE

@@ -1,0 +1,23 @@
+"""Requests as the worker sees them: what the core reads, and what it only passes through."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
+
+from .core.request import SequenceRequest
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRequest(SequenceRequest):
+    """A request with what the worker is told beside its tokens."""
+
+    sampling: sampling_pb2.SamplingParams = field(default_factory=sampling_pb2.SamplingParams)
+    constraints: constraints_pb2.TokenConstraints | None = None
+    pooling_params: pooling_pb2.PoolingParams | None = None
+    traceparent: str = ""
+
+
+WorkerRequestT = TypeVar("WorkerRequestT", bound=WorkerRequest)

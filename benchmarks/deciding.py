@@ -18,6 +18,7 @@ from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.worker_request import WorkerRequest
 
@@ -49,7 +50,7 @@ def requests(seed: int) -> Iterator[WorkerRequest]:
     while True:
         common = chance.choice(commons) if chance.random() < 1 / 3 else []
         prompt = common + [chance.randrange(50_000) for _ in range(chance.randint(50, 1000))]
-        yield WorkerRequest(key, array("I", prompt), max_tokens=chance.randint(20, 400), sampling=SAMPLING)
+        yield WorkerRequest(key, array("I", prompt), Generate(chance.randint(20, 400)), sampling=SAMPLING)
         key += 1
 
 
@@ -140,7 +141,7 @@ def cost_of_caching(num_prompts: int = 400, num_tokens: int = 2048) -> float:
         spent = 0.0
         for key in range(num_prompts):
             prompt = array("I", [chance.randrange(50_000) for _ in range(num_tokens)])
-            core.submit(WorkerRequest(key, prompt, max_tokens=1, sampling=SAMPLING))
+            core.submit(WorkerRequest(key, prompt, Generate(1), sampling=SAMPLING))
             start = time.perf_counter()
             plan = core.schedule()
             assert plan is not None

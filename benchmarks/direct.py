@@ -17,6 +17,7 @@ from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.converters import WorkerHello, hello_from_proto, plan_to_proto, result_from_proto
 from services.scheduler.core.counters import Counters
+from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.engine import core_config
 from services.scheduler.worker_request import WorkerRequest
@@ -34,7 +35,7 @@ class Timing:
 def random_request(key: Hashable, num_prompt: int, num_output: int, chance: random.Random) -> WorkerRequest:
     """Greedy, with a prompt of tokens that every shape of shapes.py has."""
     prompt = array("I", [chance.randrange(3, 8000) for _ in range(num_prompt)])
-    return WorkerRequest(key, prompt, num_output, sampling=GREEDY)
+    return WorkerRequest(key, prompt, Generate(num_output), sampling=GREEDY)
 
 
 class DirectCaller:

@@ -17,7 +17,7 @@ from pathlib import Path
 from quire.simulator.traces import read_trace
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.plan import StepPlan, StepResult
-from services.scheduler.core.request import SequenceRequest
+from services.scheduler.core.request import Generate, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
 
 TRACE = Path(__file__).parents[2] / "shared" / "traces" / "azure_code_2023.csv"
@@ -98,7 +98,9 @@ def run(lengths: Lengths, num_requests: int, n: int = 1, block_size: int = BLOCK
             # Choices of one request end at different lengths.
             max_tokens = max(1, round(num_output * chance.uniform(0.5, 1.5))) if n > 1 else max(1, num_output)
             core.submit(
-                SequenceRequest((key, choice), prompt, max_tokens, group=key if n > 1 else None, choice_index=choice)
+                SequenceRequest(
+                    (key, choice), prompt, Generate(max_tokens), group=key if n > 1 else None, choice_index=choice
+                )
             )
     in_flight: deque[StepPlan[SequenceRequest]] = deque()
     while core.num_running + core.num_waiting:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from benchmarks.direct import GREEDY, DirectCaller, Timing
 from benchmarks.http import PROMPT, stream_completion
 from benchmarks.stack import lone_worker, parts
+from services.scheduler.core.request import Generate
 from services.scheduler.worker_request import WorkerRequest
 
 
@@ -28,7 +29,7 @@ def measure(rounds: int = 15, max_tokens: int = 201) -> dict[str, float]:
         stack_timings, direct_timings = [], []
         for round_number in range(rounds + 2):
             a = stream_completion(through.http, max_tokens, connection)
-            b = direct.run([WorkerRequest("one", array("I", PROMPT), max_tokens, sampling=GREEDY)])
+            b = direct.run([WorkerRequest("one", array("I", PROMPT), Generate(max_tokens), sampling=GREEDY)])
             if round_number >= 2:  # warm
                 stack_timings.append(a)
                 direct_timings.append(b)

@@ -20,6 +20,7 @@ from services.scheduler.converters import WorkerHello, result_from_proto
 from services.scheduler.core.kv_memory import Moves
 from services.scheduler.core.pacing import pairs
 from services.scheduler.core.plan import U32, NewSequence, Rows, StepPlan
+from services.scheduler.core.request import Generate
 from services.scheduler.core.sequence import Sequence as CoreSequence
 from services.scheduler.worker_link import WorkerLink, WorkerLostError
 from services.scheduler.worker_request import WorkerRequest
@@ -224,5 +225,5 @@ class Planner:
 
     def _sequence(self, slot: int, num_tokens: int, num_computed: int, block_ids: range) -> NewSequence[WorkerRequest]:
         self._wire_id += 1
-        request = WorkerRequest(self._wire_id, array(U32, [1]) * num_tokens, 1, sampling=_GREEDY)
+        request = WorkerRequest(self._wire_id, array(U32, [1]) * num_tokens, Generate(1), sampling=_GREEDY)
         return NewSequence(CoreSequence(request, 0), self._wire_id, slot, num_computed, list(block_ids), None)

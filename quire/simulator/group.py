@@ -11,7 +11,7 @@ from typing import NamedTuple
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.pacing import RunAhead, pairs
 from services.scheduler.core.plan import StepPlan, StepResult
-from services.scheduler.core.request import SequenceRequest
+from services.scheduler.core.request import Generate, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason
 
@@ -120,7 +120,7 @@ class Group:
         """Raises scheduler.RefusedError."""
         self._pass_time(now)
         request = visit.request
-        self.core.submit(VisitRequest(visit, request.token_ids, max_tokens=request.num_output_tokens))
+        self.core.submit(VisitRequest(visit, request.token_ids, Generate(request.num_output_tokens)))
         # What comes at one time starts in one step.
         self._has_arrivals = True
 

@@ -142,7 +142,7 @@ def plan_to_proto(plan: StepPlan[WorkerRequestT], epoch: int) -> worker_pb2.Step
             traceparent=request.traceparent,
             constraints=request.constraints,
             prompt_logprobs_from=new.prompt_logprobs_from,
-            pooling=request.pooling_params,
+            pooling=request.pooling,
         )
     return message
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quire.inference.v1 import model_pb2, pooling_pb2
 
-from .core.request import Pooling, SequenceRequest
+from .core.request import Pool, SequenceRequest
 from .core.scheduler import RefusedError
 from .core.sequence import ErrorKind, Failure
 
@@ -41,21 +41,20 @@ class ServedModel:
         if info.max_model_len < self._info.max_model_len:
             raise OtherModelError(f"its context is {info.max_model_len}, less than {self._info.max_model_len}")
 
-    def pooling(self, params: pooling_pb2.PoolingParams) -> tuple[Pooling, pooling_pb2.PoolingParams]:
-        """What a vector of this model is made of. A decoder's last token has seen the others through their keys and
-        values, so it alone has to be computed; nothing else may be taken from another sequence's work.
+    @property
+    def pool(self) -> Pool:
+        """How this model's vectors are made. A decoder's last token has seen the others through their keys and values,
+        so it alone has to be computed; every other kind of vector needs all tokens.
         """
         is_last = self.info.embedding.pooling == pooling_pb2.POOLING_TYPE_LAST and not self.info.is_encoder
-        own = pooling_pb2.PoolingParams()
-        own.CopyFrom(params)
-        return Pooling(needs_all_tokens=not is_last), own
+        return Pool(needs_all_tokens=not is_last)
 
     def check_task(self, request: SequenceRequest) -> None:
         """Raises RefusedError where the model cannot do what is asked of it."""
         problem = None
-        if request.pooling is not None and not self.info.HasField("embedding"):
+        if request.work.gives_vector and not self.info.HasField("embedding"):
             problem = "the model gives no embeddings"
-        elif request.pooling is None and self.info.is_encoder:
+        elif not request.work.gives_vector and self.info.is_encoder:
             problem = "the model is an encoder: it gives embeddings and generates nothing"
         if problem is not None:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, problem))

@@ -6,12 +6,13 @@ import hashlib
 import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from quire.inference.v1 import constraints_pb2, sampling_pb2
+from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 
 from .converters import u32
-from .core.request import Preparation
+from .core.request import Generate, Preparation, Work
 from .served_model import ServedModel
 from .session import Owner
 from .worker_request import WorkerRequest
@@ -28,51 +29,77 @@ def routed_requests(
     submit: scheduler_pb2.Submit, owners: Items[Owner], model: ServedModel, *, by_priority: bool
 ) -> list[RoutedRequest]:
     """One request per choice of a checked Submit. `owners`: of the choices. `by_priority`: priorities count."""
+    task = _pool(submit, model) if submit.HasField("pooling") else _generate(submit, model)
     prompt = u32(submit.prompt_token_ids)
-    stop_token_ids = set[int]()
-    if not submit.HasField("pooling"):
-        stop_token_ids.update(submit.stop.stop_token_ids)
-    if not submit.stop.ignore_eos:
-        stop_token_ids.update(model.info.eos_token_ids)
-    pooling, pooling_params = model.pooling(submit.pooling) if submit.HasField("pooling") else (None, None)
-    sampling = sampling_pb2.SamplingParams()
-    if pooling is None:
-        sampling.CopyFrom(submit.sampling)
-    constraints, needs = None, None
-    if pooling is None and submit.HasField("constraints"):
-        constraints = constraints_pb2.TokenConstraints()
-        constraints.CopyFrom(submit.constraints)
-        if grammar := constraints.grammar:
-            needs = Preparation(hashlib.sha256(grammar.encode()).digest(), grammar)
-    wants = pooling is None and sampling.HasField("prompt_logprobs")
-    sampling_bytes = sampling.ByteSize() + (0 if constraints is None else constraints.ByteSize())
+    wants_prompt_logprobs = task.sampling.HasField("prompt_logprobs")
     deadline = time.monotonic() + submit.timeout_ms / 1000 if submit.HasField("timeout_ms") else None
     group = object() if len(submit.choices) > 1 else None
-    end_ids = frozenset(stop_token_ids)
+    needs, num_bytes = task.preparation, task.num_bytes
     return [
         RoutedRequest(
             key=owner,
             prompt_token_ids=prompt,
-            max_tokens=submit.stop.max_tokens if pooling is None else 0,
-            stop_token_ids=end_ids,
-            output_token_ids=u32(choice.output_token_ids if pooling is None else b""),
+            work=task.work,
+            output_token_ids=u32(choice.output_token_ids),
             was_accepted=choice.was_accepted,
             num_losses=choice.num_worker_losses,
             choice_index=choice.choice_index,
-            num_prompt_logprobs=choice.num_prompt_logprobs if wants and choice.choice_index == 0 else None,
+            num_prompt_logprobs=(
+                choice.num_prompt_logprobs if wants_prompt_logprobs and choice.choice_index == 0 else None
+            ),
             turn_id=(owner.session.router_id, submit.turn_id) if submit.turn_id else None,
             group=group,
             cache_salt=submit.cache_salt,
             tenant=submit.tenant,
             priority=submit.priority if by_priority else 0,
-            sampling=sampling,
-            constraints=constraints,
+            sampling_bytes=num_bytes,
             needs=needs,
-            sampling_bytes=sampling_bytes,
             deadline=deadline,
+            sampling=task.sampling,
+            constraints=task.constraints,
+            pooling=task.pooling,
             traceparent=submit.traceparent,
-            pooling=pooling,
-            pooling_params=pooling_params,
         )
         for owner, choice in zip(owners, submit.choices, strict=True)
     ]
+
+
+class _Task(NamedTuple):
+    """What a Submit asks for: for the core, and, in copies of their own, for the worker."""
+
+    work: Work
+    sampling: sampling_pb2.SamplingParams
+    constraints: constraints_pb2.TokenConstraints | None = None
+    pooling: pooling_pb2.PoolingParams | None = None
+
+    @property
+    def preparation(self) -> Preparation | None:
+        """The grammar that the worker compiles before it is told of the sequences."""
+        if self.constraints is None or not self.constraints.grammar:
+            return None
+        grammar = self.constraints.grammar
+        return Preparation(hashlib.sha256(grammar.encode()).digest(), grammar)
+
+    @property
+    def num_bytes(self) -> int:
+        """On the wire."""
+        return sum(part.ByteSize() for part in (self.sampling, self.constraints, self.pooling) if part is not None)
+
+
+def _generate(submit: scheduler_pb2.Submit, model: ServedModel) -> _Task:
+    stop_token_ids = set(submit.stop.stop_token_ids)
+    if not submit.stop.ignore_eos:
+        stop_token_ids.update(model.info.eos_token_ids)
+    sampling = sampling_pb2.SamplingParams()
+    sampling.CopyFrom(submit.sampling)
+    constraints = None
+    if submit.HasField("constraints"):
+        constraints = constraints_pb2.TokenConstraints()
+        constraints.CopyFrom(submit.constraints)
+    return _Task(Generate(submit.stop.max_tokens, frozenset(stop_token_ids)), sampling, constraints)
+
+
+def _pool(submit: scheduler_pb2.Submit, model: ServedModel) -> _Task:
+    pooling = pooling_pb2.PoolingParams()
+    pooling.CopyFrom(submit.pooling)
+    return _Task(model.pool, sampling_pb2.SamplingParams(), pooling=pooling)

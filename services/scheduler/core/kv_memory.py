@@ -219,7 +219,7 @@ class KVMemory(Generic[RequestT]):
                     assert not prefix.is_computed
 
     def _shares(self, sequence: Sequence[RequestT]) -> bool:
-        return self._shares_prefixes and sequence.request.can_resume
+        return self._shares_prefixes and sequence.request.work.can_resume
 
     def _note_filled(self, sequence: Sequence[RequestT], num_tokens_before: int) -> None:
         num_full = sequence.num_computed_tokens // self._block_size

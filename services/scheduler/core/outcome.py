@@ -86,7 +86,7 @@ def append_tokens(result: StepResult, roster: Roster[RequestT], outcome: StepOut
         token_ids = sequence.token_ids
         num_tokens = len(token_ids)
         is_last = num_tokens + 1 >= sequence.max_num_tokens
-        if is_last and sequence.request.pooling is not None:
+        if is_last and sequence.request.work.gives_vector:
             raise ValueError(f"the result of step {result.step_id} brings a token where a vector was to come")
         token_ids.append(token_id)
         tokens.append((sequence, num_tokens - sequence.num_prompt_tokens, token_id, index))
@@ -106,7 +106,7 @@ def take_vectors(result: StepResult, roster: Roster[RequestT], outcome: StepOutc
         sequence = roster.by_wire_id.get(wire_id)
         if sequence is None:
             continue
-        if sequence.request.pooling is None:
+        if not sequence.request.work.gives_vector:
             raise ValueError(f"the result of step {result.step_id} brings a vector where a token was to come")
         roster.remove(sequence)
         outcome.finished.append(FinishedSequence(sequence, FinishReason.STOP, embedding=embedding))

@@ -55,7 +55,7 @@ class Preemption(Generic[RequestT]):
         num_tokens = self._memory.num_tokens_to_save(sequence)
         num_blocks = -(-num_tokens // self._config.block_size)
         mode = self._config.preemption_mode
-        if not sequence.request.can_resume:
+        if not sequence.request.work.can_resume:
             return False
         if mode is PreemptionMode.RECOMPUTE or not 0 < num_blocks <= self._memory.host.num_free:
             return False

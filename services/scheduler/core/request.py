@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +17,41 @@ class Preparation:
 
 
 @dataclass(frozen=True, slots=True)
-class Pooling:
-    """A sequence's one result is a vector, made when its prompt is computed."""
+class Generate:
+    """Sample tokens after the prompt, until one of them ends the sequence."""
 
-    # The vector is made of every token: each must be computed in one go, whatever is known of the keys and values.
+    max_tokens: int
+    stop_token_ids: frozenset[int] = frozenset()  # the model's own end tokens included, unless they are to be ignored
+
+    gives_vector: ClassVar[bool] = False
+    can_resume: ClassVar[bool] = True
+
+    @property
+    def max_results(self) -> int:
+        """Sampled tokens that the sequence may bring."""
+        return self.max_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Make one vector of the prompt. The vector comes with the step that computes the prompt's last token."""
+
+    # The vector is made of every token, so all of them must be computed: KV blocks do not hold what it needs.
     needs_all_tokens: bool = False
+
+    gives_vector: ClassVar[bool] = True
+    max_tokens: ClassVar[int] = 0  # of output
+    max_results: ClassVar[int] = 1
+    stop_token_ids: ClassVar[frozenset[int]] = frozenset()
+
+    @property
+    def can_resume(self) -> bool:
+        """Whether a sequence whose KV blocks are known, in part, only computes the rest."""
+        return not self.needs_all_tokens
+
+
+# What a sequence is for. Both types answer the same questions, so that nothing else asks which of them it is.
+Work = Generate | Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +64,7 @@ class SequenceRequest:
 
     key: Hashable  # the owner's name for it, unique among unfinished sequences
     prompt_token_ids: array[int]
-    max_tokens: int
-    stop_token_ids: frozenset[int] = frozenset()  # the model's own end tokens included, unless they are to be ignored
+    work: Work
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
     was_accepted: bool = False  # by another scheduler, before: no queue is too long for it
     num_losses: int = 0  # workers of other schedulers lost in a row while they computed it, since its last token
@@ -50,7 +79,6 @@ class SequenceRequest:
     sampling_bytes: int = 0  # what the subclass tells the worker beside tokens, on the wire
     needs: Preparation | None = None
     deadline: float | None = None  # on the clock of `now` in Scheduler's calls
-    pooling: Pooling | None = None  # `max_tokens` is 0 then
 
     @property
     def flow(self) -> Hashable:
@@ -61,11 +89,6 @@ class SequenceRequest:
     def shares_prompt(self) -> bool:
         """Whether another choice of the same request computes the prompt for it."""
         return self.group is not None and self.choice_index > 0
-
-    @property
-    def can_resume(self) -> bool:
-        """Whether keys and values computed before, by whomever, are all it takes to go on."""
-        return self.pooling is None or not self.pooling.needs_all_tokens
 
 
 RequestT = TypeVar("RequestT", bound=SequenceRequest)

@@ -260,7 +260,7 @@ class Scheduler(Generic[RequestT]):
 
     def holds(self, request: RequestT) -> bool:
         """Whether its prompt and longest output fit the context."""
-        return len(request.prompt_token_ids) + request.max_tokens <= self.config.max_model_len
+        return len(request.prompt_token_ids) + request.work.max_tokens <= self.config.max_model_len
 
     def drain(self, taker: Scheduler[RequestT] | None = None) -> list[Sequence[RequestT]]:
         """Removes and returns every sequence, in the order of arrival, for another group's scheduler to take. With
@@ -300,14 +300,12 @@ class Scheduler(Generic[RequestT]):
         if not request.prompt_token_ids:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "the prompt is empty"))
         if not self.holds(request):
-            raise RefusedError(
-                Failure(
-                    ErrorKind.INVALID_ARGUMENT,
-                    f"{len(request.prompt_token_ids)} prompt tokens and {request.max_tokens} output tokens exceed the "
-                    f"context of {self.config.max_model_len}",
-                )
+            message = (
+                f"{len(request.prompt_token_ids)} prompt tokens and {request.work.max_tokens} output tokens exceed "
+                f"the context of {self.config.max_model_len}"
             )
-        if request.pooling is None and len(request.output_token_ids) >= request.max_tokens:
+            raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, message))
+        if len(request.output_token_ids) >= request.work.max_results:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "nothing is left to generate"))
         if request.key in self._roster.by_key:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "a sequence of this name is under way already"))

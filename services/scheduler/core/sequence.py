@@ -90,8 +90,8 @@ class Sequence(Generic[RequestT]):
         has_output = bool(request.output_token_ids)
         self.token_ids = request.prompt_token_ids + request.output_token_ids if has_output else request.prompt_token_ids
         # A vector takes the place of the first output token.
-        self.max_num_tokens = self.num_prompt_tokens + (request.max_tokens if request.pooling is None else 1)
-        self.stop_token_ids = request.stop_token_ids
+        self.max_num_tokens = self.num_prompt_tokens + request.work.max_results
+        self.stop_token_ids = request.work.stop_token_ids
         # Entries that have come, the first of the prompt's second token. All of them where none are wanted.
         wanted = request.num_prompt_logprobs
         self.num_prompt_logprobs = self.num_prompt_tokens - 1 if wanted is None else wanted

@@ -19,7 +19,7 @@ from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import WorkerResult, plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.outcome import StepOutcome
-from services.scheduler.core.request import Pooling
+from services.scheduler.core.request import Generate, Pool, Work
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.worker_request import WorkerRequest
 from services.worker.plan.step_plan import F32
@@ -57,20 +57,18 @@ class MixedEngine:
     def submit(self, key: int, prompt: list[int], max_tokens: int) -> None:
         self.prompts[key], self.outputs[key], self.logprobs[key] = prompt, [], []
         sampling, constraints, pooling = sampling_pb2.SamplingParams(temperature=0), None, None
-        pooling_params = None
+        work: Work = Generate(max_tokens)
         match key % 4:
             case 1:
                 constraints = constraints_pb2.TokenConstraints(allowed_token_ids=array("I", ALLOWED).tobytes())
             case 2:
                 sampling.prompt_logprobs = 1
             case 3:
-                needs_all_tokens = self.kind is PoolingKind.MEAN
-                pooling, max_tokens = Pooling(needs_all_tokens), 0
-                pooling_params = pooling_pb2.PoolingParams()
+                work = Pool(needs_all_tokens=self.kind is PoolingKind.MEAN)
+                pooling = pooling_pb2.PoolingParams()
         self.core.submit(
             WorkerRequest(
-                key, array("I", prompt), max_tokens, sampling=sampling, constraints=constraints, pooling=pooling,
-                pooling_params=pooling_params,
+                key, array("I", prompt), work, sampling=sampling, constraints=constraints, pooling=pooling,
                 num_prompt_logprobs=0 if key % 4 == 2 else None,
             )
         )  # fmt: skip

@@ -18,7 +18,7 @@ from quire.inference.v1 import pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
-from services.scheduler.core.request import Pooling
+from services.scheduler.core.request import Generate, Pool
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.worker_request import WorkerRequest
 from services.worker.ops import create_ops
@@ -60,13 +60,12 @@ class Engine:
     def generate(self, key: int, prompt: list[int], max_tokens: int) -> None:
         self.outputs[key] = []
         sampling = sampling_pb2.SamplingParams(temperature=0)
-        self.core.submit(WorkerRequest(key, array("I", prompt), max_tokens, sampling=sampling))
+        self.core.submit(WorkerRequest(key, array("I", prompt), Generate(max_tokens), sampling=sampling))
 
     def embed(self, key: int, prompt: list[int]) -> None:
         is_last = self.kind is PoolingKind.LAST and self.runner.generates
-        pooling = Pooling(needs_all_tokens=not is_last)
-        params = pooling_pb2.PoolingParams()
-        self.core.submit(WorkerRequest(key, array("I", prompt), 0, pooling=pooling, pooling_params=params))
+        work = Pool(needs_all_tokens=not is_last)
+        self.core.submit(WorkerRequest(key, array("I", prompt), work, pooling=pooling_pb2.PoolingParams()))
 
     def run(self) -> None:
         in_flight: deque[LaunchedStep] = deque()

@@ -29,6 +29,7 @@ from services.scheduler.converters import (
     result_from_proto,
 )
 from services.scheduler.core.config import CoreConfig, PreemptionMode
+from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.worker_request import WorkerRequest
 from services.worker.sampling import prompt_logprobs
@@ -77,8 +78,8 @@ class Engine:
         wanted = received if choice_index == 0 else None
         self.core.submit(
             WorkerRequest(
-                key, array("I", prompt), max_tokens, sampling=sampling, num_prompt_logprobs=wanted, group=group,
-                choice_index=choice_index,
+                key, array("I", prompt), Generate(max_tokens), sampling=sampling, num_prompt_logprobs=wanted,
+                group=group, choice_index=choice_index,
             )
         )  # fmt: skip
 

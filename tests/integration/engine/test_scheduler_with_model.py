@@ -18,6 +18,7 @@ from quire.inference.v1 import sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
+from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.worker_request import WorkerRequest
 from services.worker.architectures.families import FAMILIES
@@ -70,7 +71,7 @@ class Engine:
         self.outputs[key] = []
         sampling = sampling or sampling_pb2.SamplingParams(temperature=0)
         request = WorkerRequest(
-            key, array("I", prompt), max_tokens, sampling=sampling, group=group, choice_index=choice_index
+            key, array("I", prompt), Generate(max_tokens), sampling=sampling, group=group, choice_index=choice_index
         )
         self.core.submit(request)
 

@@ -25,7 +25,7 @@ from services.router.dispatch.converters import constraints_to_proto
 from services.router.grammar.structure import Structure, StructureKind
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig
-from services.scheduler.core.request import Preparation
+from services.scheduler.core.request import Generate, Preparation
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason
 from services.scheduler.worker_request import WorkerRequest
@@ -117,8 +117,7 @@ class Engine:
             WorkerRequest(
                 key,
                 array("I", prompt),
-                max_tokens,
-                frozenset([EOS_TOKEN_ID]),
+                Generate(max_tokens, frozenset([EOS_TOKEN_ID])),
                 array("I", output),
                 choice_index=key,
                 sampling=sampling_pb2.SamplingParams(**({"temperature": 1.0, "seed": 7} | sampling)),

@@ -8,7 +8,7 @@ from typing import Any
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.outcome import StepOutcome
 from services.scheduler.core.plan import StepPlan, StepResult
-from services.scheduler.core.request import SequenceRequest
+from services.scheduler.core.request import Generate, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
 
 TOKEN = 50
@@ -21,8 +21,10 @@ def scheduler(**overrides: Any) -> Scheduler[SequenceRequest]:
 
 
 def request(key: str, prompt_len: int = 3, max_tokens: int = 10, **fields: object) -> SequenceRequest:
-    fields = {"cache_salt": key} | fields  # nothing in common with others, unless a test wants it
-    return SequenceRequest(key, array("I", range(prompt_len)), max_tokens, frozenset([STOP]), **fields)  # type: ignore[arg-type]
+    work = Generate(max_tokens, frozenset([STOP]))
+    # Nothing in common with others, unless a test wants it.
+    fields = {"work": work, "cache_salt": key} | fields
+    return SequenceRequest(key, array("I", range(prompt_len)), **fields)  # type: ignore[arg-type]
 
 
 def rows(plan: StepPlan[SequenceRequest] | None) -> list[tuple[int, int, int]]:

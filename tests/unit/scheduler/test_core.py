@@ -10,7 +10,7 @@ import pytest
 
 from services.scheduler.core.plan import StepResult
 from services.scheduler.core.prefix_cache import PrefixCache
-from services.scheduler.core.request import SequenceRequest
+from services.scheduler.core.request import Generate, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, SequencePrefix
 from tests.unit.scheduler.driver import STOP, TOKEN, answer, request, rows, scheduler
@@ -245,7 +245,9 @@ def test_new_sequences_are_told_in_messages_of_bounded_size() -> None:
 def test_the_answers_to_one_prompt_share_it_and_one_search_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     core = scheduler(num_blocks=64, max_num_seqs=32, max_num_batched_tokens=64)
     prompt = array("I", range(30))
-    requests = [SequenceRequest(index, prompt, 2, group="g", turn_id="g", choice_index=index) for index in range(24)]
+    requests = [
+        SequenceRequest(index, prompt, Generate(2), group="g", turn_id="g", choice_index=index) for index in range(24)
+    ]
     choices = [core.submit(one) for one in requests]
     assert all(choice.token_ids is prompt for choice in choices)
     cache, num_searches = core.memory.prefix_cache, 0

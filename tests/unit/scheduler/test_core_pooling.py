@@ -9,14 +9,14 @@ import pytest
 
 from services.scheduler.core.outcome import FinishedSequence
 from services.scheduler.core.plan import StepPlan, StepResult
-from services.scheduler.core.request import Pooling, SequenceRequest
+from services.scheduler.core.request import Pool, SequenceRequest
 from services.scheduler.core.scheduler import RefusedError, Scheduler
 from services.scheduler.core.sequence import FinishReason
 from tests.unit.scheduler.driver import request, rows, scheduler
 
 
 def pooled(key: str, prompt_len: int = 3, needs_all_tokens: bool = False, **fields: Any) -> Any:
-    return request(key, prompt_len, 0, pooling=Pooling(needs_all_tokens=needs_all_tokens), **fields)
+    return request(key, prompt_len, work=Pool(needs_all_tokens), **fields)
 
 
 def finish(
@@ -124,7 +124,7 @@ def test_a_vector_of_all_tokens_is_computed_from_the_start_after_a_preemption() 
         restarts += sum(new.sequence.request.key == "b" for new in plan.new_sequences)
         assert all(new.num_computed_tokens == 0 for new in plan.new_sequences if new.sequence.request.key == "b")
         by_id = {s.wire_id: s for s in core._roster.running}
-        done = [w for w in plan.sampling_wire_ids if by_id[w].request.pooling is not None]
+        done = [w for w in plan.sampling_wire_ids if by_id[w].request.work.gives_vector]
         tokens = array("I", [w for w in plan.sampling_wire_ids if w not in done])
         vectors = [(wire_id, b"v") for wire_id in done]
         core.apply(StepResult(plan.step_id, tokens, array("I", [50] * len(tokens)), pooled=vectors))

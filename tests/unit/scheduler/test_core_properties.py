@@ -18,7 +18,7 @@ from quire.inference.v1 import pooling_pb2, sampling_pb2
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import plan_to_proto, result_from_proto
 from services.scheduler.core.config import CoreConfig, PreemptionMode
-from services.scheduler.core.request import Pooling, Preparation
+from services.scheduler.core.request import Generate, Pool, Preparation
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason, Sequence
 from services.scheduler.worker_request import WorkerRequest
@@ -156,10 +156,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         request = WorkerRequest(
             key=key,
             prompt_token_ids=array("I", prompt),
-            max_tokens=max_tokens if pooled is None else 0,
-            pooling=None if pooled is None else Pooling(needs_all_tokens=pooled),
-            pooling_params=None if pooled is None else pooling_pb2.PoolingParams(),
-            stop_token_ids=frozenset([EOS_TOKEN_ID, 7]),
+            work=Generate(max_tokens, frozenset([EOS_TOKEN_ID, 7])) if pooled is None else Pool(pooled),
+            pooling=None if pooled is None else pooling_pb2.PoolingParams(),
             choice_index=choice_index,
             turn_id=turn_id,
             group=None if group is None else (group, tuple(prompt)),
@@ -196,7 +194,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert plan.num_tokens <= self.config.max_num_batched_tokens
         for new in plan.new_sequences:
             assert self.config.chunked_prefill or new.wire_id in plan.sampling_wire_ids, "a prompt was cut"
-            assert new.sequence.request.can_resume or not new.num_computed_tokens, "a vector lacks some of its tokens"
+            assert new.sequence.request.work.can_resume or not new.num_computed_tokens, (
+                "a vector lacks some of its tokens"
+            )
         self.results.append(self.worker.step(plan_to_proto(plan, epoch=1)))
 
     @precondition(lambda self: self.results)
@@ -217,12 +217,12 @@ class SchedulerMachine(RuleBasedStateMachine):
             request = self.requests.pop(key)
             if end.reason is FinishReason.ERROR:
                 continue
-            if request.pooling is not None:
+            if request.work.gives_vector:
                 assert end.embedding == expected_vector(request.prompt_token_ids)
                 assert not self.outputs[key]
                 continue
             assert self.outputs[key] == self._expected(request)
-            stopped = self.outputs[key][-1] in request.stop_token_ids
+            stopped = self.outputs[key][-1] in request.work.stop_token_ids
             assert end.reason is (FinishReason.STOP if stopped else FinishReason.LENGTH)
 
     @precondition(lambda self: self.asked)
@@ -276,7 +276,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _expected(self, request: WorkerRequest) -> list[int]:
         return expected_output(
-            request.prompt_token_ids, request.max_tokens, request.stop_token_ids, request.choice_index
+            request.prompt_token_ids, request.work.max_tokens, request.work.stop_token_ids, request.choice_index
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.engine import STUCK_S, Engine
 from services.scheduler.fleet import Fleet
@@ -18,7 +19,7 @@ from services.scheduler.submission import RoutedRequest
 
 def request(sequence_id: int, max_tokens: int = 10) -> RoutedRequest:
     owner = RouterSession("r").add_owner(sequence_id, 0)
-    return RoutedRequest(owner, array("I", [1, 2, 3]), max_tokens, cache_salt=sequence_id)
+    return RoutedRequest(owner, array("I", [1, 2, 3]), Generate(max_tokens), cache_salt=sequence_id)
 
 
 def scheduler(max_model_len: int = 64) -> Scheduler[RoutedRequest]:

@@ -12,7 +12,7 @@ from services.scheduler.core.budget import StepBudget
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.pacing import RunAhead, StepTimes, TurnRate, pairs
 from services.scheduler.core.plan import StepPlan, StepResult
-from services.scheduler.core.request import SequenceRequest
+from services.scheduler.core.request import Generate, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import Sequence
 
@@ -202,12 +202,12 @@ def test_a_long_prompt_leaves_decodes_the_time_between_tokens_they_were_promised
     device = Device(noise=0.0)
     for key in range(16):
         prompt = array("I", [key] * 100)
-        core.submit(SequenceRequest(key, prompt, max_tokens=2000))
+        core.submit(SequenceRequest(key, prompt, Generate(2000)))
     for _ in range(20):
         plan = core.schedule()
         assert plan is not None
         answer(core, plan, device.seconds(plan.num_tokens, plan.num_pairs))
-    core.submit(SequenceRequest("long", array("I", [99] * 30_000), max_tokens=1))
+    core.submit(SequenceRequest("long", array("I", [99] * 30_000), Generate(1)))
     slowest, num_steps = 0.0, 0
     while core.num_running + core.num_waiting > 16:
         plan = core.schedule()
@@ -227,14 +227,14 @@ def test_prompts_in_between_make_no_step_of_decodes_look_longer() -> None:
         CoreConfig(num_blocks=256, block_size=16, max_num_seqs=16, max_num_batched_tokens=2048, max_model_len=4096)
     )
     for key in range(10):
-        core.submit(SequenceRequest(key, array("I", [key] * 100), max_tokens=1000))
+        core.submit(SequenceRequest(key, array("I", [key] * 100), Generate(1000)))
     for step in range(300):
         plan = core.schedule()
         assert plan is not None
         is_decode = plan.num_tokens == len(plan.rows)
         answer(core, plan, 0.042 if is_decode else 0.12 + 2e-4 * plan.num_tokens)
         if step % 3 == 0:
-            core.submit(SequenceRequest(f"prompt {step}", array("I", [step] * (100 + step)), max_tokens=1))
+            core.submit(SequenceRequest(f"prompt {step}", array("I", [step] * (100 + step)), Generate(1)))
     plan = core.schedule()
     assert plan is not None
     assert plan.num_tokens == len(plan.rows) == 10
@@ -316,7 +316,7 @@ def test_what_a_step_takes_in_any_case_is_part_of_its_target(num_decodes: int) -
         num_pairs = pairs(position, num_tokens)
         times.observe(num_tokens, num_pairs, device.seconds(num_tokens, num_pairs))
     assert times.seconds(0, 0) > 0.02
-    sequence = Sequence(SequenceRequest("a", array("I", [1] * 4000), max_tokens=1), 0)
+    sequence = Sequence(SequenceRequest("a", array("I", [1] * 4000), Generate(1)), 0)
     chunk = budget_of(times, num_decodes).max_chunk(sequence)
     assert chunk > 100
     assert times.seconds(num_decodes + chunk, pairs(0, chunk) + 100.0 * num_decodes) == pytest.approx(0.05, rel=0.02)

@@ -9,7 +9,7 @@ import pytest
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.plan import StepResult
 from services.scheduler.core.preparations import MAX_PENDING, MAX_READY, Preparations
-from services.scheduler.core.request import Preparation, SequenceRequest
+from services.scheduler.core.request import Generate, Preparation, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import ErrorKind
 
@@ -23,7 +23,7 @@ def core() -> Scheduler[SequenceRequest]:
 
 
 def submit(core: Scheduler[SequenceRequest], key: int, needs: Preparation | None = None) -> None:
-    core.submit(SequenceRequest(key, array("I", [key + 1, 2, 3]), 8, needs=needs))
+    core.submit(SequenceRequest(key, array("I", [key + 1, 2, 3]), Generate(8), needs=needs))
 
 
 def planned(core: Scheduler[SequenceRequest]) -> list[object]:
@@ -113,7 +113,7 @@ def test_what_has_no_slot_yet_is_not_asked_for_early() -> None:
 @pytest.mark.parametrize("num_losses", [1, 2])
 def test_nothing_is_asked_for_early_beside_a_suspect(num_losses: int) -> None:
     scheduler = core()
-    scheduler.submit(SequenceRequest(0, array("I", [1, 2, 3]), 8, was_accepted=True, num_losses=num_losses))
+    scheduler.submit(SequenceRequest(0, array("I", [1, 2, 3]), Generate(8), was_accepted=True, num_losses=num_losses))
     submit(scheduler, 1, A)
     assert scheduler.preparations.take_wanted() == ([A] if num_losses < 2 else [])
 

@@ -17,14 +17,14 @@ from quire.simulator.device import Device, StepSeconds, read_device
 from services.scheduler.converters import WorkerHello
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.plan import StepResult
-from services.scheduler.core.request import SequenceRequest
+from services.scheduler.core.request import Generate, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
 
 
 def test_a_plan_has_the_features_of_its_kind() -> None:
     core: Scheduler[SequenceRequest] = Scheduler(CoreConfig(64, 16, 8, 100, 1000))
-    core.submit(SequenceRequest("a", array("I", range(250)), 9))
-    core.submit(SequenceRequest("b", array("I", range(300, 340)), 9))
+    core.submit(SequenceRequest("a", array("I", range(250)), Generate(9)))
+    core.submit(SequenceRequest("b", array("I", range(300, 340)), Generate(9)))
     kinds = [
         StepKind(0, 0, 100, 0),
         StepKind(0, 0, 100, 100),

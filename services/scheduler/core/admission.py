@@ -1,11 +1,12 @@
-"""Which waiting sequences start in a step, and what they need not compute.
+"""Admission: which waiting sequences start in a step, and what they need not compute.
 
-Who starts has all it takes to get through its prompt. One that needs what another is computing, or what the worker has
-yet to prepare, is set aside meanwhile, out of the others' way.
+A sequence starts when it has all it takes to get through its prompt. A sequence that needs a prefix which another one
+is computing, or something which the worker has yet to prepare, is set aside meanwhile, so that it holds up no other.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Generic
 
 from .batch import Batch
@@ -20,8 +21,23 @@ from .request import RequestT
 from .roster import Roster
 from .sequence import Sequence, SequencePrefix, StartRank
 
-# Sequences found in one step to need what others are computing, or what is not prepared; more are left for the next.
+# Sequences that one search sets aside at most. The next step looks at the others.
 _MAX_SET_ASIDE = 64
+
+
+@dataclass(slots=True)
+class _Search(Generic[RequestT]):
+    """One pass over the waiting sequences, in order."""
+
+    batch: Batch[RequestT]
+    budget: StepBudget
+    before: StartRank | None
+    num_reserved_blocks: int  # blocks that prompts under way still need
+    num_new_bytes: int  # what the plan tells the worker of new sequences
+    max_set_aside: int
+    prepares_for_suspect: bool  # the worker prepares something for a suspect
+    only_first: bool = False  # the slots that are left are kept for first sequences of their requests
+    begun: list[Sequence[RequestT]] = field(default_factory=list)  # those with more of their prompt to compute
 
 
 class Admission(Generic[RequestT]):
@@ -40,7 +56,7 @@ class Admission(Generic[RequestT]):
         self._preparations = preparations
         self._step_times = step_times
         self._counters = counters
-        # Whether the last step's search ended because it had set aside so many: others may start at once.
+        # Whether the last search ended because it had set aside so many: others may start at once.
         self.is_cut_short = False
 
     def admit(
@@ -54,61 +70,29 @@ class Admission(Generic[RequestT]):
         prompt beside what the `prefills` under way still need. With `before`: those alone that rank before it.
         Returns those that have more of their prompt to compute.
         """
-        config, roster, memory = self._config, self._roster, self._memory
-        begun: list[Sequence[RequestT]] = []
         self.is_cut_short = False
-        if not roster.waiting or not memory.pool.num_free:  # whoever starts needs a block of its own for its last token
-            return begun
-        reserved = sum(memory.num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills)
-        new_bytes = sum(new.sequence.num_bytes for new in batch.new_sequences)
-        max_set_aside = roster.num_set_aside + _MAX_SET_ASIDE
-        prepares_for_suspect = self._prepares_for_suspect()
-        only_first = False  # The slots that are left are kept for first sequences of their requests.
-        while budget.tokens > 0 and roster.waiting and not self._runs_suspect():
-            if roster.num_set_aside >= max_set_aside:
-                self.is_cut_short = True
+        # A sequence that starts needs a block of its own for its last token.
+        if not self._roster.waiting or not self._memory.pool.num_free:
+            return []
+        search = self._begin(batch, prefills, budget, before)
+        while not self._is_over(search):
+            sequence = self._next(search)
+            if sequence is None or self._must_be_apart(sequence, search):
                 break
-            sequence = roster.waiting.first(only_first)
-            if sequence is None or (before is not None and before < sequence.start_rank):
-                break
-            if not roster.has_slot_for(sequence):
-                if only_first or not roster.has_reserved_slot:
-                    break
-                only_first = True
-                continue
-            needs, is_alone = sequence.request.needs, is_suspect(sequence)
-            if is_alone and (roster.running or self._preparations.is_busy_with_other(needs)):
-                break
-            if prepares_for_suspect and not is_alone:
-                break
-            if needs is not None and not self._preparations.is_ready(needs):
-                self._preparations.ask(needs, roster.is_awaited)
-                roster.set_aside(sequence, needs)
-                prepares_for_suspect = is_alone
+            if self._set_aside_for_preparation(sequence, search):
                 continue
             found = self._find_prefixes(sequence)
-            owned = next((prefix for prefix in reversed(found) if prefix.owner is not None), None)
-            if owned is not None:
-                roster.set_aside(sequence, owned)
+            if self._set_aside_for_prefix(sequence, found):
                 continue
-            if reserved + memory.num_blocks_needed(sequence, found) > memory.pool.num_free:
-                break
-            new_bytes += sequence.num_bytes
-            if batch.new_sequences and new_bytes > config.max_new_sequence_bytes:
-                break
-            if budget.max_chunk(sequence) < 1:
-                break
-            if not config.chunked_prefill and len(sequence.token_ids) > budget.tokens:
+            if not (
+                self._has_blocks(sequence, found, search)
+                and self._fits_plan(sequence, search)
+                and self._fits_budget(sequence, budget)
+            ):
                 break
             self._start(sequence, found)
-            num_left = len(sequence.token_ids) - sequence.num_computed_tokens
-            chunk = min(num_left, budget.max_chunk(sequence))
-            budget.take(sequence, chunk)
-            batch.add_new(sequence, chunk)
-            if chunk < num_left:
-                begun.append(sequence)
-                reserved += memory.num_blocks_short(sequence, num_left - chunk)
-        return begun
+            self._add_first_chunk(sequence, search)
+        return search.begun
 
     def prepare(self, sequence: Sequence[RequestT]) -> None:
         """Asks for what a sequence that has just arrived needs of the worker, if there are slots for all that wait: a
@@ -122,6 +106,92 @@ class Admission(Generic[RequestT]):
         self._preparations.ask(needs, roster.is_awaited)
         roster.set_aside(sequence, needs)
 
+    # -- The search ----------------------------------------------------------------------------------------------------
+
+    def _begin(
+        self,
+        batch: Batch[RequestT],
+        prefills: list[Sequence[RequestT]],
+        budget: StepBudget,
+        before: StartRank | None,
+    ) -> _Search[RequestT]:
+        return _Search(
+            batch,
+            budget,
+            before,
+            num_reserved_blocks=sum(self._memory.num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills),
+            num_new_bytes=sum(new.sequence.num_bytes for new in batch.new_sequences),
+            max_set_aside=self._roster.num_set_aside + _MAX_SET_ASIDE,
+            prepares_for_suspect=self._prepares_for_suspect(),
+        )
+
+    def _is_over(self, search: _Search[RequestT]) -> bool:
+        """The step is full, no sequence waits, a suspect runs alone, or the search has set aside its share."""
+        if search.budget.tokens <= 0 or not self._roster.waiting or self._runs_suspect():
+            return True
+        self.is_cut_short = self._roster.num_set_aside >= search.max_set_aside
+        return self.is_cut_short
+
+    def _next(self, search: _Search[RequestT]) -> Sequence[RequestT] | None:
+        """The first sequence in line that may have a slot. None if there is none, or it ranks too low."""
+        sequence = self._roster.waiting.first(search.only_first)
+        if sequence is None or (search.before is not None and search.before < sequence.start_rank):
+            return None
+        if self._roster.has_slot_for(sequence):
+            return sequence
+        if search.only_first or not self._roster.has_reserved_slot:
+            return None
+        search.only_first = True
+        return self._next(search)
+
+    # -- Reasons to be set aside, out of the others' way ---------------------------------------------------------------
+
+    def _set_aside_for_preparation(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
+        """The worker has yet to prepare what the sequence needs."""
+        needs = sequence.request.needs
+        if needs is None or self._preparations.is_ready(needs):
+            return False
+        self._preparations.ask(needs, self._roster.is_awaited)
+        self._roster.set_aside(sequence, needs)
+        search.prepares_for_suspect = is_suspect(sequence)
+        return True
+
+    def _set_aside_for_prefix(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> bool:
+        """Another sequence computes a prefix that the sequence needs."""
+        last_owned = next((prefix for prefix in reversed(found) if prefix.owner is not None), None)
+        if last_owned is None:
+            return False
+        self._roster.set_aside(sequence, last_owned)
+        return True
+
+    # -- Reasons to wait at the head of the queue ----------------------------------------------------------------------
+
+    def _must_be_apart(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
+        """A suspect waits until nothing else runs or is prepared. The others wait while the worker prepares for it."""
+        if is_suspect(sequence):
+            return bool(self._roster.running) or self._preparations.is_busy_with_other(sequence.request.needs)
+        return search.prepares_for_suspect
+
+    def _has_blocks(
+        self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]], search: _Search[RequestT]
+    ) -> bool:
+        """Blocks are free for the whole prompt, beside those reserved for prompts under way."""
+        num_needed = self._memory.num_blocks_needed(sequence, found)
+        return search.num_reserved_blocks + num_needed <= self._memory.pool.num_free
+
+    def _fits_plan(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
+        """The plan stays small enough to send. A sequence that is larger than that travels alone."""
+        search.num_new_bytes += sequence.num_bytes
+        return not search.batch.new_sequences or search.num_new_bytes <= self._config.max_new_sequence_bytes
+
+    def _fits_budget(self, sequence: Sequence[RequestT], budget: StepBudget) -> bool:
+        """The step has room for a chunk of the prompt, or for all of it where prompts are computed whole."""
+        if budget.max_chunk(sequence) < 1:
+            return False
+        return self._config.chunked_prefill or len(sequence.token_ids) <= budget.tokens
+
+    # -- Starting ------------------------------------------------------------------------------------------------------
+
     def _start(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
         self._roster.start(sequence, found)
         self._roster.waiting.serve(sequence, len(sequence.token_ids) - sequence.num_computed_tokens)
@@ -131,15 +201,24 @@ class Admission(Generic[RequestT]):
             self._counters.prefix_cache_queries += len(sequence.token_ids)
             self._counters.prefix_cache_hits += sequence.num_cached_tokens
 
+    def _add_first_chunk(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> None:
+        num_left = len(sequence.token_ids) - sequence.num_computed_tokens
+        chunk = min(num_left, search.budget.max_chunk(sequence))
+        search.budget.take(sequence, chunk)
+        search.batch.add_new(sequence, chunk)
+        if chunk < num_left:
+            search.begun.append(sequence)
+            search.num_reserved_blocks += self._memory.num_blocks_short(sequence, num_left - chunk)
+
     # -- Suspects ------------------------------------------------------------------------------------------------------
 
     def _runs_suspect(self) -> bool:
-        """Whether the running sequence is one that nobody may run beside."""
+        """Whether a suspect runs: no other sequence may run beside it."""
         running = self._roster.running
         return bool(running) and is_suspect(running[0])
 
     def _prepares_for_suspect(self) -> bool:
-        """Whether the worker prepares something for sequences that nobody may run beside."""
+        """Whether the one thing that the worker prepares is for a suspect."""
         preparation = self._preparations.only_pending
         return preparation is not None and any(map(is_suspect, self._roster.waiting_for(preparation)))
 

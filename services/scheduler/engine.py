@@ -24,7 +24,7 @@ from .core.scheduler import RefusedError, Scheduler
 from .core.sequence import ErrorKind, Failure, FinishReason, Sequence
 from .fleet import Fleet
 from .served_model import OtherModelError
-from .session import Owner
+from .session import SequenceKey
 from .submission import RoutedRequest
 from .worker_link import WorkerLink, WorkerLostError
 
@@ -42,7 +42,7 @@ class UnusableWorkerError(Exception):
     """The scheduler's options and its first worker do not go together; says why."""
 
 
-class Engine:
+class WorkerGroup:
     """Not thread-safe. `ready` is set while a worker is claimed."""
 
     def __init__(self, address: str, fleet: Fleet) -> None:
@@ -62,7 +62,7 @@ class Engine:
         self._run_ahead = RunAhead(fleet.config.run_ahead)
         self._turn_rate = TurnRate()
         self._spans = fleet.spans
-        fleet.engines.append(self)
+        fleet.groups.append(self)
 
     # -- Requests ------------------------------------------------------------------------------------------------------
 
@@ -87,10 +87,10 @@ class Engine:
         self._spans.start(self.core.submit(request))
         self._pump_soon()
 
-    def abort(self, owner: Owner) -> bool:
-        if self.core is None or not self.core.abort(owner):
+    def abort(self, key: SequenceKey) -> bool:
+        if self.core is None or not self.core.abort(key):
             return False
-        self._spans.end(owner, "aborted")
+        self._spans.end(key, "aborted")
         self._pump_soon()
         return True
 
@@ -139,7 +139,7 @@ class Engine:
                 except (WorkerLostError, OtherModelError) as error:
                     logger.warning("lost worker %s: %s", self.address, error)
                 finally:
-                    self._lose()
+                    self._on_lost()
                     await link.close()
                 if self.core is not None and self.core.counters.steps > steps + self._run_ahead.depth:
                     attempt = 0  # it did work; one that is lost at once again and again is claimed ever more slowly
@@ -171,22 +171,22 @@ class Engine:
             hello.block_size,
         )
         # Groups that were lost together with this one may not come back: what waits for them goes on here.
-        self._take(self._fleet.drain_lost(but=self))
+        self._adopt(self._fleet.drain_lost(but=self))
         self.ready.set()
         self._pump()
         async for message in link.results():
             if isinstance(message, worker_pb2.GrammarPrepared):
-                self._prepared(message)
+                self._on_prepared(message)
             else:
-                self._apply(message)
+                self._on_result(message)
 
     def _check_options(self, hello: WorkerHello) -> None:
         """Raises UnusableWorkerError where the first worker cannot do what the scheduler was told, and WorkerLostError
         where a later one cannot: others go on."""
-        problem = conflict(hello, self._config)
+        problem = options_problem(hello, self._config)
         if problem is None:
             return
-        if any(engine.core is not None for engine in self._fleet.engines):
+        if any(group.core is not None for group in self._fleet.groups):
             raise WorkerLostError(f"worker {self.address} cannot be used: {problem}")
         raise UnusableWorkerError(problem)
 
@@ -195,20 +195,20 @@ class Engine:
         context leaves the sequences that do not fit it to other groups."""
         if self.core is None:
             self.core = Scheduler(config)
-            self._expect(hello)
+            self._seed_step_times(hello)
         elif self.core.config != config:
             last = self.core
             self.core = Scheduler(config, last.counters)
-            self._expect(hello)
-            self._take(last.drain(self.core))
-            for other in self._fleet.engines:
+            self._seed_step_times(hello)
+            self._adopt(last.drain(self.core))
+            for other in self._fleet.groups:
                 if other is not self and other.core is not None:
-                    other._take(last.drain(other.core))
+                    other._adopt(last.drain(other.core))
             message = f"the worker came back with a context of {config.max_model_len}, which is too small"
             # The router may know a scheduler with a larger context.
             self._fail_all(Failure(ErrorKind.UNAVAILABLE, message, 1.0), last)
 
-    def _expect(self, hello: WorkerHello) -> None:
+    def _seed_step_times(self, hello: WorkerHello) -> None:
         """The worker's own measurements are the first that is known of its step times."""
         assert self.core is not None
         if hello.step_seconds:
@@ -216,8 +216,8 @@ class Engine:
                 seconds = hello.step_seconds + (num_tokens - 1) * hello.step_seconds_per_token
                 self.core.step_times.observe(num_tokens, pairs(0, num_tokens), seconds)
 
-    def _take(self, sequences: list[Sequence[RoutedRequest]]) -> None:
-        """Sequences of another core, this engine's last one or a lost engine's."""
+    def _adopt(self, sequences: list[Sequence[RoutedRequest]]) -> None:
+        """Sequences of another core, this group's last one or a lost group's."""
         assert self.core is not None
         for sequence in sequences:
             try:
@@ -226,7 +226,7 @@ class Engine:
                 self._finish([FinishedSequence(sequence, FinishReason.ERROR, error.failure)])
         self._pump_soon()
 
-    def _lose(self) -> None:
+    def _on_lost(self) -> None:
         if self.ready.is_set():
             self.silent_s = 0.0
         self.ready.clear()
@@ -235,14 +235,14 @@ class Engine:
             return
         self._run_ahead.lost()
         self._finish(self.core.reset())
-        for sequence in self.core.lost():
-            owner = sequence.request.key
-            owner.session.add_worker_loss(owner, sequence.num_losses)
-        others = [engine for engine in self._fleet.engines if engine is not self and engine.ready.is_set()]
-        for other in sorted(others, key=lambda engine: engine.num_unfinished):
+        for sequence in self.core.sequences_with_losses():
+            key = sequence.request.key
+            key.session.add_worker_loss(key, sequence.num_losses)
+        others = [group for group in self._fleet.groups if group is not self and group.ready.is_set()]
+        for other in sorted(others, key=lambda group: group.num_unfinished):
             # What does not fit one group's context goes to the next, or waits here.
             if other.core is not None:
-                other._take(self.core.drain(other.core))
+                other._adopt(self.core.drain(other.core))
 
     # -- The step loop -------------------------------------------------------------------------------------------------
 
@@ -285,7 +285,7 @@ class Engine:
         for preparation in core.preparations.take_wanted():
             link.prepare(preparation)
 
-    def _prepared(self, message: worker_pb2.GrammarPrepared) -> None:
+    def _on_prepared(self, message: worker_pb2.GrammarPrepared) -> None:
         assert self.core is not None
         try:
             finished = self.core.prepared(message.key, message.error)
@@ -294,7 +294,7 @@ class Engine:
         self._finish(finished)
         self._pump_soon()
 
-    def _apply(self, message: worker_pb2.StepResult) -> None:
+    def _on_result(self, message: worker_pb2.StepResult) -> None:
         assert self.core is not None
         try:
             result = result_from_proto(message)
@@ -317,30 +317,30 @@ class Engine:
         self, outcome: StepOutcome[RoutedRequest], result: WorkerResult, logprobs: dict[int, TokenLogprob]
     ) -> None:
         for sequence, index in outcome.prompt_logprobs:
-            owner = sequence.request.key
-            owner.session.add_prompt_logprobs(owner, result.prompt_logprobs[index])
+            key = sequence.request.key
+            key.session.add_prompt_logprobs(key, result.prompt_logprobs[index])
         for sequence, output_index, token_id, result_index in outcome.tokens:
-            owner = sequence.request.key
-            owner.session.add_token(owner, output_index, token_id, logprobs.get(result_index))
+            key = sequence.request.key
+            key.session.add_token(key, output_index, token_id, logprobs.get(result_index))
             if output_index == len(sequence.request.output_token_ids):
-                owner.session.add_started(owner, sequence.num_cached_tokens or 0)
+                key.session.add_started(key, sequence.num_cached_tokens or 0)
             if output_index == 0:
-                self._spans.first_token(owner)
+                self._spans.first_token(key)
         self._finish(outcome.finished)
 
     def _finish(self, finished: list[FinishedSequence[RoutedRequest]]) -> None:
         for end in finished:
-            owner = end.sequence.request.key
+            key = end.sequence.request.key
             if end.failure is not None:
-                logger.warning("request %s failed: %s", owner.request_id, end.failure.message)
-            owner.session.add_finished(owner, end.reason, end.failure, end.embedding)
-            self._spans.end(owner, end.reason.name.lower())
+                logger.warning("request %s failed: %s", key.request_id, end.failure.message)
+            key.session.add_finished(key, end.reason, end.failure, end.embedding)
+            self._spans.end(key, end.reason.name.lower())
 
     def _fail_all(self, failure: Failure, core: Scheduler[RoutedRequest]) -> None:
         self._finish([FinishedSequence(sequence, FinishReason.ERROR, failure) for sequence in core.drain()])
 
 
-def conflict(hello: WorkerHello, config: SchedulerConfig) -> str | None:
+def options_problem(hello: WorkerHello, config: SchedulerConfig) -> str | None:
     """Why the scheduler's options cannot be followed with this worker, in a sentence; None if they can."""
     if hello.model.is_encoder:
         return None  # It has no KV cache to swap, and takes every input whole.
@@ -386,9 +386,9 @@ def target_tbt_s(config: SchedulerConfig) -> float | None:
     return config.target_tbt_ms / 1000
 
 
-async def run_engines(engines: list[Engine]) -> None:
-    """Runs until cancelled. Raises UnusableWorkerError; any other end of an engine is a bug, and ends them all."""
-    tasks = [asyncio.create_task(engine.run()) for engine in engines]
+async def run_groups(groups: list[WorkerGroup]) -> None:
+    """Runs until cancelled. Raises UnusableWorkerError; any other end of a group is a bug, and ends them all."""
+    tasks = [asyncio.create_task(group.run()) for group in groups]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -398,4 +398,4 @@ async def run_engines(engines: list[Engine]) -> None:
     for task in done:
         if not task.cancelled():
             task.result()
-    raise AssertionError("an engine's task was cancelled by something that it waited for")
+    raise AssertionError("a group's task was cancelled by something that it waited for")

@@ -1,4 +1,4 @@
-"""What the engines of one scheduler share."""
+"""What the groups of one scheduler share."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from .config import SchedulerConfig
-from .served_model import ServedModel
+from .served_model import FleetModel
 from .spans import SequenceSpans
 
 if TYPE_CHECKING:
     from .core.sequence import Sequence
-    from .engine import Engine
+    from .engine import WorkerGroup
     from .submission import RoutedRequest
 
 
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 class Fleet:
     scheduler_id: str
     config: SchedulerConfig
-    model: ServedModel = field(default_factory=ServedModel)
+    model: FleetModel = field(default_factory=FleetModel)
     spans: SequenceSpans = field(default_factory=SequenceSpans)
-    engines: list[Engine] = field(default_factory=list)
+    groups: list[WorkerGroup] = field(default_factory=list)
 
-    def least_loaded(self) -> Engine | None:
-        """Of the engines with a worker. If all workers are lost, the engine that lost its worker last: its sequences
+    def least_loaded(self) -> WorkerGroup | None:
+        """Of the groups with a worker. If all workers are lost, the group that lost its worker last: its sequences
         wait longest before they fail. None if there never was a worker.
         """
-        engines = [engine for engine in self.engines if engine.core is not None]
-        ready = [engine for engine in engines if engine.ready.is_set()]
+        groups = [group for group in self.groups if group.core is not None]
+        ready = [group for group in groups if group.ready.is_set()]
         if ready:
-            return min(ready, key=lambda engine: engine.num_unfinished)
-        return min(engines, key=lambda engine: engine.silent_s, default=None)
+            return min(ready, key=lambda group: group.num_unfinished)
+        return min(groups, key=lambda group: group.silent_s, default=None)
 
     @property
     def max_model_len(self) -> int:
         """Tokens of the longest sequence that a group takes. Only once a group was claimed."""
-        groups = [engine.core.config.max_model_len for engine in self.engines if engine.core is not None]
+        groups = [group.core.config.max_model_len for group in self.groups if group.core is not None]
         return max(groups, default=self.model.info.max_model_len)
 
-    def drain_lost(self, but: Engine) -> list[Sequence[RoutedRequest]]:
-        """Removes and returns the sequences that wait for lost workers of other engines than `but` to come back, except
+    def drain_lost(self, but: WorkerGroup) -> list[Sequence[RoutedRequest]]:
+        """Removes and returns the sequences that wait for lost workers of other groups than `but` to come back, except
         those that do not fit the context of `but`."""
-        others = [engine for engine in self.engines if engine is not but and not engine.ready.is_set()]
-        return [sequence for engine in others if engine.core is not None for sequence in engine.core.drain(but.core)]
+        others = [group for group in self.groups if group is not but and not group.ready.is_set()]
+        return [sequence for group in others if group.core is not None for sequence in group.core.drain(but.core)]

@@ -18,7 +18,7 @@ from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
 
 from .config import SchedulerConfig
-from .engine import Engine, UnusableWorkerError, run_engines
+from .engine import UnusableWorkerError, WorkerGroup, run_groups
 from .fleet import Fleet
 from .metrics import LoadCollector, registry
 from .servicer import SchedulerServicer
@@ -63,7 +63,7 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     scheduler_id = f"scheduler-{uuid.uuid4().hex[:8]}"
     fleet = Fleet(scheduler_id, config)
-    engines = [Engine(address, fleet) for address in config.worker]
+    groups = [WorkerGroup(address, fleet) for address in config.worker]
     servicer = SchedulerServicer(fleet)
     server = GrpcServer([SERVICE])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
@@ -75,9 +75,9 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
         start_metrics_server(config.metrics_host, config.metrics_port, registry(collector, StepCollector(fleet)))
     status.starting("waiting for a worker")
     background = [
-        asyncio.create_task(run_engines(engines)),
+        asyncio.create_task(run_groups(groups)),
         asyncio.create_task(servicer.tick_forever()),
-        asyncio.create_task(_report_health(engines, server, status, addresses)),
+        asyncio.create_task(_report_health(groups, server, status, addresses)),
     ]
     stop_wait = asyncio.create_task(stopping.wait())
     try:
@@ -103,7 +103,7 @@ async def _wait_idle(servicer: SchedulerServicer, timeout_s: float) -> None:
 
 
 async def _report_health(
-    engines: list[Engine], server: GrpcServer, status: StatusReporter, addresses: list[str]
+    groups: list[WorkerGroup], server: GrpcServer, status: StatusReporter, addresses: list[str]
 ) -> None:
     """SERVING while a worker is claimed and makes progress. A router that is connected already keeps its stream
     meanwhile: the worker may come back.
@@ -113,7 +113,7 @@ async def _report_health(
     with contextlib.ExitStack() as start:
         start.enter_context(warnings_as_notes(status))
         while True:
-            ready = any(engine.is_healthy for engine in engines)
+            ready = any(group.is_healthy for group in groups)
             if ready != serving:
                 serving = ready
                 await server.set_serving(ready)

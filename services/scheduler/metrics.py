@@ -1,4 +1,4 @@
-"""Prometheus metrics of one scheduler, read off its engines when they are scraped."""
+"""Prometheus metrics of one scheduler, read off its groups when they are scraped."""
 
 from __future__ import annotations
 

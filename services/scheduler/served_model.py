@@ -13,7 +13,7 @@ class OtherModelError(Exception):
     """A worker group serves something else than the ones before it."""
 
 
-class ServedModel:
+class FleetModel:
     def __init__(self) -> None:
         self._info: model_pb2.ModelInfo | None = None
 

@@ -1,4 +1,4 @@
-"""quire.scheduler.v1.SchedulerService over the engines."""
+"""quire.scheduler.v1.SchedulerService over the groups."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from shared.throughput import Throughput
 from .converters import u32
 from .core.scheduler import RefusedError
 from .core.sequence import ErrorKind, Failure, FinishReason
-from .engine import Engine
+from .engine import WorkerGroup
 from .fleet import Fleet
-from .session import Owner, RouterSession, hello_message
+from .session import RouterSession, SequenceKey, hello_message
 from .submission import routed_requests
 from .submit_checks import MAX_CHOICES, check_submit
 from .worker_link import WorkerLostError
@@ -40,7 +40,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
-    """Not thread-safe: runs on the event loop's thread, as the engines do."""
+    """Not thread-safe: runs on the event loop's thread, as the groups do."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -70,8 +70,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         finally:
             reader.cancel()
             self._sessions.discard(session)
-            for owner in list(session.owners.values()):
-                self._abort(owner)
+            for key in list(session.unfinished.values()):
+                self._abort(key)
             logger.info("router %s is gone", session.router_id)
         if end is not None:
             # Last, as a status waits behind what the peer has not read.
@@ -81,7 +81,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         self, request: model_pb2.GetTokenizerRequest, context: Context
     ) -> AsyncIterator[model_pb2.GetTokenizerResponse]:
         try:
-            chunks = await self._ready_engine().tokenizer_chunks()
+            chunks = await self._ready_group().tokenizer_chunks()
         except (WorkerLostError, RefusedError, grpc.aio.AioRpcError) as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         for chunk in chunks:
@@ -90,7 +90,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def GetStats(  # noqa: N802
         self, request: scheduler_pb2.GetStatsRequest, context: Context
     ) -> scheduler_pb2.GetStatsResponse:
-        counters = [engine.core.counters for engine in self._fleet.engines if engine.core is not None]
+        counters = [group.core.counters for group in self._fleet.groups if group.core is not None]
         return scheduler_pb2.GetStatsResponse(
             load=self.load(),
             num_steps=sum(counter.steps for counter in counters),
@@ -100,9 +100,9 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def ResetPrefixCache(  # noqa: N802
         self, request: scheduler_pb2.ResetPrefixCacheRequest, context: Context
     ) -> scheduler_pb2.ResetPrefixCacheResponse:
-        for engine in self._fleet.engines:
-            if engine.core is not None:
-                engine.core.memory.prefix_cache.clear()
+        for group in self._fleet.groups:
+            if group.core is not None:
+                group.core.memory.prefix_cache.clear()
         return scheduler_pb2.ResetPrefixCacheResponse()
 
     # -- The rest of the service ---------------------------------------------------------------------------------------
@@ -112,8 +112,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         while True:
             await asyncio.sleep(LOAD_INTERVAL_S)
             now = time.monotonic()
-            for engine in self._fleet.engines:
-                engine.tick(now)
+            for group in self._fleet.groups:
+                group.tick(now)
             load = self.load()
             self.throughput.observe(now, load.num_prompt_tokens, load.num_generation_tokens)
             for session in self._sessions:
@@ -125,17 +125,17 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
     @property
     def is_idle(self) -> bool:
-        return not any(session.owners for session in self._sessions)
+        return not any(session.unfinished for session in self._sessions)
 
     def load(self) -> scheduler_pb2.Load:
         load = scheduler_pb2.Load(is_draining=self._draining)
         steps_by_tokens: list[list[int]] = []
-        for engine in self._fleet.engines:
-            core = engine.core
+        for group in self._fleet.groups:
+            core = group.core
             if core is None:
                 continue
             load.outstanding_tokens += core.num_outstanding_tokens
-            load.num_ready_groups += engine.ready.is_set()
+            load.num_ready_groups += group.ready.is_set()
             load.num_running += core.num_running
             load.num_waiting += core.num_waiting
             load.num_used_blocks += core.memory.pool.num_used
@@ -154,7 +154,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         return load
 
     async def _wait_ready(self) -> None:
-        waits = [asyncio.create_task(engine.ready.wait()) for engine in self._fleet.engines]
+        waits = [asyncio.create_task(group.ready.wait()) for group in self._fleet.groups]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -213,8 +213,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
             return
         for start in range(0, len(column), 4 * _ABORTS_AT_ONCE):
             for sequence_id in u32(column[start : start + 4 * _ABORTS_AT_ONCE]):
-                if (owner := session.owners.pop(sequence_id, None)) is not None:
-                    self._abort(owner)
+                if (key := session.unfinished.pop(sequence_id, None)) is not None:
+                    self._abort(key)
             await asyncio.sleep(0)
 
     def _submit(self, session: RouterSession, submit: scheduler_pb2.Submit) -> None:
@@ -223,30 +223,30 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         except RefusedError as error:
             self._refuse(session, submit, error.failure)
             return
-        owners = [self._name(session, choice, submit.request_id) for choice in submit.choices]
+        keys = [self._name(session, choice, submit.request_id) for choice in submit.choices]
         by_priority = self._fleet.config.scheduling_policy == "priority"
-        requests = routed_requests(submit, owners, self._fleet.model, by_priority=by_priority)
+        requests = routed_requests(submit, keys, self._fleet.model, by_priority=by_priority)
         try:
             if self._draining:
                 raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "this scheduler is shutting down", 1.0))
             # All choices of a request go to one group, where their prompt is.
-            engine = self._ready_engine()
-            engine.check_room(requests)
+            group = self._ready_group()
+            group.check_room(requests)
         except RefusedError as error:
             for request in requests:
                 self._end(request.key, error.failure)
             return
         for request in requests:
             try:
-                engine.submit(request)
+                group.submit(request)
             except RefusedError as error:
                 self._end(request.key, error.failure)
 
     @staticmethod
-    def _end(owner: Owner, failure: Failure) -> None:
+    def _end(key: SequenceKey, failure: Failure) -> None:
         """Tells the router that a sequence was not taken."""
-        logger.debug("request %s is refused: %s", owner.request_id, failure.message)
-        owner.session.add_finished(owner, FinishReason.ERROR, failure)
+        logger.debug("request %s is refused: %s", key.request_id, failure.message)
+        key.session.add_finished(key, FinishReason.ERROR, failure)
 
     def _refuse(self, session: RouterSession, submit: scheduler_pb2.Submit, failure: Failure) -> None:
         """Ends every choice of a malformed Submit, or the first MAX_CHOICES where there are more."""
@@ -255,22 +255,22 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
         for choice in choices.values():
             session.add_finished(self._name(session, choice, submit.request_id), FinishReason.ERROR, failure)
 
-    def _name(self, session: RouterSession, choice: scheduler_pb2.Choice, request_id: str) -> Owner:
+    def _name(self, session: RouterSession, choice: scheduler_pb2.Choice, request_id: str) -> SequenceKey:
         """Names a sequence. The attempt before it under the same id ends."""
-        if (stale := session.owners.pop(choice.sequence_id, None)) is not None:
+        if (stale := session.unfinished.pop(choice.sequence_id, None)) is not None:
             self._abort(stale)
-        return session.add_owner(choice.sequence_id, choice.attempt, request_id)
+        return session.add_sequence(choice.sequence_id, choice.attempt, request_id)
 
-    def _ready_engine(self) -> Engine:
+    def _ready_group(self) -> WorkerGroup:
         """Raises RefusedError if there never was a worker."""
-        engine = self._fleet.least_loaded()
-        if engine is None:
+        group = self._fleet.least_loaded()
+        if group is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
-        return engine
+        return group
 
-    def _abort(self, owner: Owner) -> None:
-        owner.session.owners.pop(owner.sequence_id, None)
-        any(engine.abort(owner) for engine in self._fleet.engines)
+    def _abort(self, key: SequenceKey) -> None:
+        key.session.unfinished.pop(key.sequence_id, None)
+        any(group.abort(key) for group in self._fleet.groups)
 
 
 async def _first(requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> scheduler_pb2.ConnectRequest | None:

@@ -30,7 +30,7 @@ class QueueTimer:
             self.queue_us = int((now - self._start) * 1e6)
 
 
-class Owner(NamedTuple):
+class SequenceKey(NamedTuple):
     """The core's key of a sequence: whose it is, and by what name."""
 
     session: RouterSession
@@ -41,12 +41,12 @@ class Owner(NamedTuple):
 
 
 class RouterSession:
-    """Never waits: the engines put news in, one writer takes them out as fast as the router reads."""
+    """Never waits: the groups put news in, one writer takes them out as fast as the router reads."""
 
     def __init__(self, router_id: str) -> None:
         self.router_id = router_id
         # Unfinished sequences by the router's name for them.
-        self.owners: dict[int, Owner] = {}
+        self.unfinished: dict[int, SequenceKey] = {}
         self._frame = FrameBuilder()
         self._full_frames: list[FrameBuilder] = []
         self._prompt_frames = PromptFrames()
@@ -59,33 +59,33 @@ class RouterSession:
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    def add_owner(self, sequence_id: int, attempt: int, request_id: str = "") -> Owner:
+    def add_sequence(self, sequence_id: int, attempt: int, request_id: str = "") -> SequenceKey:
         """Names a sequence. A resubmission under the same id takes the place of the attempt before it."""
-        owner = Owner(self, sequence_id, attempt, request_id, QueueTimer())
-        self.owners[sequence_id] = owner
-        return owner
+        key = SequenceKey(self, sequence_id, attempt, request_id, QueueTimer())
+        self.unfinished[sequence_id] = key
+        return key
 
-    def add_token(self, owner: Owner, output_index: int, token_id: int, logprob: TokenLogprob | None) -> None:
-        self._frame.add_token(owner.sequence_id, owner.attempt, output_index, token_id, logprob)
+    def add_token(self, key: SequenceKey, output_index: int, token_id: int, logprob: TokenLogprob | None) -> None:
+        self._frame.add_token(key.sequence_id, key.attempt, output_index, token_id, logprob)
         self._news.set()
 
-    def add_prompt_logprobs(self, owner: Owner, entries: PromptLogprobColumns) -> None:
-        self._prompt_frames.add(owner.sequence_id, owner.attempt, entries)
+    def add_prompt_logprobs(self, key: SequenceKey, entries: PromptLogprobColumns) -> None:
+        self._prompt_frames.add(key.sequence_id, key.attempt, entries)
         self._news.set()
 
-    def add_started(self, owner: Owner, num_cached_tokens: int) -> None:
-        self._frame.add_started(owner.sequence_id, owner.attempt, num_cached_tokens, owner.queue_timer.queue_us)
+    def add_started(self, key: SequenceKey, num_cached_tokens: int) -> None:
+        self._frame.add_started(key.sequence_id, key.attempt, num_cached_tokens, key.queue_timer.queue_us)
         self._news.set()
 
-    def add_worker_loss(self, owner: Owner, num_losses: int) -> None:
-        self._frame.add_worker_loss(owner.sequence_id, owner.attempt, num_losses)
+    def add_worker_loss(self, key: SequenceKey, num_losses: int) -> None:
+        self._frame.add_worker_loss(key.sequence_id, key.attempt, num_losses)
         self._news.set()
 
     def add_finished(
-        self, owner: Owner, reason: FinishReason, failure: Failure | None = None, embedding: bytes | None = None
+        self, key: SequenceKey, reason: FinishReason, failure: Failure | None = None, embedding: bytes | None = None
     ) -> None:
-        self.owners.pop(owner.sequence_id, None)
-        self._frame.add_finished(owner.sequence_id, owner.attempt, reason, failure, embedding)
+        self.unfinished.pop(key.sequence_id, None)
+        self._frame.add_finished(key.sequence_id, key.attempt, reason, failure, embedding)
         if self._frame.is_full:
             self._full_frames.append(self._frame)
             self._frame = FrameBuilder()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from shared.telemetry import extract_context, tracer
 
 from .core.sequence import Sequence
-from .session import Owner
+from .session import SequenceKey
 from .submission import RoutedRequest
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ class SequenceSpans:
 
     def __init__(self) -> None:
         self._tracer = tracer("quire.scheduler")
-        self._spans: dict[Owner, Span] = {}
+        self._spans: dict[SequenceKey, Span] = {}
 
     def start(self, sequence: Sequence[RoutedRequest]) -> None:
         request = sequence.request
@@ -34,11 +34,11 @@ class SequenceSpans:
         span.set_attribute("quire.attempt", request.key.attempt)
         self._spans[request.key] = span
 
-    def first_token(self, owner: Owner) -> None:
-        if self._spans and (span := self._spans.get(owner)) is not None:
+    def first_token(self, key: SequenceKey) -> None:
+        if self._spans and (span := self._spans.get(key)) is not None:
             span.add_event("first_token")
 
-    def end(self, owner: Owner, reason: str) -> None:
-        if self._spans and (span := self._spans.pop(owner, None)) is not None:
+    def end(self, key: SequenceKey, reason: str) -> None:
+        if self._spans and (span := self._spans.pop(key, None)) is not None:
             span.set_attribute("gen_ai.response.finish_reasons", [reason])
             span.end()

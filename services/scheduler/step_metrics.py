@@ -1,4 +1,4 @@
-"""Prometheus metrics of one scheduler's steps, read off its engines when they are scraped."""
+"""Prometheus metrics of one scheduler's steps, read off its groups when they are scraped."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class StepCollector:
             "vllm:iteration_tokens_total", "Tokens that each step computes.", labels=["model_name", "engine"]
         )
         model = self._fleet.model
-        for index, engine in enumerate(self._fleet.engines):
-            if engine.core is None or not model.is_known:
+        for index, group in enumerate(self._fleet.groups):
+            if group.core is None or not model.is_known:
                 continue
-            counters = engine.core.counters
+            counters = group.core.counters
             bounds = (*(str(float(bound)) for bound in STEP_TOKENS), "+Inf")
             counts = map(float, accumulate(counters.steps_by_tokens))
             family.add_metric(

@@ -13,8 +13,8 @@ from quire.scheduler.v1 import scheduler_pb2
 
 from .converters import u32
 from .core.request import Generate, Preparation, Work
-from .served_model import ServedModel
-from .session import Owner
+from .served_model import FleetModel
+from .session import SequenceKey
 from .worker_request import WorkerRequest
 
 
@@ -22,13 +22,13 @@ from .worker_request import WorkerRequest
 class RoutedRequest(WorkerRequest):
     """A request that came from a router."""
 
-    key: Owner = field()
+    key: SequenceKey = field()
 
 
 def routed_requests(
-    submit: scheduler_pb2.Submit, owners: Items[Owner], model: ServedModel, *, by_priority: bool
+    submit: scheduler_pb2.Submit, keys: Items[SequenceKey], model: FleetModel, *, by_priority: bool
 ) -> list[RoutedRequest]:
-    """One request per choice of a checked Submit. `owners`: of the choices. `by_priority`: priorities count."""
+    """One request per choice of a checked Submit. `keys`: of the choices. `by_priority`: priorities count."""
     task = _pool(submit, model) if submit.HasField("pooling") else _generate(submit, model)
     prompt = u32(submit.prompt_token_ids)
     wants_prompt_logprobs = task.sampling.HasField("prompt_logprobs")
@@ -37,7 +37,7 @@ def routed_requests(
     needs, num_bytes = task.preparation, task.num_bytes
     return [
         RoutedRequest(
-            key=owner,
+            key=key,
             prompt_token_ids=prompt,
             work=task.work,
             output_token_ids=u32(choice.output_token_ids),
@@ -47,7 +47,7 @@ def routed_requests(
             num_prompt_logprobs=(
                 choice.num_prompt_logprobs if wants_prompt_logprobs and choice.choice_index == 0 else None
             ),
-            turn_id=(owner.session.router_id, submit.turn_id) if submit.turn_id else None,
+            turn_id=(key.session.router_id, submit.turn_id) if submit.turn_id else None,
             group=group,
             cache_salt=submit.cache_salt,
             tenant=submit.tenant,
@@ -60,7 +60,7 @@ def routed_requests(
             pooling=task.pooling,
             traceparent=submit.traceparent,
         )
-        for owner, choice in zip(owners, submit.choices, strict=True)
+        for key, choice in zip(keys, submit.choices, strict=True)
     ]
 
 
@@ -86,7 +86,7 @@ class _Task(NamedTuple):
         return sum(part.ByteSize() for part in (self.sampling, self.constraints, self.pooling) if part is not None)
 
 
-def _generate(submit: scheduler_pb2.Submit, model: ServedModel) -> _Task:
+def _generate(submit: scheduler_pb2.Submit, model: FleetModel) -> _Task:
     stop_token_ids = set(submit.stop.stop_token_ids)
     if not submit.stop.ignore_eos:
         stop_token_ids.update(model.info.eos_token_ids)
@@ -99,7 +99,7 @@ def _generate(submit: scheduler_pb2.Submit, model: ServedModel) -> _Task:
     return _Task(Generate(submit.stop.max_tokens, frozenset(stop_token_ids)), sampling, constraints)
 
 
-def _pool(submit: scheduler_pb2.Submit, model: ServedModel) -> _Task:
+def _pool(submit: scheduler_pb2.Submit, model: FleetModel) -> _Task:
     pooling = pooling_pb2.PoolingParams()
     pooling.CopyFrom(submit.pooling)
     return _Task(model.pool, sampling_pb2.SamplingParams(), pooling=pooling)

@@ -13,7 +13,7 @@ from quire.scheduler.v1 import scheduler_pb2_grpc
 from services.router.config import RouterConfig
 from services.router.main import Router
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.engine import Engine, run_engines
+from services.scheduler.engine import WorkerGroup, run_groups
 from services.scheduler.fleet import Fleet
 from services.scheduler.servicer import SchedulerServicer
 from shared.grpc_server import GrpcServer
@@ -31,12 +31,12 @@ class RunningScheduler:
     server: GrpcServer
 
     @property
-    def engines(self) -> list[Engine]:
-        return self.fleet.engines
+    def groups(self) -> list[WorkerGroup]:
+        return self.fleet.groups
 
     @property
     def num_unfinished(self) -> int:
-        return sum(engine.num_unfinished for engine in self.engines)
+        return sum(group.num_unfinished for group in self.groups)
 
 
 def talking_worker(script: Script | None = None) -> FakeWorker:
@@ -55,12 +55,12 @@ async def running_scheduler(
 ) -> AsyncIterator[RunningScheduler]:
     """`workers`: addresses of worker groups."""
     fleet = Fleet(f"scheduler at {address}", config or SchedulerConfig())
-    engines = [Engine(worker, fleet) for worker in workers]
+    groups = [WorkerGroup(worker, fleet) for worker in workers]
     servicer = SchedulerServicer(fleet)
     server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     (bound,) = await server.start([address])
-    tasks = [asyncio.create_task(run_engines(engines)), asyncio.create_task(servicer.tick_forever())]
+    tasks = [asyncio.create_task(run_groups(groups)), asyncio.create_task(servicer.tick_forever())]
     try:
         yield RunningScheduler(bound, fleet, servicer, server)
     finally:

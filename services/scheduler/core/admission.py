@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic
 
-from .batch import Batch
+from .batch import StepBuilder
 from .budget import StepBudget
 from .config import CoreConfig
 from .counters import Counters
@@ -29,7 +29,7 @@ _MAX_SET_ASIDE = 64
 class _Search(Generic[RequestT]):
     """One pass over the waiting sequences, in order."""
 
-    batch: Batch[RequestT]
+    step: StepBuilder[RequestT]
     budget: StepBudget
     before: StartRank | None
     num_reserved_blocks: int  # blocks that prompts under way still need
@@ -61,7 +61,7 @@ class Admission(Generic[RequestT]):
 
     def admit(
         self,
-        batch: Batch[RequestT],
+        step: StepBuilder[RequestT],
         prefills: list[Sequence[RequestT]],
         budget: StepBudget,
         before: StartRank | None = None,
@@ -74,7 +74,7 @@ class Admission(Generic[RequestT]):
         # A sequence that starts needs a block of its own for its last token.
         if not self._roster.waiting or not self._memory.pool.num_free:
             return []
-        search = self._begin(batch, prefills, budget, before)
+        search = self._begin(step, prefills, budget, before)
         while not self._is_over(search):
             sequence = self._next(search)
             if sequence is None or self._must_be_apart(sequence, search):
@@ -103,24 +103,24 @@ class Admission(Generic[RequestT]):
             return
         if any(map(is_suspect, roster.by_key.values())):
             return
-        self._preparations.ask(needs, roster.is_awaited)
+        self._preparations.request(needs, roster.is_awaited)
         roster.set_aside(sequence, needs)
 
     # -- The search ----------------------------------------------------------------------------------------------------
 
     def _begin(
         self,
-        batch: Batch[RequestT],
+        step: StepBuilder[RequestT],
         prefills: list[Sequence[RequestT]],
         budget: StepBudget,
         before: StartRank | None,
     ) -> _Search[RequestT]:
         return _Search(
-            batch,
+            step,
             budget,
             before,
             num_reserved_blocks=sum(self._memory.num_blocks_short(s, s.num_uncomputed_tokens) for s in prefills),
-            num_new_bytes=sum(new.sequence.num_bytes for new in batch.new_sequences),
+            num_new_bytes=sum(new.sequence.num_bytes for new in step.new_sequences),
             max_set_aside=self._roster.num_set_aside + _MAX_SET_ASIDE,
             prepares_for_suspect=self._prepares_for_suspect(),
         )
@@ -151,7 +151,7 @@ class Admission(Generic[RequestT]):
         needs = sequence.request.needs
         if needs is None or self._preparations.is_ready(needs):
             return False
-        self._preparations.ask(needs, self._roster.is_awaited)
+        self._preparations.request(needs, self._roster.is_awaited)
         self._roster.set_aside(sequence, needs)
         search.prepares_for_suspect = is_suspect(sequence)
         return True
@@ -182,7 +182,7 @@ class Admission(Generic[RequestT]):
     def _fits_plan(self, sequence: Sequence[RequestT], search: _Search[RequestT]) -> bool:
         """The plan stays small enough to send. A sequence that is larger than that travels alone."""
         search.num_new_bytes += sequence.num_bytes
-        return not search.batch.new_sequences or search.num_new_bytes <= self._config.max_new_sequence_bytes
+        return not search.step.new_sequences or search.num_new_bytes <= self._config.max_new_sequence_bytes
 
     def _fits_budget(self, sequence: Sequence[RequestT], budget: StepBudget) -> bool:
         """The step has room for a chunk of the prompt, or for all of it where prompts are computed whole."""
@@ -205,7 +205,7 @@ class Admission(Generic[RequestT]):
         num_left = len(sequence.token_ids) - sequence.num_computed_tokens
         chunk = min(num_left, search.budget.max_chunk(sequence))
         search.budget.take(sequence, chunk)
-        search.batch.add_new(sequence, chunk)
+        search.step.add_new(sequence, chunk)
         if chunk < num_left:
             search.begun.append(sequence)
             search.num_reserved_blocks += self._memory.num_blocks_short(sequence, num_left - chunk)

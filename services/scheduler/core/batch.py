@@ -18,7 +18,7 @@ from .request import RequestT
 from .sequence import Sequence, Status
 
 
-class Batch(Generic[RequestT]):
+class StepBuilder(Generic[RequestT]):
     """One step's, made anew for each."""
 
     __slots__ = (

@@ -80,7 +80,7 @@ class KVMemory(Generic[RequestT]):
         held = len(sequence.block_ids) + self.pool.num_free
         return held * self._block_size - sequence.num_computed_tokens
 
-    def enter(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
+    def attach(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
         """Gives a starting sequence what was found of it, what it has on the host, and what other choices of its
         request have. Announces what it is about to compute.
         """
@@ -105,7 +105,7 @@ class KVMemory(Generic[RequestT]):
         self._note_filled(sequence, sequence.num_computed_tokens - num_tokens)
         return new_blocks
 
-    def leave(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
+    def release(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
         """Takes a running sequence's blocks. Returns the prefixes that it will not compute after all."""
         if sequence.request.group is not None:
             self._leave_group(sequence)
@@ -134,7 +134,7 @@ class KVMemory(Generic[RequestT]):
         sequence.num_published_blocks = num_blocks
         return published
 
-    def distrust(self, sequence: Sequence[RequestT]) -> None:
+    def retract(self, sequence: Sequence[RequestT]) -> None:
         """A sequence failed in the worker: nobody is to find what it has computed."""
         for index in range(sequence.num_hit_blocks, sequence.num_published_blocks):
             prefix = sequence.prefixes[index]
@@ -158,7 +158,7 @@ class KVMemory(Generic[RequestT]):
         sequence.num_swapped_tokens = num_tokens
         self.prefix_cache.saves.update(zip(sequence.host_slots, sequence.block_ids, strict=False))
 
-    def leave_host(self, sequence: Sequence[RequestT]) -> None:
+    def release_host_slots(self, sequence: Sequence[RequestT]) -> None:
         """What a sequence has on the host is of no further use."""
         self.host.give_back(sequence.host_slots)
         sequence.host_slots = []
@@ -177,19 +177,19 @@ class KVMemory(Generic[RequestT]):
         self.prefix_cache.saves.clear()
         return moves
 
-    def applied(self, moves: Moves[RequestT]) -> None:
+    def finish_moves(self, moves: Moves[RequestT]) -> None:
         """The copies are done."""
         for slot in moves.settled_slots:
             self.host.settle(slot)
         self.host.give_back(moves.emptied_slots)
 
-    def lose(self, sequences: Iterable[Sequence[RequestT]], in_flight: Iterable[Moves[RequestT]]) -> None:
+    def forget_worker(self, sequences: Iterable[Sequence[RequestT]], in_flight: Iterable[Moves[RequestT]]) -> None:
         """The worker and its memory are gone. No sequence runs any more."""
         for moves in in_flight:
             self.host.give_back(moves.emptied_slots)
         self.prefix_cache.clear()
         for sequence in sequences:
-            self.leave_host(sequence)
+            self.release_host_slots(sequence)
         self.prefix_cache.saves.clear()
 
     def check_integrity(

@@ -45,7 +45,7 @@ def fail_sequences(
     for wire_id, failure in result.errors:
         sequence = roster.by_wire_id.get(wire_id)
         if sequence is not None:
-            memory.distrust(sequence)
+            memory.retract(sequence)
             roster.remove(sequence)
             outcome.finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
 

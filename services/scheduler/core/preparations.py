@@ -34,7 +34,7 @@ class Preparations:
         self._ready.move_to_end(preparation.key)
         return True
 
-    def ask(self, preparation: Preparation, is_awaited: Callable[[Preparation], bool]) -> None:
+    def request(self, preparation: Preparation, is_awaited: Callable[[Preparation], bool]) -> None:
         """Queues a preparation unless it is pending or queued already. It goes to the worker once fewer than
         MAX_PENDING are pending. `is_awaited`: whether a sequence still needs one."""
         if preparation.key in self._pending or preparation.key in self._backlog:
@@ -48,7 +48,7 @@ class Preparations:
             self._num_awaited = len(self._backlog)
         self._backlog[preparation.key] = preparation
 
-    def fill(self, is_awaited: Callable[[Preparation], bool]) -> None:
+    def fill_places(self, is_awaited: Callable[[Preparation], bool]) -> None:
         """Gives the places that are free to those that wait for one, where a sequence still needs them."""
         while self._backlog and len(self._pending) < MAX_PENDING:
             # In a plain dict, finding the first key means passing all those removed before it.
@@ -61,7 +61,7 @@ class Preparations:
         self._wanted.append(preparation)
 
     @property
-    def at_work(self) -> Preparation | None:
+    def current(self) -> Preparation | None:
         """What the worker is at: it prepares one after the other. None where it has been asked for nothing."""
         first = next(iter(self._pending.values()), None)
         return None if first in self._wanted[:1] else first
@@ -80,7 +80,7 @@ class Preparations:
         wanted, self._wanted = self._wanted, []
         return wanted
 
-    def ended(self, key: bytes, is_ready: bool) -> Preparation:
+    def finish(self, key: bytes, is_ready: bool) -> Preparation:
         """The worker's answer. Raises ValueError where nothing was asked."""
         preparation = self._pending.pop(key, None)
         if preparation is None:

@@ -117,7 +117,7 @@ class Roster(Generic[RequestT]):
         self._next_wire_id += 1
         self.by_wire_id[sequence.wire_id] = sequence
         insort(self.running, sequence)
-        self._memory.enter(sequence, found)
+        self._memory.attach(sequence, found)
 
     def set_aside(self, sequence: Sequence[RequestT], waits_for: SequencePrefix[RequestT] | Preparation) -> None:
         """A waiting one is out of the others' way until the prefix is computed or given up, or the worker prepared."""
@@ -161,7 +161,7 @@ class Roster(Generic[RequestT]):
     def remove(self, sequence: Sequence[RequestT]) -> None:
         """For good, wherever it is."""
         del self.by_key[sequence.request.key]
-        self._memory.leave_host(sequence)
+        self._memory.release_host_slots(sequence)
         if sequence.status is Status.RUNNING:
             self._leave(sequence)
         else:
@@ -226,7 +226,7 @@ class Roster(Generic[RequestT]):
         self._released.append(sequence.wire_id)
         self._free_slots.append(sequence.slot)
         self._num_in_reserve -= sequence.is_in_reserve
-        for prefix in self._memory.leave(sequence):
+        for prefix in self._memory.release(sequence):
             self.wake(prefix)
         sequence.slot = -1
         sequence.wire_id = 0

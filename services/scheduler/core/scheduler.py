@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Generic
 
 from .admission import Admission
-from .batch import Batch
+from .batch import StepBuilder
 from .budget import StepBudget
 from .config import CoreConfig
 from .counters import Counters
@@ -147,48 +147,48 @@ class Scheduler(Generic[RequestT]):
 
     def prepared(self, key: bytes, error: str = "") -> list[FinishedSequence[RequestT]]:
         """The worker has prepared what this key is the name of, or cannot: then those that need it have failed."""
-        preparation = self.preparations.ended(key, not error)
+        preparation = self.preparations.finish(key, not error)
         finished = []
         for sequence in self._roster.waiting_for(preparation) if error else []:
             self._roster.remove(sequence)
             failure = Failure(ErrorKind.INVALID_ARGUMENT, error)
             finished.append(FinishedSequence(sequence, FinishReason.ERROR, failure))
         self._roster.wake(preparation)
-        self.preparations.fill(self._roster.is_awaited)
+        self.preparations.fill_places(self._roster.is_awaited)
         return finished
 
     # -- Steps ---------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan[RequestT] | None:
         """The next step, or None if there is nothing to do that results in flight do not have to come first for."""
-        batch: Batch[RequestT] = Batch(self.config.block_size, self.memory)
+        step: StepBuilder[RequestT] = StepBuilder(self.config.block_size, self.memory)
         running = self._roster.running
         num_running = len(running)
         # Decodes first, so that no prompt, however long, takes their place in the step.
-        prefills = batch.add_decodes(running, self._preemption)
+        prefills = step.add_decodes(running, self._preemption)
         ranks = self._roster.prompt_ranks(prefills) if prefills else []
-        budget = StepBudget(self.config, self.step_times, len(batch.rows), batch.num_pairs)
+        budget = StepBudget(self.config, self.step_times, len(step.rows), step.num_pairs)
         is_short = len(running) < num_running  # somebody had to give way
         begun: list[Sequence[RequestT]] = []
         if ranks and not is_short:
-            begun = self._admission.admit(batch, prefills, budget, before=ranks[0][0])
-        batch.add_prefills([sequence for _, sequence in ranks], budget)
+            begun = self._admission.admit(step, prefills, budget, before=ranks[0][0])
+        step.add_prefills([sequence for _, sequence in ranks], budget)
         if not is_short:
-            self._admission.admit(batch, prefills + begun, budget)
-        if not batch.rows and not self._in_flight and running:
+            self._admission.admit(step, prefills + begun, budget)
+        if not step.rows and not self._in_flight and running:
             # Prompts that are half computed hold all the blocks. The latest gives way; the rest can go on.
             self._preemption.preempt_last()
             return self.schedule()
-        if not batch.rows and not self._roster.has_released and not self.memory.must_move:
+        if not step.rows and not self._roster.has_released and not self.memory.must_move:
             return None
         plan = StepPlan(
             step_id=self._next_step_id,
             released_wire_ids=self._roster.take_released(),
-            new_sequences=batch.new_sequences,
-            rows=batch.rows,
-            sampling_wire_ids=batch.sampling_wire_ids,
-            num_pairs=batch.num_pairs,
-            num_prompt_logprobs=batch.num_prompt_logprobs,
+            new_sequences=step.new_sequences,
+            rows=step.rows,
+            sampling_wire_ids=step.sampling_wire_ids,
+            num_pairs=step.num_pairs,
+            num_prompt_logprobs=step.num_prompt_logprobs,
             moves=self.memory.take_moves(),
         )
         self.counters.swapped_out_blocks += len(plan.moves.swap_out)
@@ -219,7 +219,7 @@ class Scheduler(Generic[RequestT]):
         plan = self._in_flight[0]
         result.check(plan)
         self._in_flight.popleft()
-        self.memory.applied(plan.moves)
+        self.memory.finish_moves(plan.moves)
         if result.seconds:
             self.step_times.observe(
                 plan.num_tokens, plan.num_pairs, result.seconds, plan.num_prompt_logprobs, len(plan.rows)
@@ -243,10 +243,10 @@ class Scheduler(Generic[RequestT]):
         with their workers too often.
         """
         in_flight = {wire_id for plan in self._in_flight for wire_id in plan.rows.wire_ids}
-        at_work = self.preparations.at_work
+        current = self.preparations.current
         preparing = self.preparations.forget_worker()
-        finished = lose_worker(self._roster, in_flight, at_work)
-        self.memory.lose(self._roster.by_key.values(), [plan.moves for plan in self._in_flight])
+        finished = lose_worker(self._roster, in_flight, current)
+        self.memory.forget_worker(self._roster.by_key.values(), [plan.moves for plan in self._in_flight])
         self._in_flight.clear()
         for preparation in preparing:
             self._roster.wake(preparation)
@@ -254,11 +254,11 @@ class Scheduler(Generic[RequestT]):
         self._next_step_id = 1
         return finished
 
-    def lost(self) -> list[Sequence[RequestT]]:
+    def sequences_with_losses(self) -> list[Sequence[RequestT]]:
         """Sequences whose last worker was lost while it computed them, or prepared something for them."""
         return [sequence for sequence in self._roster.by_key.values() if sequence.num_losses]
 
-    def holds(self, request: RequestT) -> bool:
+    def fits(self, request: RequestT) -> bool:
         """Whether its prompt and longest output fit the context."""
         return len(request.prompt_token_ids) + request.work.max_tokens <= self.config.max_model_len
 
@@ -266,7 +266,7 @@ class Scheduler(Generic[RequestT]):
         """Removes and returns every sequence, in the order of arrival, for another group's scheduler to take. With
         `taker`: those alone that fit its context."""
         sequences = [
-            sequence for sequence in self._roster.by_arrival() if taker is None or taker.holds(sequence.request)
+            sequence for sequence in self._roster.by_arrival() if taker is None or taker.fits(sequence.request)
         ]
         for sequence in sequences:
             self._roster.remove(sequence)
@@ -299,7 +299,7 @@ class Scheduler(Generic[RequestT]):
     def _check_request(self, request: RequestT) -> None:
         if not request.prompt_token_ids:
             raise RefusedError(Failure(ErrorKind.INVALID_ARGUMENT, "the prompt is empty"))
-        if not self.holds(request):
+        if not self.fits(request):
             message = (
                 f"{len(request.prompt_token_ids)} prompt tokens and {request.work.max_tokens} output tokens exceed "
                 f"the context of {self.config.max_model_len}"

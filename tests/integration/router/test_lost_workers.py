@@ -67,7 +67,7 @@ class Stack:
 
     async def lose_worker(self, index: int) -> None:
         await self.servers[index].stop(0)
-        await until(lambda: not self.schedulers[index].engines[0].ready.is_set())
+        await until(lambda: not self.schedulers[index].groups[0].ready.is_set())
 
     async def bring_worker_back(self, index: int) -> None:
         self.workers[index].script.gate = None
@@ -165,15 +165,15 @@ async def test_of_two_groups_of_one_scheduler_that_die_together_one_comes_back(t
         running_router(f"unix:{tmp_path}/r", scheduler.address) as router,
         AsyncClient(f"unix:{tmp_path}/r", max_retries=0) as client,
     ):
-        engines = scheduler.engines
-        await until(lambda: all(engine.ready.is_set() for engine in engines))
+        groups = scheduler.groups
+        await until(lambda: all(engine.ready.is_set() for engine in groups))
         stack = Stack(tmp_path, router, client, [scheduler], workers, servers)
         tasks = await streams_under_way(stack)
-        assert all(engine.num_unfinished for engine in engines)
+        assert all(engine.num_unfinished for engine in groups)
         await asyncio.gather(*(server.stop(0) for server in servers))
-        await until(lambda: not any(engine.ready.is_set() for engine in engines))
-        assert engines[1].num_unfinished + engines[0].num_unfinished == NUM_STREAMS
-        back = next(index for index in range(2) if engines[1 - index].num_unfinished)
+        await until(lambda: not any(engine.ready.is_set() for engine in groups))
+        assert groups[1].num_unfinished + groups[0].num_unfinished == NUM_STREAMS
+        back = next(index for index in range(2) if groups[1 - index].num_unfinished)
         await stack.bring_worker_back(back)
         await asyncio.gather(*tasks)
         stack.check()
@@ -246,7 +246,7 @@ async def test_streams_of_a_worker_that_stands_still_are_moved_and_it_is_claimed
                     await asyncio.gather(*tasks)
                     process.stdin.close()
                     process.send_signal(signal.SIGCONT)
-                    await until(other.engines[0].ready.is_set)
+                    await until(other.groups[0].ready.is_set)
                     await asyncio.gather(*(stack.ask(NUM_STREAMS + index) for index in range(NUM_STREAMS)))
                     stack.check()
 
@@ -262,7 +262,7 @@ async def test_a_sequence_that_three_workers_die_of_fails_wherever_they_were(tmp
         assert caught.value.status is grpc.StatusCode.INTERNAL
         await asyncio.gather(*beside)
         stack.check()
-        await until(lambda: all(scheduler.engines[0].ready.is_set() for scheduler in stack.schedulers))
+        await until(lambda: all(scheduler.groups[0].ready.is_set() for scheduler in stack.schedulers))
         # Each loss counts once, also where the sequence was moved because of it. After each of its two moves, a worker
         # that is back before the abort arrives may die of the sequence once more; that counts as nothing.
         assert 3 <= sum(worker.epoch for worker in stack.workers) - epochs <= 5

@@ -13,7 +13,7 @@ import grpc
 from quire.inference.v1 import constraints_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.engine import Engine, run_engines
+from services.scheduler.engine import WorkerGroup, run_groups
 from services.scheduler.fleet import Fleet
 from services.scheduler.servicer import SchedulerServicer
 from shared.grpc_server import GrpcServer
@@ -130,12 +130,12 @@ async def running(tmp_path: Path, *workers: FakeWorker, config: SchedulerConfig 
     addresses = [f"unix:{tmp_path}/w{index}" for index in range(len(workers))]
     servers = [await start_fake_worker(worker, address) for worker, address in zip(workers, addresses, strict=True)]
     fleet = Fleet("scheduler-test", config)
-    engines = [Engine(address, fleet) for address in addresses]
+    groups = [WorkerGroup(address, fleet) for address in addresses]
     servicer = SchedulerServicer(fleet)
     server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     await server.start([f"unix:{tmp_path}/s"])
-    tasks = [asyncio.create_task(run_engines(engines)), asyncio.create_task(servicer.tick_forever())]
+    tasks = [asyncio.create_task(run_groups(groups)), asyncio.create_task(servicer.tick_forever())]
     try:
         async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
             yield Stack(servicer, scheduler_pb2_grpc.SchedulerServiceStub(channel), fleet)

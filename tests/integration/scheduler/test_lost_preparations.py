@@ -43,8 +43,8 @@ async def test_a_grammar_that_workers_die_of_fails_with_the_third_and_nothing_be
 async def test_another_group_prepares_what_the_lost_one_was_at(tmp_path: Path) -> None:
     dying, other = FakeWorker(script=Script(num_deaths_preparing=1)), FakeWorker()
     async with running(tmp_path, dying, other) as stack:
-        for engine in stack.servicer._fleet.engines:
-            await engine.ready.wait()
+        for group in stack.servicer._fleet.groups:
+            await group.ready.wait()
         router = await stack.router()
         await router.submit(1, [1, 2], 12, grammar="good")
         await router.read_until_finished(1)

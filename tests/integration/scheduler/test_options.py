@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.engine import Engine, UnusableWorkerError, run_engines
+from services.scheduler.engine import UnusableWorkerError, WorkerGroup, run_groups
 from services.scheduler.fleet import Fleet
 from shared.config import ConfigError
 from tests.fakes.fake_model import FakeModel
@@ -21,18 +21,18 @@ NO_SWAP = "--preemption-mode is swap, but the worker has no swap space; set --sw
 
 
 async def problem(tmp_path: Path, config: SchedulerConfig, model: FakeModel) -> str:
-    """Why the scheduler's engine ends."""
+    """Why the scheduler's group ends."""
     address = f"unix:{tmp_path}/w"
     server = await start_fake_worker(FakeWorker(lambda: model), address)
     fleet = Fleet("scheduler-test", config)
     try:
         async with asyncio.timeout(HANG_S):
-            await run_engines([Engine(address, fleet)])
+            await run_groups([WorkerGroup(address, fleet)])
     except UnusableWorkerError as error:
         return str(error)
     finally:
         await server.stop(0)
-    raise AssertionError("the engine ended without a reason")
+    raise AssertionError("the group ended without a reason")
 
 
 async def test_swapping_needs_swap_space(tmp_path: Path) -> None:

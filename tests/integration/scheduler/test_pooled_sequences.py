@@ -119,7 +119,7 @@ async def test_a_frame_is_closed_at_a_megabyte_of_vectors() -> None:
     session = RouterSession("test")
     vector = bytes(400_000)
     for sequence_id in range(7):
-        session.add_finished(session.add_owner(sequence_id, 0), FinishReason.STOP, embedding=vector)
+        session.add_finished(session.add_sequence(sequence_id, 0), FinishReason.STOP, embedding=vector)
     frames = [message.frame for message in await session.next_messages()]
     assert [len(frame.finished) for frame in frames] == [3, 3, 1]
     assert all(frame.ByteSize() < MAX_EMBEDDING_BYTES + len(vector) for frame in frames)

@@ -19,7 +19,7 @@ from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from quire.worker.v1 import worker_pb2
 from services.scheduler import worker_link
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.engine import Engine, run_engines
+from services.scheduler.engine import WorkerGroup, run_groups
 from services.scheduler.fleet import Fleet
 from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
@@ -69,10 +69,10 @@ async def test_a_worker_that_answers_nothing_is_given_up(tmp_path: Path) -> None
         router = await stack.router()
         await router.submit(1, [3, 4], 20)
         await until(lambda: worker.script.hang_at_step is None)  # it hangs there
-        (engine,) = stack.fleet.engines
+        (group,) = stack.fleet.groups
         start = time.monotonic()
         for second in range(2 * int(config.step_timeout)):  # A longer step would be a pause of the scheduler's own.
-            engine.tick(start + second)
+            group.tick(start + second)
         await router.read_until_finished(1)
         assert worker.epoch == 2
         assert router.outputs[1] == expected_output([3, 4], 20)
@@ -98,16 +98,16 @@ async def test_a_lost_worker_that_stays_away_fails_its_sequences_in_time(tmp_pat
     worker = FakeWorker(script=Script(gate=asyncio.Semaphore(4)))
     server = await start_fake_worker(worker, f"unix:{tmp_path}/away")
     fleet = Fleet("test", SchedulerConfig(worker_timeout=0.2))
-    engine = Engine(f"unix:{tmp_path}/away", fleet)
+    group = WorkerGroup(f"unix:{tmp_path}/away", fleet)
     servicer = SchedulerServicer(fleet)
     grpc_server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     grpc_server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
     await grpc_server.start([f"unix:{tmp_path}/s"])
-    tasks = [asyncio.create_task(run_engines([engine])), asyncio.create_task(servicer.tick_forever())]
+    tasks = [asyncio.create_task(run_groups([group])), asyncio.create_task(servicer.tick_forever())]
     async with grpc.aio.insecure_channel(f"unix:{tmp_path}/s") as channel:
         router = Router(scheduler_pb2_grpc.SchedulerServiceStub(channel))
         await router.connect()
-        await engine.ready.wait()  # a worker that has not come yet is missed as much as one that is lost
+        await group.ready.wait()  # a worker that has not come yet is missed as much as one that is lost
         await router.submit(1, [5], 100)
         while len(router.outputs[1]) < 3:
             await router.read()
@@ -124,7 +124,7 @@ async def test_sequences_spread_over_two_worker_groups(tmp_path: Path) -> None:
     workers = [FakeWorker(), FakeWorker()]
     async with running(tmp_path, *workers) as stack:
         router = await stack.router()
-        await asyncio.gather(*(engine.ready.wait() for engine in stack.servicer._fleet.engines))
+        await asyncio.gather(*(group.ready.wait() for group in stack.servicer._fleet.groups))
         for index in range(12):
             await router.submit(index, [index + 1], 20)
         await router.read_until_finished(*range(12))
@@ -137,15 +137,15 @@ async def test_a_lost_worker_s_sequences_go_on_at_another_group(tmp_path: Path) 
     """And the group that is gone for good costs them no wait."""
     dying = FakeWorker(script=Script(gate=asyncio.Semaphore(2)))
     async with running(tmp_path, dying, FakeWorker()) as stack:
-        engines = stack.servicer._fleet.engines
-        await asyncio.gather(*(engine.ready.wait() for engine in engines))
+        groups = stack.servicer._fleet.groups
+        await asyncio.gather(*(group.ready.wait() for group in groups))
         router = await stack.router()
         for index in range(6):
             await router.submit(index, [index + 1], 20)
-        await stack.stats_when(lambda _: engines[0].num_unfinished > 0)
-        assert engines[0]._link is not None
+        await stack.stats_when(lambda _: groups[0].num_unfinished > 0)
+        assert groups[0]._link is not None
         dying.script = Script(hang_at_step=1)
-        engines[0]._link.cancel()
+        groups[0]._link.cancel()
         await router.read_until_finished(*range(6))
         for index in range(6):
             assert router.outputs[index] == expected_output([index + 1], 20)
@@ -414,10 +414,10 @@ async def test_a_worker_group_that_can_do_less_gets_no_work(tmp_path: Path) -> N
     server = await start_fake_worker(small, f"unix:{tmp_path}/small")
     fleet = Fleet("test", SchedulerConfig())
     fleet.model.adopt(FakeWorker().hello(FakeModel(), epoch=1).model)
-    engine = Engine(f"unix:{tmp_path}/small", fleet)
-    task = asyncio.create_task(run_engines([engine]))
-    await until(lambda: engine.ready.is_set() or small.epoch == 3)  # it is asked again, in case it was replaced
-    assert not engine.ready.is_set()
+    group = WorkerGroup(f"unix:{tmp_path}/small", fleet)
+    task = asyncio.create_task(run_groups([group]))
+    await until(lambda: group.ready.is_set() or small.epoch == 3)  # it is asked again, in case it was replaced
+    assert not group.ready.is_set()
     assert fleet.model.info.max_model_len == 128
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -21,15 +21,15 @@ async def test_a_worker_that_takes_no_message_is_claimed_again(tmp_path: Path, m
     monkeypatch.setattr(worker_link, "STALLED_PEER_S", HANG_S)
     worker = FakeWorker(script=Script(preparation_gate=asyncio.Event()))
     async with running(tmp_path, worker) as stack:
-        (engine,) = stack.fleet.engines
+        (group,) = stack.fleet.groups
         for epoch in (1, 2):
-            await until(lambda: worker.epoch == epoch and engine.ready.is_set())  # noqa: B023 - called at once
-            assert engine._link is not None
+            await until(lambda: worker.epoch == epoch and group.ready.is_set())  # noqa: B023 - called at once
+            assert group._link is not None
             for index in range(20):
-                engine._link.prepare(Preparation(bytes([index]), LARGE_GRAMMAR))
+                group._link.prepare(Preparation(bytes([index]), LARGE_GRAMMAR))
             # Little time for these messages alone, not for those of the next claim.
             monkeypatch.setattr(worker_link, "STALLED_PEER_S", 0.1)
-            await until(lambda: not engine.ready.is_set())
+            await until(lambda: not group.ready.is_set())
             monkeypatch.setattr(worker_link, "STALLED_PEER_S", HANG_S)
             await until(lambda: worker.epoch > epoch)  # noqa: B023
         assert worker.script.preparation_gate is not None
@@ -43,12 +43,12 @@ async def test_a_call_that_ends_on_this_side_does_not_end_the_engine(tmp_path: P
     """gRPC cancels whoever reads a call, as if that task had been, when a write of the same call is given up."""
     worker = FakeWorker()
     async with running(tmp_path, worker) as stack:
-        (engine,) = stack.fleet.engines
+        (group,) = stack.fleet.groups
         router = await stack.router()
         for epoch in range(1, 4):
-            await until(lambda: worker.epoch == epoch and engine.ready.is_set())  # noqa: B023
+            await until(lambda: worker.epoch == epoch and group.ready.is_set())  # noqa: B023
             await router.submit(epoch, [7, 8], 20)
             await router.read_until_finished(epoch)
-            assert engine._link is not None
-            engine._link._call.cancel()
+            assert group._link is not None
+            group._link._call.cancel()
             await until(lambda: worker.epoch > epoch)  # noqa: B023

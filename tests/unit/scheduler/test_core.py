@@ -156,7 +156,7 @@ def test_workers_that_a_sequence_lost_elsewhere_count() -> None:
     core = scheduler()
     core.submit(request("suspect", num_losses=2))
     core.submit(request("beside"))
-    assert [sequence.request.key for sequence in core.lost()] == ["suspect"]
+    assert [sequence.request.key for sequence in core.sequences_with_losses()] == ["suspect"]
     core.schedule()
     (end,) = core.reset()
     assert end.sequence.request.key == "suspect"
@@ -169,10 +169,10 @@ def test_a_token_clears_the_losses_of_a_sequence() -> None:
     core = scheduler()
     core.submit(request("suspect", num_losses=2))
     answer(core, core.schedule(), 1)
-    assert core.lost() == []
+    assert core.sequences_with_losses() == []
     core.schedule()
     assert core.reset() == []
-    assert [sequence.num_losses for sequence in core.lost()] == [1]
+    assert [sequence.num_losses for sequence in core.sequences_with_losses()] == [1]
 
 
 def test_prompt_tokens_count_where_the_sequence_was_accepted_first() -> None:

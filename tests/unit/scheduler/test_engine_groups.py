@@ -11,15 +11,15 @@ from services.scheduler.config import SchedulerConfig
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.engine import STUCK_S, Engine
+from services.scheduler.engine import STUCK_S, WorkerGroup
 from services.scheduler.fleet import Fleet
 from services.scheduler.session import RouterSession
 from services.scheduler.submission import RoutedRequest
 
 
 def request(sequence_id: int, max_tokens: int = 10) -> RoutedRequest:
-    owner = RouterSession("r").add_owner(sequence_id, 0)
-    return RoutedRequest(owner, array("I", [1, 2, 3]), Generate(max_tokens), cache_salt=sequence_id)
+    key = RouterSession("r").add_sequence(sequence_id, 0)
+    return RoutedRequest(key, array("I", [1, 2, 3]), Generate(max_tokens), cache_salt=sequence_id)
 
 
 def scheduler(max_model_len: int = 64) -> Scheduler[RoutedRequest]:
@@ -28,12 +28,12 @@ def scheduler(max_model_len: int = 64) -> Scheduler[RoutedRequest]:
     )
 
 
-def group(fleet: Fleet, core: Scheduler[RoutedRequest], *, is_ready: bool) -> Engine:
-    engine = Engine("unix:/nowhere", fleet)
-    engine.core = core
+def group(fleet: Fleet, core: Scheduler[RoutedRequest], *, is_ready: bool) -> WorkerGroup:
+    group = WorkerGroup("unix:/nowhere", fleet)
+    group.core = core
     if is_ready:
-        engine.ready.set()
-    return engine
+        group.ready.set()
+    return group
 
 
 async def test_a_group_that_comes_back_takes_what_fits_it() -> None:
@@ -43,7 +43,7 @@ async def test_a_group_that_comes_back_takes_what_fits_it() -> None:
     assert lost.core is not None
     for sequence_id, max_tokens in enumerate((60, 5)):
         lost.core.submit(request(sequence_id, max_tokens))
-    back._take(fleet.drain_lost(but=back))
+    back._adopt(fleet.drain_lost(but=back))
     assert (lost.num_unfinished, back.num_unfinished) == (1, 1)
 
 
@@ -55,8 +55,8 @@ async def test_what_a_lost_group_leaves_goes_to_groups_that_hold_it() -> None:
     assert lost.core is not None
     for sequence_id, max_tokens in enumerate((60, 20, 5)):
         lost.core.submit(request(sequence_id, max_tokens))
-    lost._lose()
-    assert [engine.num_unfinished for engine in (lost, small, large)] == [1, 1, 1]
+    lost._on_lost()
+    assert [group.num_unfinished for group in (lost, small, large)] == [1, 1, 1]
 
 
 async def test_time_in_which_the_scheduler_was_stopped_is_not_held_against_a_lost_worker() -> None:
@@ -64,7 +64,7 @@ async def test_time_in_which_the_scheduler_was_stopped_is_not_held_against_a_los
     lost = group(fleet, scheduler(), is_ready=True)
     assert lost.core is not None
     lost.core.submit(request(1))
-    lost._lose()
+    lost._on_lost()
     now = time.monotonic()
     lost.tick(now)
     lost.tick(now + 60.0)
@@ -79,11 +79,11 @@ async def test_time_in_which_the_scheduler_was_stopped_is_not_held_against_a_los
 async def test_a_claim_that_fails_gives_a_lost_worker_no_more_time() -> None:
     fleet = Fleet("s", SchedulerConfig(worker_timeout=10.0))
     lost = group(fleet, scheduler(), is_ready=True)
-    lost._lose()
+    lost._on_lost()
     now = time.monotonic()
     for second in range(10):
         lost.tick(now + second)
-        lost._lose()
+        lost._on_lost()
     assert lost.silent_s == pytest.approx(9.0, abs=0.5)
 
 

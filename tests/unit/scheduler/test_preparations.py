@@ -124,7 +124,7 @@ def test_a_worker_that_was_asked_for_nothing_did_not_die_of_it() -> None:
     submit(scheduler, 0, A)
     for _ in range(5):
         assert scheduler.reset() == []
-    assert scheduler.lost() == []
+    assert scheduler.sequences_with_losses() == []
     assert planned(scheduler) == []
     assert scheduler.preparations.take_wanted() == [A]
 
@@ -196,16 +196,16 @@ def test_what_is_pending_and_what_is_remembered_is_bounded() -> None:
     preparations = Preparations()
     many = [Preparation(bytes([index // 256, index % 256])) for index in range(MAX_READY + 1)]
     for one in many[: MAX_PENDING + 2]:
-        preparations.ask(one, lambda _: True)
+        preparations.request(one, lambda _: True)
     assert preparations.take_wanted() == many[:MAX_PENDING]
-    preparations.ended(many[0].key, is_ready=True)
-    preparations.fill(lambda one: one != many[MAX_PENDING])
+    preparations.finish(many[0].key, is_ready=True)
+    preparations.fill_places(lambda one: one != many[MAX_PENDING])
     assert preparations.take_wanted() == [many[MAX_PENDING + 1]], "nobody needs the one before it any more"
     assert preparations.forget_worker() == [*many[1:MAX_PENDING], many[MAX_PENDING + 1]]
     for one in many:
-        preparations.ask(one, lambda _: True)
+        preparations.request(one, lambda _: True)
         preparations.take_wanted()
-        preparations.ended(one.key, is_ready=True)
+        preparations.finish(one.key, is_ready=True)
     assert not preparations.is_ready(many[0])
     assert all(preparations.is_ready(one) for one in many[1:])
 
@@ -238,5 +238,5 @@ def test_preparations_that_nobody_waits_for_any_more_are_forgotten() -> None:
     """However many requests are sent and aborted while the worker is at work."""
     preparations = Preparations()
     for index in range(10 * MAX_PENDING):
-        preparations.ask(Preparation(b"%d" % index), lambda _: False)
+        preparations.request(Preparation(b"%d" % index), lambda _: False)
     assert len(preparations.forget_worker()) <= 2 * MAX_PENDING + 1

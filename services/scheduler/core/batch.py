@@ -1,7 +1,7 @@
-"""The batch of the step being planned: decodes, chunks of prompts under way, and sequences that start.
+"""Builds the step being planned from decodes, chunks of prompts under way, and sequences that start.
 
-A row counts its tokens as computed and gives its sequence the blocks they need, as soon as it is added. What it adds up
-besides is for the plan: which rows will sample, and the work of attention.
+Adding a row counts its tokens as computed and gives its sequence the blocks that they need. The builder also collects
+for the plan which rows will sample, and the work of attention.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .sequence import Sequence, Status
 
 
 class StepBuilder(Generic[RequestT]):
-    """One step's, made anew for each."""
+    """Rows of one step. Each step has a builder of its own."""
 
     __slots__ = (
         "_block_size",
@@ -43,16 +43,16 @@ class StepBuilder(Generic[RequestT]):
     def add_decodes(
         self, running: list[Sequence[RequestT]], preemption: Preemption[RequestT]
     ) -> list[Sequence[RequestT]]:
-        """A row for every sequence with one token left to compute. Returns the sequences that have more than one.
+        """Adds a row for every sequence with one token left to compute. Returns the sequences that have more than one.
 
-        The hot loop of a step: what `_add_row` does, for rows of one token, without its calls.
+        This is the hot loop of a step: it does what `_add_row` does, for rows of one token, without its calls.
         """
         prefills: list[Sequence[RequestT]] = []
         rows, memory, block_size = self.rows, self._memory, self._block_size
         last_slot = block_size - 1
         new_block_ids, offsets = rows.new_block_ids, rows.new_block_offsets
         add_wire_id, add_slot, add_position = rows.wire_ids.append, rows.slots.append, rows.num_computed_tokens.append
-        # Preemption takes sequences off the end meanwhile, none of which has a row yet.
+        # Preemption removes sequences from the end of `running` meanwhile. None of them has a row yet.
         for sequence in running:
             num_tokens = sequence.num_planned_tokens
             if num_tokens >= sequence.max_num_tokens:
@@ -83,8 +83,8 @@ class StepBuilder(Generic[RequestT]):
         return [sequence for sequence in prefills if sequence.status is Status.RUNNING]
 
     def add_prefills(self, prefills: list[Sequence[RequestT]], budget: StepBudget) -> None:
-        """Chunks of the prompts under way, in order. They take no one's blocks: admission has seen to it that all of
-        them fit, and where decodes have grown into that room since, they wait.
+        """Adds chunks of the prompts under way, in order. They preempt no sequence: admission left room for them, and
+        where decodes have grown into that room since, they wait.
         """
         for sequence in prefills:
             room = min(budget.max_chunk(sequence), self._memory.num_slots_free(sequence))
@@ -94,7 +94,7 @@ class StepBuilder(Generic[RequestT]):
                 self._add_row(sequence, chunk)
 
     def add_new(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """The first tokens of a sequence that the worker does not know yet. It is told of all its blocks at once."""
+        """Adds the first tokens of a sequence that the worker does not know yet. The plan names all its blocks."""
         num_computed_tokens = sequence.num_computed_tokens
         self._add_row(sequence, num_tokens, is_new=True)
         self.new_sequences.append(
@@ -109,7 +109,7 @@ class StepBuilder(Generic[RequestT]):
         )
 
     def _add_row(self, sequence: Sequence[RequestT], num_tokens: int, is_new: bool = False) -> None:
-        """The next `num_tokens` of a running sequence."""
+        """Adds a row for the next `num_tokens` of a running sequence."""
         rows, position = self.rows, sequence.num_computed_tokens
         new_blocks = self._memory.extend(sequence, num_tokens)
         rows.wire_ids.append(sequence.wire_id)

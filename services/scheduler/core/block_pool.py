@@ -1,4 +1,4 @@
-"""The KV blocks of one worker group: who holds which, and which are free."""
+"""The KV blocks of one worker group: how many sequences hold each, and which are free."""
 
 from __future__ import annotations
 
@@ -11,15 +11,25 @@ class OutOfBlocksError(Exception):
 
 
 class BlockPool:
-    """Reference counts over block ids 0 .. num_blocks - 1. A block that nobody holds is free.
+    """Reference counts over block ids 0 .. num_blocks - 1. A block without holders is free.
 
-    Free blocks of no further use are handed out first, the most recently freed before others: its pages are the
-    likeliest still in a processor's cache. Those whose content is worth finding again (`keep`) come last, the least
-    recently used first.
+    The life of a block:
+
+                  allocate               keep
+        blank ----------------> held ------------> held, kept <---- hold -----+
+          ^                      |                   |                        |
+          +--- release (last) ---+                   +-- release (last) --> reusable
+          |                                                                   |   |
+          +----------------------------- forget ------------------------------+   +-- allocate --> held
+                                                                                   (on_evict first)
+
+    `allocate` hands out blank blocks first, the most recently freed before others: its pages are the likeliest to be
+    still in a processor's cache. Reusable blocks, whose content can still be found, come after them, the least recently
+    used first. `forget` also turns a held, kept block into one that is only held.
 
     A block freed while a step that reads it is in flight may be handed out at once: steps run in order on one compute
-    stream, so whatever still reads it runs before whatever writes it next. Any use on another stream or on the host
-    would break that and must hold the block until it is done.
+    stream, so the steps that still read it run before the step that writes it next. Any use on another stream or on the
+    host would break that and must hold the block until it is done.
     """
 
     def __init__(self, num_blocks: int) -> None:
@@ -48,7 +58,7 @@ class BlockPool:
         return self._num_holders[block_id]
 
     def allocate(self, count: int) -> list[int]:
-        """`count` blocks, now held by the caller alone. Raises OutOfBlocksError and takes none if there are fewer."""
+        """Takes `count` free blocks for the caller alone. Raises OutOfBlocksError and takes none if fewer are free."""
         if count == 0:
             return []
         blank = self._blank
@@ -71,14 +81,14 @@ class BlockPool:
         return taken
 
     def hold(self, block_id: int) -> None:
-        """One more holder of a block, which may be a free one with content of use."""
+        """Adds a holder to a block that is held or reusable."""
         if not self._num_holders[block_id]:
             del self._reusable[block_id]
         self._num_holders[block_id] += 1
 
     def release(self, block_ids: Sequence[int]) -> None:
-        """One holder less of each. The last of a sequence's blocks goes first when room is needed: the others are of
-        no use without those before them, and may be of use without it.
+        """Removes one holder of each block. Of one sequence's blocks, the last is evicted first: a block is of no use
+        without those before it.
         """
         for block_id in reversed(block_ids):
             self._num_holders[block_id] -= 1
@@ -89,11 +99,11 @@ class BlockPool:
                     self._blank.append(block_id)
 
     def keep(self, block_id: int) -> None:
-        """The content of this held block will be of use after its holders have gone."""
+        """Marks a held block as worth finding again after its holders have gone."""
         self._kept[block_id] = True
 
     def forget(self, block_id: int) -> None:
-        """The content is of no further use."""
+        """Marks the content of a block as of no further use."""
         self._kept[block_id] = False
         if not self._num_holders[block_id]:
             del self._reusable[block_id]

@@ -1,4 +1,4 @@
-"""What prompts may take of a step."""
+"""The part of a step that prompts may take."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .sequence import Sequence
 # Tokens of prompts whose log probabilities are wanted, in a step: keeps its result under half a megabyte (172 bytes for
 # each, with 20 of the likeliest) and the output layer's work for them bounded.
 _MAX_PROMPT_LOGPROBS = 2048
-# What a step of prompts alone may take, in steps without any: all of it shares one read of the weights.
+# A step of prompts alone may take as long as so many steps without prompts: all of it shares one read of the weights.
 _SHORT_STEPS = 8
 
 
 class StepBudget:
-    """What is left of a step for prompts: tokens, those among them whose log probabilities are wanted, and time.
+    """The rest of a step for prompts: tokens, tokens whose log probabilities are wanted, and time.
 
-    None of those that decode beside them is to wait longer than the target for its next token, or than twice as long as
-    it would without prompts. A step of prompts alone ends within the target, too, or eight times what a step
-    without prompts takes, as somebody may come meanwhile.
+    A sequence that decodes beside prompts waits for its next token no longer than the target time between tokens, or
+    twice as long as without prompts, whichever is longer. A step of prompts alone ends within the target, too, or
+    within eight times what a step without prompts takes, because new requests may arrive meanwhile.
     """
 
     def __init__(self, config: CoreConfig, step_times: StepTimes, num_decodes: int, num_pairs: float) -> None:
@@ -39,12 +39,12 @@ class StepBudget:
         self._seconds = max(config.target_tbt_s - step_times.seconds(num_decodes, num_pairs), least)
 
     def max_chunk(self, sequence: Sequence[RequestT]) -> int:
-        """Of a sequence's next tokens, those that the step has room for."""
+        """Number of the sequence's next tokens that the step has room for."""
         num_tokens = self._max_tokens(sequence.num_computed_tokens, sequence.wants_prompt_logprobs)
         return min(num_tokens, self._prompt_logprobs) if sequence.wants_prompt_logprobs else num_tokens
 
     def take(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """For the next tokens of a sequence, which are not counted as computed yet."""
+        """Spends the budget on a sequence's next tokens, which are not counted as computed yet."""
         self.tokens -= num_tokens
         if sequence.wants_prompt_logprobs:
             self._prompt_logprobs -= num_tokens
@@ -54,7 +54,7 @@ class StepBudget:
             )
 
     def _max_tokens(self, position: int, with_logprobs: bool) -> int:
-        """From `position` on. One at least while there is any time, so that no prompt is held up for good."""
+        """Number of tokens from `position` on: at least one while time is left, so that every prompt advances."""
         if self._seconds == math.inf:
             return self.tokens
         if self._seconds <= 0:

@@ -1,4 +1,4 @@
-"""What the core must know of its worker group and its limits."""
+"""The core's configuration: the size of its worker group and the limits on steps and queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class PreemptionMode(Enum):
-    """How a sequence that gave way goes on: from what was copied to the host, or from its tokens."""
+    """How a preempted sequence continues: from KV blocks copied to the host, or from its tokens."""
 
     AUTO = "auto"  # whichever takes less time
     SWAP = "swap"  # while there is room on the host
@@ -22,15 +22,15 @@ class CoreConfig:
     max_num_seqs: int  # sequences in one step
     max_num_batched_tokens: int  # tokens in one step
     max_model_len: int  # tokens of prompt and output together
-    target_tbt_s: float | None = None  # time between tokens that prompts must leave to decodes; None: they need not
+    target_tbt_s: float | None = None  # target time between tokens, which bounds chunks of prompts; None: no target
     num_host_blocks: int = 0  # slots in host memory for blocks that leave the device
     preemption_mode: PreemptionMode = PreemptionMode.AUTO
     seconds_per_swapped_block: float = math.inf  # to copy one between device and host
     enable_prefix_caching: bool = True
     chunked_prefill: bool = True  # False: every prompt is computed whole, in one step
-    fair_queueing: bool = False  # turns go by what tenants have had, not by arrival alone
+    fair_queueing: bool = False  # the tenant that has received the fewest tokens comes first
     max_num_queued_reqs: int = 1024  # sequences that may wait before new ones are refused
-    # Of the new sequences in one plan, so that a plan stays under a megabyte; a larger sequence travels alone.
+    # Size of the new sequences in one plan, so that a plan stays under a megabyte. A larger sequence travels alone.
     max_new_sequence_bytes: int = 800_000
 
     def __post_init__(self) -> None:

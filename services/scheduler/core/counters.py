@@ -1,31 +1,31 @@
-"""What the core has done, for load reports and the simulator."""
+"""Counts of what the core has done, for load reports and the simulator."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
 
-# Upper bounds of the numbers of tokens that steps are counted by: vLLM's.
+# Upper bounds of the histogram of tokens per step: vLLM's.
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 @dataclass(slots=True)
 class Counters:
-    """Since the start; each is counted where it happens."""
+    """Counts since the start."""
 
     steps: int = 0
     prompt_tokens: int = 0
     generation_tokens: int = 0
     preemptions: int = 0
-    starts: int = 0  # of sequences that had waited for their first turn
+    starts: int = 0  # first starts of sequences
     swapped_out_blocks: int = 0
     swapped_in_blocks: int = 0
     aborts: int = 0
-    # Tokens of starting sequences, and those of them whose blocks were found in the cache.
+    # Tokens of sequences at their first start, and those among them whose blocks were found in the cache.
     prefix_cache_queries: int = 0
     prefix_cache_hits: int = 0
-    # Tokens that steps computed, of prompts and outputs; and how many steps had up to so many of them (STEP_TOKENS; the
-    # last one: more).
+    # Tokens that steps computed, of prompts and outputs. Then the number of steps in each bucket of STEP_TOKENS, and in
+    # one above them.
     scheduled_tokens: int = 0
     steps_by_tokens: list[int] = field(default_factory=lambda: [0] * (len(STEP_TOKENS) + 1))
 

@@ -1,4 +1,4 @@
-"""Host memory for KV blocks: those of sequences that gave way, and prefixes that were evicted from the device."""
+"""Host memory for KV blocks: of sequences that were swapped out, and of prefixes that were evicted from the device."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from .prefix import OwnerT, Prefix
 
 
 class HostPool(Generic[OwnerT]):
-    """Slots of one block each. A sequence's are taken until it gives them back; what is left keeps evicted prefixes,
-    the least recently used making room.
+    """Slots of one block each. A sequence's slots are taken until it gives them back. The other slots keep evicted
+    prefixes; the least recently used is evicted first.
 
-    Copies run on the device in the order of the plans, so a slot may be written by one plan and read by a later one at
-    once. One that a plan reads must not be given away before that plan was applied: `held` while it is under way.
+    The device copies in the order of the plans, so one plan may write a slot and a later one may read it at once. A
+    slot that a plan reads must not be given away before that plan was applied, so it is held until then.
     """
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots
         self._blank = list(range(num_slots - 1, -1, -1))
         self._cached: OrderedDict[int, Prefix[OwnerT]] = OrderedDict()
-        self._held: dict[int, tuple[Prefix[OwnerT], int]] = {}  # and how many plans read it
-        # Called with a prefix that is in host memory no more.
+        self._held: dict[int, tuple[Prefix[OwnerT], int]] = {}  # prefix, number of plans that read its slot
+        # Called with a prefix that has lost its slot.
         self.on_evict: Callable[[Prefix[OwnerT]], None] = lambda _: None
 
     @property
@@ -31,7 +31,7 @@ class HostPool(Generic[OwnerT]):
 
     @property
     def num_used(self) -> int:
-        """Slots that cannot be had for something else, as sequences have them or plans read them."""
+        """Number of slots that sequences have or plans read."""
         return self.num_slots - self.num_free
 
     @property
@@ -39,14 +39,14 @@ class HostPool(Generic[OwnerT]):
         return len(self._cached) + len(self._held)
 
     def take(self, count: int) -> list[int]:
-        """Slots for a sequence's blocks; the caller has looked at `num_free`."""
+        """Takes slots for a sequence's blocks. The caller has checked `num_free`."""
         return [self._take_one() for _ in range(count)]
 
     def give_back(self, slots: Iterable[int]) -> None:
         self._blank.extend(slots)
 
     def keep(self, prefix: Prefix[OwnerT]) -> int | None:
-        """A slot for a prefix that the device evicts, or None where sequences have them all."""
+        """Takes a slot for a prefix that the device evicts. None if no slot is free."""
         if not self.num_free:
             return None
         slot = self._take_one()
@@ -54,7 +54,7 @@ class HostPool(Generic[OwnerT]):
         return slot
 
     def hold(self, slot: int) -> None:
-        """A plan reads this prefix's slot."""
+        """Keeps a prefix's slot while a plan reads it."""
         if slot in self._held:
             prefix, num_plans = self._held[slot]
         else:
@@ -62,7 +62,8 @@ class HostPool(Generic[OwnerT]):
         self._held[slot] = prefix, num_plans + 1
 
     def settle(self, slot: int) -> None:
-        """That plan was applied: the slot was used just now. It may have been forgotten meanwhile."""
+        """Ends a hold when its plan was applied; the slot is now the most recently used. Does nothing if the slot was
+        forgotten meanwhile."""
         if slot not in self._held:
             return
         prefix, num_plans = self._held.pop(slot)
@@ -72,13 +73,13 @@ class HostPool(Generic[OwnerT]):
             self._cached[slot] = prefix
 
     def forget(self, slot: int) -> None:
-        """The prefix in it is of no further use."""
+        """Frees the slot of a prefix that is of no further use."""
         if self._cached.pop(slot, None) is None:
             del self._held[slot]
         self._blank.append(slot)
 
     def check_integrity(self, taken: Iterable[int]) -> None:
-        """Asserts that every slot is in one place, and prefixes know theirs."""
+        """Asserts that every slot is in one place, and that prefixes know their slots."""
         every_slot = sorted([*self._blank, *self._cached, *self._held, *taken])
         assert every_slot == list(range(self.num_slots)), "a host slot is lost or taken twice"
         assert all(prefix.host_slot == slot for slot, prefix in self._cached.items())

@@ -1,8 +1,8 @@
-"""Where the keys and values of every sequence are, in blocks of the device or slots of the host, and which of them
-others may share. Collects what the next plan has to move.
+"""The places of every sequence's keys and values, in blocks of the device or slots of the host, and how sequences share
+them. Collects the copies that the next plan must make.
 
-Moves run on the device in the order of the plans, before the forward pass of theirs. So a block or slot may be written
-by one plan and read by the next at once, and what a plan saves may be overwritten by the same plan.
+The device makes the copies in the order of the plans, each plan's before its forward pass. So one plan may write a
+block or slot and the next may read it at once, and the forward pass of a plan may overwrite what the plan saves.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from .sequence import Sequence, SequencePrefix
 
 @dataclass(slots=True)
 class Moves(Generic[RequestT]):
-    """What one plan copies, and what becomes of it once the plan was applied."""
+    """Copies of one plan, and what to do when the plan was applied."""
 
     swap_out: list[tuple[int, int]] = field(default_factory=list)  # (block, host slot)
     swap_in: list[tuple[int, int]] = field(default_factory=list)  # (host slot, block)
     copies: list[tuple[int, int]] = field(default_factory=list)  # (block, block)
     # (sequence, its wire id, blocks full after this step) where the step fills one.
     filled: list[tuple[Sequence[RequestT], int, int]] = field(default_factory=list)
-    # Read by this plan: slots of prefixes, and of sequences that are back on the device.
+    # Host slots that this plan reads: of prefixes, and of sequences that return to the device.
     settled_slots: list[int] = field(default_factory=list)
     emptied_slots: list[int] = field(default_factory=list)
 
@@ -42,8 +42,8 @@ class KVMemory(Generic[RequestT]):
         self._shares_prefixes = config.enable_prefix_caching
         # Running sequences of requests with several choices.
         self._groups: dict[Hashable, list[Sequence[RequestT]]] = {}
-        # What was last found for a choice of such a request, and what it was found for: its other choices have the
-        # same prompt, and come one after the other.
+        # The last prefixes found for a choice of such a request, and their look-up key. Its other choices have the same
+        # prompt and come one after the other.
         self._found: list[SequencePrefix[RequestT]] = []
         self._found_for: tuple[Hashable, int, int] | None = None
         self._moves: Moves[RequestT] = Moves()
@@ -51,14 +51,14 @@ class KVMemory(Generic[RequestT]):
     # -- Blocks of a sequence ------------------------------------------------------------------------------------------
 
     def find(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """What is known of a waiting sequence's tokens, of those that it need not compute."""
+        """The known prefixes of a waiting sequence, of the tokens that it need not compute."""
         if not self._shares(sequence):
             return []
         max_blocks = sequence.num_reusable_tokens // self._block_size
         request = sequence.request
         if request.group is None or sequence.num_output_tokens:
             return self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
-        # All of them must be known still, and the last one may be while one before it is not.
+        # The version tells whether all of them are still known: the last may be while one before it is not.
         found_for = (request.group, max_blocks, self.prefix_cache.version)
         if self._found_for != found_for:
             self._found = self.prefix_cache.match(sequence.token_ids.tobytes(), request.cache_salt, max_blocks)
@@ -66,23 +66,23 @@ class KVMemory(Generic[RequestT]):
         return self._found.copy()
 
     def num_blocks_needed(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> int:
-        """Free blocks that a waiting sequence would take, all its known tokens computed. A found one that nobody holds
-        is free as well, and would be no more."""
+        """Number of free blocks that a waiting sequence takes to compute all its known tokens. That includes found
+        blocks without holders: they count as free until the sequence holds them."""
         num_held = sum(prefix.is_computed and self.pool.num_holders(prefix.block_id) > 0 for prefix in found)
         return self.num_blocks_short(sequence, len(sequence.token_ids)) - num_held
 
     def num_blocks_short(self, sequence: Sequence[RequestT], num_tokens: int) -> int:
-        """Blocks that a sequence lacks to compute `num_tokens` more."""
+        """Number of blocks that a sequence lacks to compute `num_tokens` more."""
         return -(-(sequence.num_computed_tokens + num_tokens) // self._block_size) - len(sequence.block_ids)
 
     def num_slots_free(self, sequence: Sequence[RequestT]) -> int:
-        """KV slots a sequence could fill without taking another one's: in its own last block and in free ones."""
+        """Number of KV slots that a sequence can fill without a preemption: in its last block and in free blocks."""
         held = len(sequence.block_ids) + self.pool.num_free
         return held * self._block_size - sequence.num_computed_tokens
 
     def attach(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
-        """Gives a starting sequence what was found of it, what it has on the host, and what other choices of its
-        request have. Announces what it is about to compute.
+        """Gives a starting sequence the blocks of the prefixes found for it, its swapped-out blocks, and a copy of the
+        prompt's last block that another choice of its request computed. Announces the prefixes that it will compute.
         """
         num_here = num_computed(found)
         self._hold(sequence, found)
@@ -106,7 +106,7 @@ class KVMemory(Generic[RequestT]):
         return new_blocks
 
     def release(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """Takes a running sequence's blocks. Returns the prefixes that it will not compute after all."""
+        """Takes a running sequence's blocks back. Returns the prefixes that it announced and will not compute."""
         if sequence.request.group is not None:
             self._leave_group(sequence)
         abandoned = [
@@ -122,8 +122,8 @@ class KVMemory(Generic[RequestT]):
         return abandoned
 
     def publish(self, sequence: Sequence[RequestT], num_blocks: int) -> list[SequencePrefix[RequestT]]:
-        """The first `num_blocks` of a sequence are computed, and all their tokens are known. Returns the prefixes that
-        were not there before."""
+        """Publishes the first `num_blocks` of a sequence, whose tokens are all computed and known. Returns the prefixes
+        that were not published before."""
         if not self._shares(sequence):
             return []
         if num_blocks > len(sequence.prefixes):
@@ -135,7 +135,7 @@ class KVMemory(Generic[RequestT]):
         return published
 
     def retract(self, sequence: Sequence[RequestT]) -> None:
-        """A sequence failed in the worker: nobody is to find what it has computed."""
+        """Retracts the prefixes that a sequence computed, after it failed in the worker: their blocks may be wrong."""
         for index in range(sequence.num_hit_blocks, sequence.num_published_blocks):
             prefix = sequence.prefixes[index]
             if prefix.block_id == sequence.block_ids[index]:
@@ -145,13 +145,13 @@ class KVMemory(Generic[RequestT]):
 
     @staticmethod
     def num_tokens_to_save(sequence: Sequence[RequestT]) -> int:
-        """What is worth keeping of a sequence that gives way, what the steps in flight compute included: they run
-        before the copy.
+        """Number of tokens worth saving of a sequence that is preempted. It includes those that steps in flight
+        compute: these steps run before the copy.
         """
         return min(sequence.num_computed_tokens, sequence.num_reusable_tokens)
 
     def swap_out(self, sequence: Sequence[RequestT]) -> None:
-        """Has a running sequence's blocks copied to the host; the caller has seen to it that there is room."""
+        """Has the next plan copy a running sequence's blocks to the host. The caller has checked that there is room."""
         num_tokens = self.num_tokens_to_save(sequence)
         num_blocks = -(-num_tokens // self._block_size)
         sequence.host_slots = self.host.take(num_blocks)
@@ -159,7 +159,7 @@ class KVMemory(Generic[RequestT]):
         self.prefix_cache.saves.update(zip(sequence.host_slots, sequence.block_ids, strict=False))
 
     def release_host_slots(self, sequence: Sequence[RequestT]) -> None:
-        """What a sequence has on the host is of no further use."""
+        """Gives back a sequence's host slots, whose content is of no further use."""
         self.host.give_back(sequence.host_slots)
         sequence.host_slots = []
 
@@ -167,24 +167,24 @@ class KVMemory(Generic[RequestT]):
 
     @property
     def must_move(self) -> bool:
-        """Whether there is something to copy even if no sequence runs."""
+        """Whether the next plan must copy something even if no sequence runs."""
         return bool(self.prefix_cache.saves)
 
     def take_moves(self) -> Moves[RequestT]:
-        """For the plan that was made; the next one's are collected from now on."""
+        """Returns the copies for the plan that was just made, and begins to collect those of the next one."""
         moves, self._moves = self._moves, Moves()
         moves.swap_out = [(block_id, slot) for slot, block_id in self.prefix_cache.saves.items()]
         self.prefix_cache.saves.clear()
         return moves
 
     def finish_moves(self, moves: Moves[RequestT]) -> None:
-        """The copies are done."""
+        """Releases the host slots that an applied plan has read."""
         for slot in moves.settled_slots:
             self.host.settle(slot)
         self.host.give_back(moves.emptied_slots)
 
     def forget_worker(self, sequences: Iterable[Sequence[RequestT]], in_flight: Iterable[Moves[RequestT]]) -> None:
-        """The worker and its memory are gone. No sequence runs any more."""
+        """Forgets the memory of a worker that is gone. Call it when no sequence runs."""
         for moves in in_flight:
             self.host.give_back(moves.emptied_slots)
         self.prefix_cache.clear()
@@ -198,7 +198,7 @@ class KVMemory(Generic[RequestT]):
         sequences: Iterable[Sequence[RequestT]],
         in_flight: Iterable[Moves[RequestT]],
     ) -> None:
-        """Asserts that nothing leaks, no block that others may read is written, and none was published that was not
+        """Asserts that nothing leaks, that no shared block is being written, and that every published block was
         computed."""
         self.pool.check_integrity(block for sequence in running for block in sequence.block_ids)
         self.prefix_cache.check_integrity()
@@ -227,10 +227,10 @@ class KVMemory(Generic[RequestT]):
             self._moves.filled.append((sequence, sequence.wire_id, num_full))
 
     def _hold(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
-        """Gives a sequence the blocks of prefixes, and has those on the host copied to blocks of its own. Others find
-        these on the device once that was done.
+        """Gives a sequence the blocks of prefixes. Has prefixes on the host copied to new blocks, where others find
+        them after the copy.
         """
-        # All of them first: to make room for one must not cost another.
+        # Hold all of them before any block is allocated: the allocation must not evict one of them.
         for prefix in found:
             if prefix.is_computed:
                 self.pool.hold(prefix.block_id)
@@ -248,14 +248,14 @@ class KVMemory(Generic[RequestT]):
             prefix.owner = sequence
 
     def _announce(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """The prefixes of a sequence's full blocks, of those `num_tokens` fill, after those it has."""
+        """Adds the prefixes of the full blocks among a sequence's first `num_tokens`, after those that it has."""
         prefixes = sequence.prefixes
         token_ids = sequence.token_ids[len(prefixes) * self._block_size : num_tokens].tobytes()
         parent = prefixes[-1] if prefixes else sequence.request.cache_salt
         prefixes += self.prefix_cache.announce(token_ids, parent, sequence)
 
     def _swap_in(self, sequence: Sequence[RequestT]) -> None:
-        """Brings back what a sequence had, but for the blocks that were found on the device still."""
+        """Has a sequence's swapped-out blocks copied back, except those that were found on the device."""
         slots = sequence.host_slots[len(sequence.block_ids) :]
         blocks = self.pool.allocate(len(slots))
         self._moves.swap_in += zip(slots, blocks, strict=True)
@@ -265,8 +265,8 @@ class KVMemory(Generic[RequestT]):
         sequence.host_slots = []
 
     def _enter_group(self, sequence: Sequence[RequestT]) -> None:
-        """Choices of one request differ from their first token on. Where another one has computed the prompt, its last
-        block is copied as far as they agree.
+        """Adds a sequence to the choices of its request, which differ from their first output token on. If another
+        choice has computed the prompt, the prompt's last, partial block is copied from it.
         """
         others = self._groups.setdefault(sequence.request.group, [])
         num_tokens = len(sequence.request.prompt_token_ids) - 1
@@ -289,5 +289,5 @@ class KVMemory(Generic[RequestT]):
 
 
 def num_computed(found: list[SequencePrefix[RequestT]]) -> int:
-    """How many, at the front, are on the device."""
+    """Number of prefixes at the front that are on the device."""
     return next((index for index, prefix in enumerate(found) if not prefix.is_computed), len(found))

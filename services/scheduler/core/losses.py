@@ -1,7 +1,7 @@
-"""Workers that are lost, and the sequences they may have died of.
+"""Lost workers, and the sequences that may have crashed them.
 
-A sequence that kills its workers is found, and those beside it go on: one that loses several in a row is a suspect,
-tried apart from all others, and then given up.
+A sequence that crashes its workers must not take the others with it. A sequence that has lost several workers in a row
+is a suspect: it runs alone. If it loses its worker again, it fails.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from .request import Preparation, RequestT
 from .roster import Roster
 from .sequence import ErrorKind, Failure, FinishReason, Sequence
 
-# Losses of a worker in a row, without a new token, after which a sequence is a suspect: nothing is prepared and nobody
-# runs beside it until it brings one; and after which it fails.
+# Losses of a worker in a row, without a new token in between. After the first number a sequence is a suspect: nothing
+# is prepared or runs beside it until it brings a token. After the second it fails.
 _LOSSES_BEFORE_SUSPICION = 2
 _LOSSES_BEFORE_FAILURE = 3
 
 
 def is_suspect(sequence: Sequence[RequestT]) -> bool:
-    """Whether its workers may have died of it."""
+    """Whether the sequence may have crashed its workers."""
     return sequence.num_losses >= _LOSSES_BEFORE_SUSPICION
 
 
 def lose_worker(
     roster: Roster[RequestT], in_flight_wire_ids: Container[int], preparing: Preparation | None
 ) -> list[FinishedSequence[RequestT]]:
-    """Counts the loss against those that the worker computed, and those that wait for what it was `preparing`. Running
-    ones wait to be planned anew, but for those lost too often, which end; these are returned.
+    """Counts the loss against the sequences that the worker computed, and those that wait for what it was `preparing`.
+    Running sequences go back to the queue, except those that have lost too many workers: they fail and are returned.
     """
     finished = []
     for sequence in [] if preparing is None else roster.waiting_for(preparing):

@@ -1,7 +1,7 @@
-"""What a step's result means: for its sequences, which move on or end, and for their owners.
+"""Applies a step's result to its sequences, which advance or end, and collects the news for the shell.
 
-The functions below take one part of a result each, in the order in which `Scheduler.apply` calls them. Whatever is of
-a sequence that has ended or was preempted finds nobody under its wire id, and is dropped.
+Each function below applies one part of a result, in the order in which `Scheduler.apply` calls them. Results of a
+sequence that has ended or was preempted are dropped: its wire id is no longer known.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from .request import RequestT
 from .roster import Roster
 from .sequence import Failure, FinishReason, Sequence
 
-# Sequence, index in its output, token id, and place in the StepResult's columns. One for each row of each step, and a
-# plain tuple is made in a seventh of the time of a named one.
+# Sequence, index in its output, token id, and place in the StepResult's columns. Each row of each step makes one, and
+# creating a plain tuple takes a seventh of the time of a named one.
 NewToken = tuple[Sequence[RequestT], int, int, int]
 
 
@@ -25,12 +25,12 @@ class FinishedSequence(Generic[RequestT]):
     sequence: Sequence[RequestT]
     reason: FinishReason
     failure: Failure | None = None
-    embedding: bytes | None = None  # of one that was pooled
+    embedding: bytes | None = None  # of a sequence that was pooled
 
 
 @dataclass(slots=True)
 class StepOutcome(Generic[RequestT]):
-    """What a step's result means for the owners of its sequences."""
+    """What the shell passes on of a step's result."""
 
     # Sequence, and place in the StepResult's `prompt_logprobs`.
     prompt_logprobs: list[tuple[Sequence[RequestT], int]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class StepOutcome(Generic[RequestT]):
 def fail_sequences(
     result: StepResult, roster: Roster[RequestT], memory: KVMemory[RequestT], outcome: StepOutcome[RequestT]
 ) -> None:
-    """Ends those that failed in the worker, and takes what they have computed out of others' reach."""
+    """Ends the sequences that failed in the worker, and retracts the prefixes that they computed."""
     for wire_id, failure in result.errors:
         sequence = roster.by_wire_id.get(wire_id)
         if sequence is not None:
@@ -51,8 +51,8 @@ def fail_sequences(
 
 
 def publish_blocks(moves: Moves[RequestT], roster: Roster[RequestT], memory: KVMemory[RequestT]) -> None:
-    """Others find the blocks that the step filled from now on, and those who waited for them go on. Before its tokens:
-    the last one ends a sequence, and its blocks go back to the pool.
+    """Publishes the blocks that the step filled, and wakes the sequences that waited for them. Call it before
+    `append_tokens`: the last token ends a sequence, and its blocks go back to the pool.
     """
     for sequence, wire_id, num_blocks in moves.filled:
         if sequence.wire_id == wire_id:
@@ -61,7 +61,7 @@ def publish_blocks(moves: Moves[RequestT], roster: Roster[RequestT], memory: KVM
 
 
 def take_prompt_logprobs(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
-    """Raises ValueError where entries are missing, or come twice."""
+    """Counts the prompt log probabilities that came. Raises ValueError if some are missing, or come twice."""
     for index, entries in enumerate(result.prompt_logprobs):
         sequence = roster.by_wire_id.get(entries.wire_id)
         if sequence is None:
@@ -74,9 +74,10 @@ def take_prompt_logprobs(result: StepResult, roster: Roster[RequestT], outcome: 
 
 
 def append_tokens(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
-    """The tokens sampled, and which are their sequences' last. As hot as planning decodes.
+    """Appends the sampled tokens to their sequences, and ends those for which it is the last. As hot as planning
+    decodes.
 
-    Raises ValueError where a sequence was to bring a vector.
+    Raises ValueError if a sequence was to bring a vector.
     """
     by_wire_id, tokens = roster.by_wire_id, outcome.tokens
     for index, (wire_id, token_id) in enumerate(zip(result.wire_ids, result.token_ids, strict=True)):
@@ -101,7 +102,7 @@ def append_tokens(result: StepResult, roster: Roster[RequestT], outcome: StepOut
 
 
 def take_vectors(result: StepResult, roster: Roster[RequestT], outcome: StepOutcome[RequestT]) -> None:
-    """Those of pooled sequences, which end with them. Raises ValueError where a sequence was to bring a token."""
+    """Ends pooled sequences with their vectors. Raises ValueError if a sequence was to bring a token."""
     for wire_id, embedding in result.pooled:
         sequence = roster.by_wire_id.get(wire_id)
         if sequence is None:

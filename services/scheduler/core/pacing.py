@@ -1,5 +1,5 @@
-"""How long steps take and how fast the queue moves, learned from what was, and what follows from it: how long a chunk
-of a prompt may be, how many plans to keep in flight, when to come again.
+"""Estimates of step times and of the queue's speed, learned from past steps. They decide how long a chunk of a prompt
+may be, how many plans to keep in flight, and when a refused client should retry.
 """
 
 from __future__ import annotations
@@ -8,35 +8,35 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-# Steps after which an observation counts half.
+# Number of steps after which an observation's weight has halved.
 _HALF_LIFE_STEPS = 200
 _FORGETTING = 0.5 ** (1 / _HALF_LIFE_STEPS)
 # Brings all features near 1, so that the fit is well conditioned.
 _TOKENS_SCALE = 1 / 256
 _PAIRS_SCALE = 1 / 100_000
 _FEATURES = range(4)
-# The doubt of a weight is its place on the diagonal of the inverse: with 1, a step whose feature is 1 tells as much of
-# it as all steps before. It grows with each step that says nothing of the weight, and no further than this: a thousand
-# decodes, whose features hardly differ, must not make their noise the time that a prompt takes.
+# The doubt of a weight is its place on the diagonal of the inverse. At 1, a step whose feature is 1 counts as much for
+# the weight as all steps before it. Doubt grows with each step that carries no information on the weight, up to this
+# bound. Without it, the noise of a thousand decodes, whose features hardly differ, would become the time of a prompt.
 _MOST_DOUBT = 1.0
 _GROWTH_OF_DOUBT = _FORGETTING**-0.5
-# A step with so many tokens of prompts tells how fast the device is at the moment.
+# A step with at least so many prompt tokens measures how fast the device is at the moment.
 _PROMPT_TOKENS = 64
 # A step with no more tokens of prompts counts as one without prompts.
 _NO_PROMPT_TOKENS = 8
 # The weight of the last step in the running means: of the slowness, and of the time of steps without prompts.
 _SHARE_OF_LAST = 0.25
 _SHARE_OF_SHORT = 0.05
-# The same, of one that took longer than the mean: what neighbours on the device add is not the step's own.
+# The same for a step that took longer than the mean: the excess is usually caused by other load on the device.
 _SHARE_OF_LONGER = 0.0005
 # The slowness stays between this and its inverse.
 _MOST_SLOWNESS = 4.0
-# One step counts as at most so many times slower than the last ones: a page fault does not make the device slow.
+# One step changes the ratio to at most so many times the slowness: a page fault does not make the device slow.
 _MOST_CHANGE = 2.0
 # A step without prompts brings the slowness closer to 1 by this part.
 _RELAXATION = 0.02
 _MIN_STEPS = 4
-# The estimate is trusted up to so many times the largest step seen: decodes tell little of what prompts take.
+# The estimate is trusted up to so many times the largest step seen: decodes say little about prompts.
 _GROWTH = 2
 _FIRST_TOKENS = 256
 # A plan leaves before those in flight end by at least so many seconds, and by this part of what they take.
@@ -51,8 +51,8 @@ Row = Sequence[float]
 
 
 class _Fit:
-    """seconds = weights · features, by recursive least squares with forgetting (Ljung, System Identification, 1999,
-    section 11.2), so that a device that becomes slower by its heat is followed.
+    """Fits seconds = weights · features by recursive least squares with forgetting (Ljung, System Identification, 1999,
+    section 11.2), so that the estimate follows a device that slows down as it heats up.
     """
 
     def __init__(self) -> None:
@@ -78,21 +78,22 @@ class _Fit:
 
 
 class StepTimes:
-    """seconds = a + b · tokens + c · pairs + d · prompt log probabilities, where pairs counts each token with every
-    position it attends to, and the last are the tokens of prompts whose log probabilities are wanted: the output layer
-    works for each of them, as it does for no other token of a prompt.
+    """Estimates seconds = a + b · tokens + c · pairs + d · prompt log probabilities.
 
-    What neighbours on the device take of it changes faster than the fit follows, and for all terms alike: one factor
+    Pairs count each token with every position that it attends to. The last term counts prompt tokens whose log
+    probabilities are wanted: the output layer runs for each of them, and for no other prompt token but the last.
+
+    Other load on the device changes faster than the fit follows, and slows all terms alike: one factor, the slowness,
     follows the last steps with prompts.
     """
 
     def __init__(self) -> None:
         self._all = _Fit()
-        # Of steps that have no prompts: long steps with prompts tell badly what the others take.
+        # A fit of its own for steps without prompts: long steps with prompts predict them badly.
         self._decodes = _Fit()
         # The time that the last steps with prompts took, as a multiple of what the weights predict.
         self._slowness = 1.0
-        # Seconds of steps that have no prompts: what the quick ones among them take.
+        # Seconds that the quick ones among the steps without prompts take.
         self._short_step: float | None = None
         self._most_tokens = 0
         self._knows_logprobs = False
@@ -104,7 +105,8 @@ class StepTimes:
     def observe(
         self, num_tokens: int, num_pairs: float, seconds: float, num_prompt_logprobs: int = 0, num_rows: int = 1
     ) -> None:
-        """`num_rows`: number of sequences in the step. All tokens beyond one for each are taken for prompts'."""
+        """Learns from one step. `num_rows`: number of sequences in it. All tokens beyond one for each count as prompt
+        tokens."""
         self._most_tokens = max(self._most_tokens, num_tokens)
         self._knows_logprobs = self._knows_logprobs or num_prompt_logprobs > 0
         x = _features(num_tokens, num_pairs, num_prompt_logprobs)
@@ -124,7 +126,7 @@ class StepTimes:
 
     @property
     def trusted_tokens(self) -> int:
-        """A step of more is not to be planned by these times."""
+        """Number of tokens up to which the estimate may be used to plan a step."""
         return max(_FIRST_TOKENS, _GROWTH * self._most_tokens)
 
     @property
@@ -139,7 +141,7 @@ class StepTimes:
         return self.decode_seconds(num_tokens, num_pairs)
 
     def seconds(self, num_tokens: int, num_pairs: float, num_prompt_logprobs: int = 0) -> float:
-        """What such a step would take."""
+        """Seconds that a step is expected to take, by the fit over all steps."""
         without = _dot(self._all.weights, _features(num_tokens, num_pairs, 0))
         return self._slowness * max(0.0, without + self._per_logprob * num_prompt_logprobs)
 
@@ -163,14 +165,14 @@ class StepTimes:
         return int(2 * seconds / (per_token + math.sqrt(per_token**2 + 2 * per_pair * seconds)))
 
     def chunk_seconds(self, position: int, num_tokens: int, *, with_logprobs: bool = False) -> float:
-        """What a chunk adds to a step."""
+        """Seconds that a chunk of a prompt adds to a step."""
         num_prompt_logprobs = num_tokens if with_logprobs else 0
         return self.seconds(num_tokens, pairs(position, num_tokens), num_prompt_logprobs) - self.seconds(0, 0)
 
     @property
     def _per_logprob(self) -> float:
-        """Seconds that one token takes more where its log probabilities are wanted. Until some such step has run: as
-        long as the token takes without them."""
+        """Seconds that a prompt token's log probabilities add. Until a step with some has run, the estimate is what the
+        token takes without them."""
         return max(0.0, self._all.weights[3] if self._knows_logprobs else self._all.weights[1]) * _TOKENS_SCALE
 
 
@@ -188,13 +190,15 @@ def _dot(a: Row, b: Row) -> float:
 
 
 class RunAhead:
-    """How many plans to keep in flight: as many as hide the way to the worker and back behind its steps, and no more,
-    since what is planned can no longer be changed. And when the next one leaves: shortly before those in flight end,
-    so that whoever comes meanwhile is in it.
+    """Decides how many plans to keep in flight, and when the next one leaves.
+
+    There are as many as hide the round trip to the worker behind its steps, and no more, because a plan cannot be
+    changed after it was sent. A plan leaves shortly before those in flight end, so that it includes requests that
+    arrive meanwhile.
     """
 
     def __init__(self, fixed: int | None, most: int = 8) -> None:
-        """`fixed`: how many, whatever is measured. Raises ValueError if that is less than 1."""
+        """`fixed`: number of plans, whatever is measured. Raises ValueError if it is less than 1."""
         if fixed is not None and fixed < 1:
             raise ValueError(f"run-ahead is {fixed}: must be at least 1, or nothing is ever computed")
         self.depth = 2 if fixed is None else fixed
@@ -202,22 +206,22 @@ class RunAhead:
         self._most = most
         self._hop = 0.0
         self._run = 0.0
-        # When each plan in flight left, and what it was thought to take, in seconds.
+        # The time when each plan in flight left, and its expected duration in seconds.
         self._in_flight: deque[tuple[float, float]] = deque()
-        # When the last result came.
+        # The time of the last result.
         self._answered_at = 0.0
 
     def sent(self, now: float, seconds: float) -> None:
-        """A plan that is thought to take so many `seconds` leaves."""
+        """Takes note that a plan leaves. `seconds`: its expected duration."""
         self._in_flight.append((now, seconds))
 
     def answered(self, now: float) -> float:
-        """The result of the oldest plan in flight is here. Returns when that plan left."""
+        """Takes note that the result of the oldest plan in flight came. Returns the time when that plan left."""
         self._answered_at = now
         return self._in_flight.popleft()[0]
 
     def lost(self) -> None:
-        """The worker is gone, and all plans in flight with it."""
+        """Forgets all plans in flight, whose worker is lost."""
         self._in_flight.clear()
 
     def seconds_to_hold(self, now: float) -> float:
@@ -232,8 +236,8 @@ class RunAhead:
         return hold if hold > _LEAST_HOLD_S else 0.0
 
     def observe(self, round_trip: float, run: float) -> None:
-        """Seconds from a plan's departure until its result was answered by the next plan, but for the time it waited at
-        the worker; and of the step itself.
+        """Learns from one plan. `round_trip`: seconds from its departure until its result was answered with the next
+        plan, without the time it waited at the worker. `run`: seconds of the step itself.
         """
         if self._is_fixed or run <= 0:
             return
@@ -241,26 +245,26 @@ class RunAhead:
         share = 0.05 if self._run else 1.0
         self._hop += share * (hop - self._hop)
         self._run += share * (run - self._run)
-        # An idle hundredth of the time is not worth a plan more.
+        # One more plan is not worth it for a worker that idles one hundredth of the time.
         needed = 1 + math.ceil(self._hop / self._run - 0.01)
         self.depth = max(1, min(needed, self._most))
 
 
 class TurnRate:
-    """How fast the queue moves, by how many sequences started lately."""
+    """Estimates how fast the queue moves, from the number of sequences that started lately."""
 
     def __init__(self, window: float = 10.0) -> None:
         self._window = window
         self._samples: deque[tuple[float, int]] = deque()
 
     def observe(self, now: float, num_started: int) -> None:
-        """`num_started`: since the beginning, at `now` in seconds."""
+        """Takes a sample. `num_started`: sequences started since the beginning, at `now` in seconds."""
         self._samples.append((now, num_started))
         while now - self._samples[0][0] > self._window:
             self._samples.popleft()
 
     def seconds_until_turn(self, num_waiting: int) -> float:
-        """How long whoever comes now would wait: when it is worth to come again. A second to a minute."""
+        """Seconds that a new sequence would wait, for the client to retry after: from 1 s to 60 s."""
         if len(self._samples) < 2:
             return _SOONEST_S
         (start, before), (end, after) = self._samples[0], self._samples[-1]
@@ -270,5 +274,5 @@ class TurnRate:
 
 
 def pairs(position: int, num_tokens: int) -> float:
-    """Tokens times positions attended to, of a chunk that begins at `position`."""
+    """Number of pairs of a token and a position that it attends to, in a chunk that begins at `position`."""
     return num_tokens * (position + (num_tokens + 1) / 2)

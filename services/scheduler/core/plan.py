@@ -1,4 +1,4 @@
-"""What a step is: the plan that goes to a worker group, and the result that comes back."""
+"""A step: the plan that goes to a worker group, and the result that comes back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NewSequence(Generic[RequestT]):
 
 @dataclass(slots=True)
 class Rows:
-    """What is computed: a column per field, a row per sequence."""
+    """The tokens to compute: a column per field, a row per sequence."""
 
     wire_ids: array[int] = field(default_factory=partial(array, U32))
     slots: array[int] = field(default_factory=partial(array, U32))
@@ -55,10 +55,10 @@ class StepPlan(Generic[RequestT]):
     released_wire_ids: array[int]
     new_sequences: list[NewSequence[RequestT]]
     rows: Rows
-    # Of the rows that reach their sequence's last token: each must bring the next one, or its sequence's vector.
+    # Wire ids of the rows that reach their sequence's last token. Each must bring the next token, or a vector.
     sampling_wire_ids: array[int]
-    num_pairs: float  # of tokens and the positions they attend to: what attention has to do
-    num_prompt_logprobs: int  # tokens of prompts whose log probabilities are wanted: what the output layer has to do
+    num_pairs: float  # of a token and a position it attends to: the work of attention
+    num_prompt_logprobs: int  # prompt tokens whose log probabilities are wanted: extra work of the output layer
     moves: Moves[RequestT]
 
     @property
@@ -83,13 +83,13 @@ class StepResult:
     wire_ids: Items[int]
     token_ids: Items[int]
     errors: Items[tuple[int, Failure]] = ()  # by wire id
-    seconds: float = 0.0  # that the step took on the device; 0: unknown
+    seconds: float = 0.0  # duration of the step on the device; 0: unknown
     prompt_logprobs: Items[PromptLogprobs] = ()
     pooled: Items[tuple[int, bytes]] = ()  # (wire id, its vector)
 
     def check(self, plan: StepPlan[RequestT]) -> None:
-        """Raises ValueError unless this is the result of `plan`: one token or vector for each row that was to bring
-        one, or an error.
+        """Raises ValueError unless this is the result of `plan`: a token, a vector or an error for each row that must
+        bring one.
         """
         if self.step_id != plan.step_id:
             raise ValueError(f"result of step {self.step_id} came, expected {plan.step_id}")

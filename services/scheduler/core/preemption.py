@@ -1,5 +1,5 @@
-"""Who gives way when blocks run out: the last by rank, so that the first always finishes. What it has computed is
-copied to the host where that is better than to compute it again.
+"""Preemption when blocks run out: of the running sequence that ranks last, so that the first always finishes. Its KV
+blocks are copied to the host if that is faster than computing them again.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Preemption(Generic[RequestT]):
         self._counters = counters
 
     def make_room(self, sequence: Sequence[RequestT]) -> bool:
-        """Sees to it that a block is free if the next token of `sequence` needs one: the last by rank give theirs
-        up. False if that was the sequence itself.
+        """Preempts sequences, the last by rank first, until the next token of `sequence` has a block. False if
+        `sequence` itself was preempted.
         """
         while self._memory.num_blocks_short(sequence, 1) > self._memory.pool.num_free:
             if self.preempt_last() is sequence:
@@ -40,7 +40,7 @@ class Preemption(Generic[RequestT]):
         return True
 
     def preempt_last(self) -> Sequence[RequestT]:
-        """The last running sequence gives way; it waits to be recomputed, or brought back from the host."""
+        """Preempts the last running sequence. It waits to be recomputed, or swapped in from the host."""
         victim = self._roster.running[-1]
         self._counters.preemptions += 1
         if self._is_worth_saving(victim):
@@ -49,8 +49,8 @@ class Preemption(Generic[RequestT]):
         return victim
 
     def _is_worth_saving(self, sequence: Sequence[RequestT]) -> bool:
-        """Whether there is room on the host for what it has computed, and to copy that there and back takes less time
-        than to compute it again.
+        """Whether the host has room for the sequence's blocks, and copying them there and back takes less time than
+        computing them again.
         """
         num_tokens = self._memory.num_tokens_to_save(sequence)
         num_blocks = -(-num_tokens // self._config.block_size)

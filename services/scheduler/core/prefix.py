@@ -11,7 +11,7 @@ OwnerT = TypeVar("OwnerT")
 
 
 class Prefix(Generic[OwnerT]):
-    """A full block of tokens, and all that is before it."""
+    """A full block of tokens together with all tokens before it."""
 
     __slots__ = ("block_id", "host_slot", "key", "owner")
 

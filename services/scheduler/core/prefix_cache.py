@@ -5,9 +5,21 @@ the tokens themselves, so unlike a chain of hashes it can never take one prefix 
 SGLang, 2024, section 3: a radix tree; this is one with a block of tokens per edge, kept in a single dictionary).
 
 A prefix is announced when a sequence starts to compute it, so that others which need it can wait instead of computing
-it too, and published when the step that computed it was applied. Whoever asked for it finds it from then on, until its
-block is handed out again. A block is evicted after all that follow it: whoever holds a block holds those before it, and
-a sequence gives its blocks back last first.
+it too. It is published when the step that computed it was applied, and found from then on until its block is handed out
+again. A block is evicted after all blocks that follow it, because a sequence that holds a block holds those before it,
+too, and gives its blocks back last first.
+
+The life of a prefix:
+
+    unknown --announce--> announced --publish--> on device --evict--> on host --start to load--> loading
+                              |                      |                   |                          |
+                           abandon          retract, or evict          evict                 publish: on device
+                              |             without a host slot          |                   abandon: on host
+                              v                      v                   v
+                           unknown                unknown             unknown
+
+A prefix has an owner while it is announced or loading: the sequence that computes it or copies it to the device. A
+prefix that was loaded stays on the host, too, until its slot there is evicted.
 """
 
 from __future__ import annotations
@@ -28,7 +40,7 @@ class PrefixCache(Generic[OwnerT]):
         self._host = host
         # Host slot to block: evicted prefixes that the next plan must copy before anything else.
         self.saves: dict[int, int] = {}
-        # Changes whenever a prefix becomes known or is forgotten.
+        # Changes when a prefix becomes known or is forgotten: callers may keep what they found while it is the same.
         self.version = 0
         self._block_bytes = 4 * block_size
         self._prefixes: dict[tuple[Hashable, bytes], Prefix[OwnerT]] = {}
@@ -42,7 +54,7 @@ class PrefixCache(Generic[OwnerT]):
 
     def match(self, token_ids: bytes, salt: Hashable, max_blocks: int) -> list[Prefix[OwnerT]]:
         """The longest known prefix of `token_ids` (u32), block by block, at most `max_blocks`: on the device, in host
-        memory, or with an owner who sees to it.
+        memory, or about to be computed by its owner.
         """
         size = self._block_bytes
         prefixes = self._prefixes
@@ -74,8 +86,9 @@ class PrefixCache(Generic[OwnerT]):
         return announced
 
     def publish(self, prefix: Prefix[OwnerT], block_id: int) -> None:
-        """The block, which the caller holds, has been computed. Where another block was first, this one is not needed,
-        and where what comes before it was forgotten, nobody could find it."""
+        """Makes a computed block, which the caller holds, available to others. Does nothing if another block of the
+        same prefix was published first, or if the prefix before it was forgotten, so that no look-up could reach it.
+        """
         prefix.owner = None
         before = prefix.key[0]
         if isinstance(before, Prefix) and self._prefixes.get(before.key) is not before:
@@ -87,12 +100,12 @@ class PrefixCache(Generic[OwnerT]):
             self._pool.keep(block_id)
 
     def abandon(self, prefix: Prefix[OwnerT]) -> None:
-        """Its owner will not bring it to the device."""
+        """Takes note that the owner will not bring the prefix to the device."""
         prefix.owner = None
         self._drop_if_nowhere(prefix)
 
     def retract(self, prefix: Prefix[OwnerT]) -> None:
-        """Nobody will find this prefix any more, wherever it is."""
+        """Takes a prefix out of the cache, both on the device and on the host."""
         prefix.owner = None
         if prefix.is_computed:
             del self._by_block[prefix.block_id]

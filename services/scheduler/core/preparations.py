@@ -1,8 +1,8 @@
-"""What workers prepare for sequences before these are planned: asked for when their turn comes, then known a while. A
-sequence that finds a slot as it arrives has its turn at once.
+"""Preparations that sequences need of the worker before they are planned, such as compiled grammars.
 
-The worker works on it beside its steps, and the sequences that need it are set aside meanwhile, so that nobody else
-waits for it.
+A preparation is requested when the turn of a sequence that needs it comes, or on arrival if a slot is free. The worker
+prepares beside its steps, and the sequences that need it are set aside meanwhile, so that no other sequence waits for
+it. The worker keeps it ready for a while.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 from .request import Preparation
 
-# Asked for at once; others wait for a place. A worker takes 128.
+# Preparations that the worker is asked for at once; others wait for a place. A worker takes 128.
 MAX_PENDING = 64
-# Remembered as ready; half of what a worker keeps, so that it does not give up what is taken for ready here.
+# Preparations remembered as ready: half of what a worker keeps, so that it still has each one remembered here.
 MAX_READY = 256
 
 
@@ -22,10 +22,10 @@ class Preparations:
     def __init__(self) -> None:
         self._wanted: list[Preparation] = []
         self._pending: dict[bytes, Preparation] = {}
-        # Those that find no place among the pending ones, first come first served.
+        # Preparations that found no place among the pending ones, first come first served.
         self._backlog: OrderedDict[bytes, Preparation] = OrderedDict()
         self._ready: OrderedDict[bytes, None] = OrderedDict()
-        self._num_awaited = 0  # of the backlog, when it was last looked through
+        self._num_awaited = 0  # awaited ones in the backlog when it was last pruned
 
     def is_ready(self, preparation: Preparation) -> bool:
         """Whether a sequence that needs it may be planned."""
@@ -49,9 +49,9 @@ class Preparations:
         self._backlog[preparation.key] = preparation
 
     def fill_places(self, is_awaited: Callable[[Preparation], bool]) -> None:
-        """Gives the places that are free to those that wait for one, where a sequence still needs them."""
+        """Gives free places to preparations in the backlog that a sequence still needs."""
         while self._backlog and len(self._pending) < MAX_PENDING:
-            # In a plain dict, finding the first key means passing all those removed before it.
+            # An OrderedDict: a plain dict finds its first key only after all keys removed before it.
             _, preparation = self._backlog.popitem(last=False)
             if is_awaited(preparation):
                 self._begin(preparation)
@@ -62,26 +62,26 @@ class Preparations:
 
     @property
     def current(self) -> Preparation | None:
-        """What the worker is at: it prepares one after the other. None where it has been asked for nothing."""
+        """The preparation that the worker is at: it makes one after the other. None if none was sent to it."""
         first = next(iter(self._pending.values()), None)
         return None if first in self._wanted[:1] else first
 
     @property
     def only_pending(self) -> Preparation | None:
-        """What the worker is at, where that is one thing."""
+        """The pending preparation, if there is exactly one."""
         return next(iter(self._pending.values())) if len(self._pending) == 1 else None
 
     def is_busy_with_other(self, than: Preparation | None) -> bool:
-        """Whether anything else is pending."""
+        """Whether a preparation other than `than` is pending."""
         return len(self._pending) > (than is not None and than.key in self._pending)
 
     def take_wanted(self) -> list[Preparation]:
-        """What the worker is to be asked for, each once."""
+        """Returns the preparations to ask the worker for, once each."""
         wanted, self._wanted = self._wanted, []
         return wanted
 
     def finish(self, key: bytes, is_ready: bool) -> Preparation:
-        """The worker's answer. Raises ValueError where nothing was asked."""
+        """Takes the worker's answer. Raises ValueError if the worker was not asked for this key."""
         preparation = self._pending.pop(key, None)
         if preparation is None:
             raise ValueError("the worker prepared what it was not asked for")
@@ -92,8 +92,8 @@ class Preparations:
         return preparation
 
     def forget_worker(self) -> list[Preparation]:
-        """Another knows of nothing. Returns what was pending, in the order in which it was asked for, and then what
-        waited to be asked for."""
+        """Forgets everything: the next worker has prepared nothing. Returns the pending preparations in the order of
+        their requests, and then the backlog."""
         forgotten = [*self._pending.values(), *self._backlog.values()]
         self._wanted.clear()
         self._pending.clear()

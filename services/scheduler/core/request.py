@@ -1,4 +1,4 @@
-"""What the core is asked for: one choice of one request, as it reaches the core."""
+"""One choice of one request, as it reaches the core."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """What a worker has to have ready before a sequence may be planned there."""
+    """Something that a worker must have ready before a sequence may be planned there: a compiled grammar."""
 
     key: bytes
     source: str = field(default="", compare=False)  # passed on to the worker unread
@@ -62,27 +62,27 @@ class SequenceRequest:
     requests is generic over it.
     """
 
-    key: Hashable  # the owner's name for it, unique among unfinished sequences
+    key: Hashable  # the caller's name for the sequence, unique among unfinished ones
     prompt_token_ids: array[int]
     work: Work
     output_token_ids: array[int] = field(default_factory=lambda: array("I"))
-    was_accepted: bool = False  # by another scheduler, before: no queue is too long for it
-    num_losses: int = 0  # workers of other schedulers lost in a row while they computed it, since its last token
+    was_accepted: bool = False  # by another scheduler before: then a full queue does not refuse it
+    num_losses: int = 0  # other schedulers' workers lost in a row while they computed it, since its last token
     choice_index: int = 0
-    turn_id: Hashable = None  # sequences of one client's request have an equal one and share turns; None: it is alone
-    group: Hashable = None  # other choices of the same request, whose prompt is this one's, have an equal one
-    cache_salt: Hashable = ""  # blocks are shared among sequences with equal ones
-    priority: int = 0  # less is sooner
-    tenant: str = ""  # among whom fair queueing is fair
-    # Entries of the prompt's log probabilities that earlier attempts brought, of len(prompt) - 1; None: not wanted.
+    turn_id: Hashable = None  # equal for sequences of one client's request, which share turns; None: its own turns
+    group: Hashable = None  # equal for the choices of one request, which have the same prompt
+    cache_salt: Hashable = ""  # only sequences with equal salts share blocks
+    priority: int = 0  # the lower starts first
+    tenant: str = ""  # fair queueing serves tenants equally
+    # Number of the prompt's len(prompt) - 1 log probabilities that earlier attempts brought; None: not wanted.
     num_prompt_logprobs: int | None = None
-    sampling_bytes: int = 0  # what the subclass tells the worker beside tokens, on the wire
+    sampling_bytes: int = 0  # size on the wire of what the subclass tells the worker beside tokens
     needs: Preparation | None = None
     deadline: float | None = None  # on the clock of `now` in Scheduler's calls
 
     @property
     def flow(self) -> Hashable:
-        """Whose turns it has: its request's, or its own."""
+        """The key of its turns: its request's, or its own."""
         return self.key if self.turn_id is None else self.turn_id
 
     @property

@@ -1,4 +1,4 @@
-"""Every sequence, and where it is: waiting, set aside until what it needs is computed or prepared, or running."""
+"""The place of every sequence: waiting, set aside until what it needs is computed or prepared, or running."""
 
 from __future__ import annotations
 
@@ -18,12 +18,20 @@ from .sequence import Sequence, SequencePrefix, StartRank, Status
 from .turns import Turn, Turns
 from .waiting import FairQueue, RankedQueue
 
-# The part of the slots that only first sequences of their requests get: one request of hundreds cannot take them all.
+# One slot in so many is reserved for first sequences of their requests: one request of hundreds cannot take them all.
 _RESERVED_PART = 16
 
 
 class Roster(Generic[RequestT]):
-    """Moves sequences from one place to another, and what goes with it: slots, wire ids, blocks, counts."""
+    """Moves sequences between waiting, set aside and running, with their slots, wire ids, blocks and counts.
+
+    The life of a wire id, the number by which plans and results name a running sequence:
+
+        unused --start--> in `by_wire_id` --requeue, remove--> released --take_released--> unknown to the worker
+
+    Numbers ascend and are not used again, so a late result of a released one finds no sequence and is dropped. After
+    `forget_worker`, they begin at 1: the next worker knows none of them.
+    """
 
     def __init__(self, config: CoreConfig, memory: KVMemory[RequestT]) -> None:
         self.by_key: dict[Hashable, Sequence[RequestT]] = {}
@@ -34,15 +42,15 @@ class Roster(Generic[RequestT]):
         )
         self.turns = Turns()
         self.num_set_aside = 0
-        # By the last prefix of what they wait for, or by what is being prepared.
+        # By the last prefix that they wait for, or by the preparation that they wait for.
         self._set_aside: dict[SequencePrefix[RequestT] | Preparation, dict[int, Sequence[RequestT]]] = {}
         self._memory = memory
-        self._num_waiting_tokens = 0  # outstanding ones of all that wait
+        self._num_waiting_tokens = 0  # outstanding tokens of all waiting sequences
         self._num_slots = config.max_num_seqs
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._num_reserved_slots = (config.max_num_seqs + _RESERVED_PART // 2) // _RESERVED_PART
         self._num_in_reserve = 0
-        # What the worker must forget; told with the next plan.
+        # Wire ids that the next plan tells the worker to forget.
         self._released: array[int] = array(U32)
         self._deadlines: list[tuple[float, int, Sequence[RequestT]]] = []
         self._next_arrival = 0
@@ -93,7 +101,7 @@ class Roster(Generic[RequestT]):
 
     def enqueue(self, request: RequestT) -> Sequence[RequestT]:
         num_tokens = 0 if request.shares_prompt else len(request.prompt_token_ids)
-        # One that goes on after the loss of a scheduler or worker had its turn.
+        # A sequence that continues after the loss of a scheduler or worker has had its turn.
         turn = self.turns.join(request.flow, num_tokens, is_put_off=not request.output_token_ids)
         sequence = Sequence(request, self._next_arrival, turn)
         self._next_arrival += 1
@@ -104,7 +112,7 @@ class Roster(Generic[RequestT]):
         return sequence
 
     def start(self, sequence: Sequence[RequestT], found: list[SequencePrefix[RequestT]]) -> None:
-        """A waiting one gets a slot, and the blocks of the prefixes found for it."""
+        """Moves a waiting sequence to running, with a slot and the blocks of the prefixes found for it."""
         self.waiting.remove(sequence)
         self._num_waiting_tokens -= sequence.num_outstanding_tokens
         sequence.status = Status.RUNNING
@@ -120,7 +128,7 @@ class Roster(Generic[RequestT]):
         self._memory.attach(sequence, found)
 
     def set_aside(self, sequence: Sequence[RequestT], waits_for: SequencePrefix[RequestT] | Preparation) -> None:
-        """A waiting one is out of the others' way until the prefix is computed or given up, or the worker prepared."""
+        """Takes a sequence out of the queue until its prefix is computed or given up, or its preparation ends."""
         self.waiting.remove(sequence)
         sequence.waits_for = waits_for
         self._set_aside.setdefault(waits_for, {})[sequence.arrival] = sequence
@@ -130,12 +138,13 @@ class Roster(Generic[RequestT]):
         return list(self._set_aside.get(preparation, {}).values())
 
     def is_awaited(self, preparation: Preparation) -> bool:
-        """Whether any sequence waits for it."""
+        """Whether any sequence waits for this preparation."""
         return preparation in self._set_aside
 
     def prompt_ranks(self, prefills: list[Sequence[RequestT]]) -> list[tuple[StartRank, Sequence[RequestT]]]:
-        """Prompts under way, the first to go on first: by their own rank, or by that of a sequence that waits for what
-        they compute. Otherwise those that rank between the two would keep both waiting."""
+        """Ranks the prompts under way; the first continues first. A prompt has its own rank, or that of a sequence that
+        waits for what the prompt computes, if that is better. Otherwise sequences that rank between the two would keep
+        both waiting."""
         ranks = {sequence: sequence.start_rank for sequence in prefills}
         for waits_for, sequences in self._set_aside.items():
             if isinstance(waits_for, Prefix) and waits_for.owner is not None and waits_for.owner in ranks:
@@ -150,8 +159,8 @@ class Roster(Generic[RequestT]):
             self.waiting.push(sequence)
 
     def requeue(self, sequence: Sequence[RequestT]) -> None:
-        """A running one loses blocks and slot, and waits. Its results in flight will be dropped, since it gets another
-        wire id.
+        """Moves a running sequence back to the queue, without blocks and slot. Its results in flight will be dropped,
+        since it gets another wire id.
         """
         self._leave(sequence)
         sequence.status = Status.WAITING
@@ -159,7 +168,7 @@ class Roster(Generic[RequestT]):
         self._wait(sequence)
 
     def remove(self, sequence: Sequence[RequestT]) -> None:
-        """For good, wherever it is."""
+        """Ends a sequence in whatever place it is."""
         del self.by_key[sequence.request.key]
         self._memory.release_host_slots(sequence)
         if sequence.status is Status.RUNNING:
@@ -174,24 +183,24 @@ class Roster(Generic[RequestT]):
         self.turns.leave(sequence.request.flow)
 
     def expired(self, now: float) -> Iterator[Sequence[RequestT]]:
-        """Those whose deadline is past."""
+        """Yields the sequences whose deadline is past."""
         while self._deadlines and self._deadlines[0][0] <= now:
             sequence = heapq.heappop(self._deadlines)[2]
             if sequence.status is not Status.FINISHED:
                 yield sequence
 
     def take_released(self) -> array[int]:
-        """Wire ids that the worker must forget."""
+        """Returns the wire ids that the worker must forget, once each."""
         released, self._released = self._released, array(U32)
         return released
 
     def forget_worker(self) -> None:
-        """It is gone, and nothing runs: another knows no wire id."""
+        """Starts wire ids anew. Call it when the worker is gone and no sequence runs."""
         self._released = array(U32)
         self._next_wire_id = 1
 
     def check_integrity(self) -> None:
-        """Asserts that everyone is in one place, and counted there."""
+        """Asserts that every sequence is in one place, and counted there."""
         assert sorted([*self._free_slots, *(s.slot for s in self.running)]) == list(range(self._num_slots))
         assert self._num_in_reserve == sum(s.is_in_reserve for s in self.running) <= self._num_reserved_slots
         assert list(self.by_wire_id.values()) == sorted(self.running, key=attrgetter("wire_id"))
@@ -207,7 +216,7 @@ class Roster(Generic[RequestT]):
         for waits_for, sequences in self._set_aside.items():
             assert sequences
             if isinstance(waits_for, Prefix):
-                assert waits_for.owner in self.running, "a sequence waits for what nobody computes"
+                assert waits_for.owner in self.running, "nothing computes the awaited prefix"
             assert all(s.waits_for == waits_for for s in sequences.values())
         for sequence in [*self.waiting, *set_aside]:
             assert sequence.status is Status.WAITING
@@ -220,7 +229,7 @@ class Roster(Generic[RequestT]):
         self.waiting.push(sequence)
 
     def _leave(self, sequence: Sequence[RequestT]) -> None:
-        """A running one gives back blocks and slot, and the worker will be told."""
+        """Takes blocks, slot and wire id of a running sequence. The next plan tells the worker."""
         self.running.remove(sequence)
         del self.by_wire_id[sequence.wire_id]
         self._released.append(sequence.wire_id)

@@ -4,9 +4,9 @@ There are no phases. Every sequence has tokens known or promised and tokens comp
 prefill, a decode and a resumed preemption are the same thing (iteration-level scheduling: Yu et al., Orca, OSDI 2022,
 section 3; paged blocks: Kwon et al., vLLM, SOSP 2023, section 4).
 
-Several plans may be in flight. A plan may schedule tokens that an earlier one still has to sample ("promised"); it
-never goes past `max_tokens`, so only an end token, a stop string or an abort leaves results that nobody wants, and
-those are dropped.
+Several plans may be in flight. A plan may schedule tokens that an earlier one still has to sample ("promised"). It
+never goes past `max_tokens`, so unwanted results come only after an end token, a stop string or an abort, and are
+dropped.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from .request import RequestT
 from .roster import Roster
 from .sequence import ErrorKind, Failure, FinishReason, Sequence
 
-# The part by which the queue is longer for first sequences of requests: one request of hundreds cannot fill it.
+# The queue is longer by one part in so many for first sequences of requests: one request of hundreds cannot fill it.
 _SPARE_PART = 16
 
 
 class RefusedError(Exception):
-    """A request that cannot be taken. `failure` says why, for the client."""
+    """A request is refused. `failure` tells the client why."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message)
@@ -53,9 +53,9 @@ class RefusedError(Exception):
 
 
 class Scheduler(Generic[RequestT]):
-    """Decides. `memory` says where keys and values are, `roster` where every sequence is. Not thread-safe.
+    """Plans the steps of one worker group and applies their results. Not thread-safe.
 
-    `counters` are those of the scheduler whose place it takes, if any.
+    `counters`: of the scheduler that this one replaces, if any.
     """
 
     def __init__(self, config: CoreConfig, counters: Counters | None = None) -> None:
@@ -79,7 +79,7 @@ class Scheduler(Generic[RequestT]):
         self._check_request(request)
         if not request.was_accepted:
             self.check_room(request.flow, 1)
-            # Not of accepted ones: the scheduler that accepted it first counted its prompt.
+            # The scheduler that accepted a request first has counted its prompt.
             self.counters.prompt_tokens += len(request.prompt_token_ids)
         sequence = self._roster.enqueue(request)
         sequence.num_losses = request.num_losses
@@ -87,7 +87,7 @@ class Scheduler(Generic[RequestT]):
         return sequence
 
     def check_room(self, flow: Hashable, num_new: int) -> None:
-        """Raises RefusedError if so many new sequences of one request find no place, in the batch or in the queue."""
+        """Raises RefusedError if the batch and the queue have no room for so many new sequences of one request."""
         roster, config = self._roster, self.config
         num_free = roster.num_common_slots_free
         room = config.max_num_queued_reqs
@@ -112,8 +112,8 @@ class Scheduler(Generic[RequestT]):
         raise RefusedError(Failure(ErrorKind.RESOURCE_EXHAUSTED, message, 1.0))
 
     def adopt(self, drained: Sequence[RequestT]) -> None:
-        """Queues a sequence that another scheduler's `drain` returned, however long the queue is: it was accepted once.
-        Raises RefusedError if it can never run here."""
+        """Queues a sequence that another scheduler's `drain` returned. A full queue does not refuse it, because it was
+        accepted once. Raises RefusedError if it can never run here."""
         output = drained.token_ids[drained.num_prompt_tokens :]
         wanted = drained.request.num_prompt_logprobs
         request = replace(
@@ -125,9 +125,7 @@ class Scheduler(Generic[RequestT]):
         self._roster.enqueue(request).num_losses = drained.num_losses
 
     def abort(self, key: Hashable) -> bool:
-        """Ends a sequence without a word to its owner; its blocks are free at once. False if there is no such
-        sequence.
-        """
+        """Ends a sequence without an outcome; its blocks are free at once. False if there is no such sequence."""
         sequence = self._roster.by_key.get(key)
         if sequence is None:
             return False
@@ -146,7 +144,7 @@ class Scheduler(Generic[RequestT]):
         return expired
 
     def prepared(self, key: bytes, error: str = "") -> list[FinishedSequence[RequestT]]:
-        """The worker has prepared what this key is the name of, or cannot: then those that need it have failed."""
+        """Ends a preparation. With an `error`, the sequences that need it fail and are returned."""
         preparation = self.preparations.finish(key, not error)
         finished = []
         for sequence in self._roster.waiting_for(preparation) if error else []:
@@ -160,7 +158,7 @@ class Scheduler(Generic[RequestT]):
     # -- Steps ---------------------------------------------------------------------------------------------------------
 
     def schedule(self) -> StepPlan[RequestT] | None:
-        """The next step, or None if there is nothing to do that results in flight do not have to come first for."""
+        """Plans the next step. None if there is nothing to do before a result in flight comes."""
         step: StepBuilder[RequestT] = StepBuilder(self.config.block_size, self.memory)
         running = self._roster.running
         num_running = len(running)
@@ -168,7 +166,7 @@ class Scheduler(Generic[RequestT]):
         prefills = step.add_decodes(running, self._preemption)
         ranks = self._roster.prompt_ranks(prefills) if prefills else []
         budget = StepBudget(self.config, self.step_times, len(step.rows), step.num_pairs)
-        is_short = len(running) < num_running  # somebody had to give way
+        is_short = len(running) < num_running  # a sequence was preempted
         begun: list[Sequence[RequestT]] = []
         if ranks and not is_short:
             begun = self._admission.admit(step, prefills, budget, before=ranks[0][0])
@@ -176,7 +174,7 @@ class Scheduler(Generic[RequestT]):
         if not is_short:
             self._admission.admit(step, prefills + begun, budget)
         if not step.rows and not self._in_flight and running:
-            # Prompts that are half computed hold all the blocks. The latest gives way; the rest can go on.
+            # Prompts that are half computed hold all blocks. Preempting the last lets the others continue.
             self._preemption.preempt_last()
             return self.schedule()
         if not step.rows and not self._roster.has_released and not self.memory.must_move:
@@ -201,18 +199,18 @@ class Scheduler(Generic[RequestT]):
 
     @property
     def is_cut_short(self) -> bool:
-        """Whether another `schedule` may start sequences that the last one had no time to look at."""
+        """Whether another `schedule` may start sequences that the last one did not look at."""
         return self._admission.is_cut_short
 
     def expected_seconds(self, plan: StepPlan[RequestT]) -> float:
-        """What a step of this plan takes, by the steps so far."""
+        """Expected duration of a step of this plan, in seconds, learned from the steps so far."""
         return self.step_times.step_seconds(plan.num_tokens, plan.num_pairs, plan.num_prompt_logprobs, len(plan.rows))
 
     def apply(self, result: StepResult) -> StepOutcome[RequestT]:
-        """Takes the result of the oldest step in flight. Tokens of sequences that have ended or were preempted are
+        """Applies the result of the oldest step in flight. Tokens of sequences that have ended or were preempted are
         dropped.
 
-        Raises ValueError if it is another step's, or not what the step was to bring.
+        Raises ValueError if the result belongs to another step, or does not match the plan.
         """
         if not self._in_flight:
             raise ValueError(f"result of step {result.step_id} came, expected none")
@@ -238,9 +236,9 @@ class Scheduler(Generic[RequestT]):
         return outcome
 
     def reset(self) -> list[FinishedSequence[RequestT]]:
-        """The worker group is gone, or another one took its place: pages, slots and steps in flight with it. Every
-        sequence waits to be planned anew, from its prompt and the output known so far. Returns those that were lost
-        with their workers too often.
+        """Forgets the pages, slots and steps in flight of a worker group that is lost or replaced. Every sequence waits
+        to be planned anew, from its prompt and the output known so far. Returns the sequences that fail because they
+        have lost too many workers.
         """
         in_flight = {wire_id for plan in self._in_flight for wire_id in plan.rows.wire_ids}
         current = self.preparations.current
@@ -259,12 +257,12 @@ class Scheduler(Generic[RequestT]):
         return [sequence for sequence in self._roster.by_key.values() if sequence.num_losses]
 
     def fits(self, request: RequestT) -> bool:
-        """Whether its prompt and longest output fit the context."""
+        """Whether the request's prompt and longest output fit the context."""
         return len(request.prompt_token_ids) + request.work.max_tokens <= self.config.max_model_len
 
     def drain(self, taker: Scheduler[RequestT] | None = None) -> list[Sequence[RequestT]]:
-        """Removes and returns every sequence, in the order of arrival, for another group's scheduler to take. With
-        `taker`: those alone that fit its context."""
+        """Removes and returns every sequence, in the order of arrival, for another group's scheduler to adopt. With
+        `taker`: only those that fit its context."""
         sequences = [
             sequence for sequence in self._roster.by_arrival() if taker is None or taker.fits(sequence.request)
         ]

@@ -1,4 +1,4 @@
-"""One sequence: what is known of it, and how far the plans have taken it."""
+"""One sequence: its known tokens, and how far the plans have taken it."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class Failure:
 
 
 class Sequence(Generic[RequestT]):
-    """Mutable state of one choice. Changed by the scheduler's core alone.
+    """Mutable state of one choice. Only the scheduler's core changes it.
 
-    `num_computed_tokens` and `num_planned_tokens` are according to the plans sent, not yet confirmed: planned ones are
-    those known and those promised, which a plan in flight will sample. The sequence must catch up: its computed tokens
-    with its planned ones.
+    `num_computed_tokens` and `num_planned_tokens` follow the plans sent, before results confirm them. Planned tokens
+    are the known ones and the promised ones, which a plan in flight will sample. The computed tokens must catch up with
+    the planned ones.
     """
 
     __slots__ = (
@@ -85,49 +85,49 @@ class Sequence(Generic[RequestT]):
         self.arrival = arrival
         self.turn = turn  # while it waits, it changes only with its place in the queue
         self.num_prompt_tokens = len(request.prompt_token_ids)
-        # Prompt, then every output token whose result was applied. Choices of one request share the prompt itself
-        # until they start: a copy for each would take long where the prompt is long and they are many.
+        # The prompt, then every output token whose result was applied. Choices of one request share the prompt's array
+        # until they start: copies of a long prompt for many choices would take long.
         has_output = bool(request.output_token_ids)
         self.token_ids = request.prompt_token_ids + request.output_token_ids if has_output else request.prompt_token_ids
         # A vector takes the place of the first output token.
         self.max_num_tokens = self.num_prompt_tokens + request.work.max_results
         self.stop_token_ids = request.work.stop_token_ids
-        # Entries that have come, the first of the prompt's second token. All of them where none are wanted.
+        # Number of entries that have come; the first belongs to the prompt's second token. All, if none are wanted.
         wanted = request.num_prompt_logprobs
         self.num_prompt_logprobs = self.num_prompt_tokens - 1 if wanted is None else wanted
-        self.num_tokens_at_start = 0  # known when it last started to run
+        self.num_tokens_at_start = 0  # known tokens when it last started to run
         self.num_planned_tokens = len(self.token_ids)
         self.num_computed_tokens = 0
         self.block_ids: list[int] = []
-        # Block by block: of the full ones that are computed, or are to be from tokens known when it started.
+        # One prefix for each full block that is computed, or will be computed from tokens known at the start.
         self.prefixes: list[SequencePrefix[RequestT]] = []
-        self.num_hit_blocks = 0  # at the front, found in the cache
-        self.num_published_blocks = 0  # at the front, the found ones among them
-        self.num_cached_tokens: int | None = None  # that were not computed when it first started
-        # Swapped out: where its blocks are, and how many tokens' keys and values stand in them.
+        self.num_hit_blocks = 0  # blocks at the front that were found in the cache
+        self.num_published_blocks = 0  # blocks at the front that others can find, including the found ones
+        self.num_cached_tokens: int | None = None  # prompt tokens found in the cache at the first start
+        # While it is swapped out: the host slots of its blocks, and the number of tokens in them.
         self.host_slots: list[int] = []
         self.num_swapped_tokens = 0
-        # What another sequence is computing, or the worker is preparing.
+        # The prefix that another sequence computes, or the preparation by the worker, that it is set aside for.
         self.waits_for: SequencePrefix[RequestT] | Preparation | None = None
         self.slot = -1
-        self.is_in_reserve = False  # the slot
-        self.wire_id = 0  # 0: the worker does not know it
+        self.is_in_reserve = False  # whether its slot is a reserved one
+        self.wire_id = 0  # 0: the worker does not know the sequence
         self.status = Status.WAITING
         self.num_losses = 0
 
     def own_token_ids(self) -> None:
-        """From now on, tokens may be appended to `token_ids`."""
+        """Stops sharing the prompt's array, so that tokens can be appended to `token_ids`."""
         if self.token_ids is self.request.prompt_token_ids:
             self.token_ids = self.token_ids[:]
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Who goes on first, and who gives way last, of those that run. It never changes."""
+        """Order among running sequences: the first continues first and is preempted last. It never changes."""
         return self.request.priority, self.arrival
 
     @property
     def start_rank(self) -> StartRank:
-        """Who starts first, of those that wait, and whose prompt goes on first."""
+        """Order among waiting sequences and prompts under way: the first starts or continues first."""
         return self.request.priority, self.turn.step, self.arrival
 
     def __lt__(self, other: Sequence[RequestT]) -> bool:
@@ -135,7 +135,7 @@ class Sequence(Generic[RequestT]):
 
     @property
     def num_losses(self) -> int:
-        """Workers lost in a row while they computed it, without a new token in between."""
+        """Number of workers lost in a row while they computed the sequence, without a new token in between."""
         return self._num_losses if len(self.token_ids) == self._num_tokens_at_loss else 0
 
     @num_losses.setter
@@ -149,8 +149,8 @@ class Sequence(Generic[RequestT]):
 
     @property
     def num_reusable_tokens(self) -> int:
-        """Tokens, at the front, that need not be computed if their keys and values are there. What the last known token
-        says of the next one is not known yet, nor is what prompt tokens say whose log probabilities have not come."""
+        """Number of tokens at the front that need not be computed if their KV blocks are there. The last known token
+        must be, because it predicts the next one, and so must prompt tokens whose log probabilities are missing."""
         return self.num_prompt_logprobs if self.wants_prompt_logprobs else len(self.token_ids) - 1
 
     @property
@@ -159,24 +159,25 @@ class Sequence(Generic[RequestT]):
 
     @property
     def has_sampled(self) -> bool:
-        """Since it started: all tokens known then were computed, by steps that were applied."""
+        """Whether it has sampled since it started. Then applied steps have computed all tokens known at the start."""
         return len(self.token_ids) > self.num_tokens_at_start
 
     @property
     def num_bytes(self) -> int:
-        """What it takes to tell a worker of it, roughly."""
+        """Approximate size of the message that tells a worker of the sequence."""
         return len(self.token_ids) * self.token_ids.itemsize + self.request.sampling_bytes
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        """Tokens that the next plan may compute: those planned, but for a last one that nothing follows."""
+        """Number of tokens that the next plan may compute: the planned ones, without a last token that ends the
+        sequence."""
         if self.num_planned_tokens >= self.max_num_tokens:
             return 0
         return self.num_planned_tokens - self.num_computed_tokens
 
     @property
     def num_outstanding_tokens(self) -> int:
-        """Work left at most: tokens to compute before the next output, and output still allowed."""
+        """Upper bound of the work left: tokens to compute before the next output, and output still allowed."""
         to_compute = max(len(self.token_ids) - self.num_computed_tokens, 0)
         return to_compute + self.max_num_tokens - len(self.token_ids)
 

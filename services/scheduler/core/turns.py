@@ -1,10 +1,10 @@
-"""Turns: in which order sequences start, so that one request of hundreds, or of a very long prompt, does not keep the
-others waiting.
+"""Turns: the order in which sequences start.
 
-A sequence starts in the order of arrival, as if it had come some steps later: the more steps, the more its request has
-asked for before. So whatever others have asked for, a short request starts next; equal ones start as they came; and the
-most of large ones end one after the other instead of all at the end. Nothing waits for good: after those steps nobody
-who comes gets an earlier turn. Whoever has started once is not put off again.
+One request for hundreds of sequences, or with a very long prompt, must not keep the others waiting. So sequences start
+in the order of arrival, but each counts as if it had arrived some steps later. The delay grows with what its request
+has asked for before. A short request starts soon whatever others have asked for, equal requests start in the order of
+arrival, and most of the large ones end one after the other instead of all at the end. No sequence starves: after its
+delay, no later arrival gets an earlier turn. A sequence that has started once is not delayed again.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 # Work is counted in so many tokens of prompts; a sequence counts as one more unit, for its place in the batch.
 _UNIT = 256
-# A request's first unit is put off by so many steps, its second by twice as many, the next two by four times as many,
-# and so on up to some minutes. Between two powers of two it is by arrival.
+# A request's first unit is delayed by so many steps, its second by twice as many, the next two by four times as many,
+# and so on up to some minutes. Units between two powers of two have the same delay, so arrival decides.
 _STEPS_OF_A_UNIT = 16
 _MOST_STEPS = 4096
 
@@ -24,9 +24,9 @@ _MOST_STEPS = 4096
 class Turn:
     """A sequence's place in the queue."""
 
-    # The number of the step before which it came, plus those by which it is put off. The lower starts first.
+    # Number of the step before which it arrived, plus its delay in steps. The lower starts first.
     step: int
-    # It is the first sequence of its request: no other of that request was here when it came.
+    # No other sequence of its request was here when it arrived.
     is_first: bool
 
 
@@ -35,7 +35,7 @@ FIRST_TURN = Turn(0, True)
 
 @dataclass(slots=True)
 class _Share:
-    """What a request has asked for, since it had no sequence here."""
+    """What a request has asked for since it last had no sequence here."""
 
     num_sequences: int = 0
     num_tokens: int = 0
@@ -49,15 +49,15 @@ class Turns:
         self.num_steps = 0
 
     def is_known(self, request: Hashable) -> bool:
-        """Whether it has a sequence here."""
+        """Whether the request has a sequence here."""
         return request in self._shares
 
     def num_sequences(self, request: Hashable) -> int:
-        """How many sequences it has here."""
+        """Number of sequences that the request has here."""
         return self._shares[request].num_sequences if request in self._shares else 0
 
     def join(self, request: Hashable, num_tokens: int, *, is_put_off: bool = True) -> Turn:
-        """Of the request's next sequence, which has so many tokens of its own to compute before it samples one."""
+        """Returns the turn of the request's next sequence, which computes `num_tokens` of its own before it samples."""
         is_first = request not in self._shares
         share = self._shares.setdefault(request, _Share())
         share.num_sequences += 1
@@ -69,7 +69,7 @@ class Turns:
         return Turn(self.num_steps + delay, is_first)
 
     def leave(self, request: Hashable) -> None:
-        """One of its sequences has ended."""
+        """Takes note that one of the request's sequences has ended."""
         share = self._shares[request]
         share.num_sequences -= 1
         if not share.num_sequences:

@@ -1,4 +1,4 @@
-"""The sequences that wait for their turn, in order."""
+"""Queues of the sequences that wait to start."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Generic
 from .request import RequestT
 from .sequence import Sequence, StartRank
 
-# Tenants without anything waiting that are remembered before the first look for some to forget.
+# So many tenants without a waiting sequence are remembered before the queue looks for some to forget.
 _MAX_IDLE_TENANTS = 1024
 
 Entry = tuple[StartRank, Sequence[RequestT]]
 
 
 class RankedQueue(Generic[RequestT]):
-    """By priority, turn and arrival. Every operation takes logarithmic time at most: what is taken out of the middle is
-    skipped when its turn comes.
+    """Orders sequences by priority, turn and arrival. Every operation takes logarithmic time at most: a sequence that
+    was removed from the middle is skipped when it comes to the front.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class RankedQueue(Generic[RequestT]):
         heapq.heappush(self._heaps[not sequence.turn.is_first], (sequence.start_rank, sequence))
 
     def first(self, only_first: bool = False) -> Sequence[RequestT] | None:
-        """Whose turn it is; with `only_first`, among the first sequences of requests. None if nobody waits."""
+        """The first in the queue; with `only_first`, among the first sequences of requests. None if there is none."""
         entries = []
         for heap in self._heaps[:1] if only_first else self._heaps:
             while heap and heap[0][1].arrival not in self._members:
@@ -54,7 +54,7 @@ class RankedQueue(Generic[RequestT]):
             heapq.heapify(heap)
 
     def serve(self, sequence: Sequence[RequestT], num_tokens: int) -> None:
-        """Tokens were computed for a sequence; here it makes no difference."""
+        """Counts nothing: tokens served make no difference to this queue."""
 
 
 class FairQueue(Generic[RequestT]):
@@ -69,11 +69,11 @@ class FairQueue(Generic[RequestT]):
     def __init__(self) -> None:
         self._queues: dict[str, RankedQueue[RequestT]] = {}
         self._num_served: dict[str, int] = {}
-        # (tokens served when it was put here, tenant); each tenant once, for some time after it has left, too.
+        # (tokens served when the tenant was put here, tenant). Each tenant once, and for some time after it has left.
         self._line: list[tuple[int, str]] = []
         self._in_line: set[str] = set()
         self._num_waiting = 0
-        self._last_tenant = ""  # of those that waited, the last to be through
+        self._last_tenant = ""  # the tenant whose last waiting sequence left the queue most recently
 
     def __len__(self) -> int:
         return self._num_waiting
@@ -97,12 +97,12 @@ class FairQueue(Generic[RequestT]):
         self._num_waiting += 1
 
     def first(self, only_first: bool = False) -> Sequence[RequestT] | None:
-        """Whose turn it is; with `only_first`, among the first sequences of requests. None if there is none."""
+        """The first in the queue; with `only_first`, among the first sequences of requests. None if there is none."""
         if not self._num_waiting:
             return None
         if not only_first:
             return self._queues[self._first_tenant()].first()
-        # Rare, and only while one in sixteen slots is free.
+        # Rare: only reserved slots, one in sixteen, are free then.
         for tenant in sorted(self._queues, key=self._num_served.__getitem__):
             if (sequence := self._queues[tenant].first(only_first=True)) is not None:
                 return sequence
@@ -134,7 +134,7 @@ class FairQueue(Generic[RequestT]):
                 heapq.heapreplace(self._line, (self._num_served[tenant], tenant))
 
     def _forget_idle(self, floor: int) -> None:
-        """Those that would start at the floor anyway."""
+        """Forgets tenants that would start at the floor anyway."""
         if len(self._num_served) > 2 * len(self._queues) + _MAX_IDLE_TENANTS:
             self._num_served = {
                 tenant: count for tenant, count in self._num_served.items() if count > floor or tenant in self._queues

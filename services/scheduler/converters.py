@@ -1,4 +1,6 @@
-"""Between the wire and the core. Columns are little-endian bytes on both sides, so they are copied, not parsed."""
+"""Converts between protobuf messages and the core's types. Columns are little-endian bytes on both sides, so they are
+copied, not parsed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from .core.sequence import ErrorKind, Failure, FinishReason
 from .worker_request import WorkerRequestT
 
 if sys.byteorder != "little":
-    raise ImportError("the wire's columns are little-endian and this machine is not")
+    raise ImportError("columns of messages are little-endian, but this machine is big-endian")
 
 # google.rpc.Code
 CODES: Final = {
@@ -37,11 +39,11 @@ FINISH_REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class WorkerHello:
-    """What a worker group offers to the scheduler that claimed it."""
+    """The offer of a worker group to the scheduler that claimed it."""
 
     boot_id: int
     epoch: int
-    model: model_pb2.ModelInfo  # passed on to routers unread, but for limits and end tokens
+    model: model_pb2.ModelInfo  # the scheduler reads limits and end tokens, and passes the rest on to routers
     num_blocks: int
     block_size: int
     max_num_seqs: int
@@ -171,7 +173,7 @@ def _failure(error: worker_pb2.SequenceError) -> Failure:
 
 
 def logprobs_from_proto(logprobs: sampling_pb2.TokenLogprobs) -> dict[int, TokenLogprob]:
-    """By index of the token in its message. Raises ValueError where the columns disagree."""
+    """Returns log probabilities by the token's index in its message. Raises ValueError if the columns disagree."""
     counts = u32(logprobs.top_counts)
     num_tokens, num_top = len(u32(logprobs.token_indices)), sum(counts)
     lengths = (len(counts), len(logprobs.logprobs) / 4, len(logprobs.top_token_ids) / 4, len(logprobs.top_logprobs) / 4)
@@ -197,7 +199,7 @@ def _split_logprobs(logprobs: sampling_pb2.TokenLogprobs) -> Iterator[tuple[int,
 
 
 def _split_prompt_logprobs(columns: sampling_pb2.PromptLogprobs) -> Iterator[PromptLogprobColumns]:
-    """Raises ValueError or IndexError where the columns disagree."""
+    """Yields the entries of each sequence. Raises ValueError or IndexError if the columns disagree."""
     offsets, counts = u32(columns.offsets), u32(columns.top_counts)
     firsts, top = u32(columns.first_positions), 0
     for index, wire_id in enumerate(u32(columns.sequence_ids)):

@@ -1,9 +1,9 @@
 """One worker group: the core that plans for it, and the loop that keeps plans in flight.
 
-Everything here runs on the event loop's thread and none of it waits for a peer: plans go to the link's writer, tokens
-to the sessions' writers. A worker that is lost takes pages and steps in flight with it; the sequences stay, and are
-planned anew when it, or another in its place, is there. If this scheduler has no other group, its routers move the
-sequences to another scheduler of the model that has one.
+All code here runs on the event loop's thread, and the step loop never waits for a peer: plans go to the link's writer,
+tokens to the sessions' writers. When a worker is lost, its pages and the steps in flight are gone. The sequences stay,
+and are planned anew when the worker or a replacement is claimed. If this scheduler has no other group, its routers move
+the sequences to another scheduler of the model that has one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .worker_link import WorkerLink, WorkerLostError
 logger = logging.getLogger(__name__)
 
 CLAIM_TIMEOUT_S = 10.0
-# Without a result for so long, a worker with plans is no longer called healthy.
+# A worker with plans in flight that sends no result for so long counts as unhealthy.
 STUCK_S = 30.0
 # A longer gap between two ticks (one is due every 100 ms) means that this process was paused.
 _LONGEST_TICK_S = 1.0
@@ -39,11 +39,14 @@ RECONNECT_DELAYS_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class UnusableWorkerError(Exception):
-    """The scheduler's options and its first worker do not go together; says why."""
+    """The first worker cannot do what the scheduler's options ask for. The message says why."""
 
 
 class WorkerGroup:
-    """Not thread-safe. `ready` is set while a worker is claimed."""
+    """The core for one worker group and the connection to its worker. Not thread-safe.
+
+    `ready` is set while a worker is claimed.
+    """
 
     def __init__(self, address: str, fleet: Fleet) -> None:
         self.address = address
@@ -53,10 +56,10 @@ class WorkerGroup:
         self._config = fleet.config
         self._link: WorkerLink | None = None
         self._pump_due: asyncio.Handle | None = None
-        # Timer that calls `_pump` when the plan held back is due.
+        # Timer that calls `_pump` when the next plan, which was held back, is due.
         self._held: asyncio.TimerHandle | None = None
         # Seconds since the last result, or since the worker was lost, without those for which this process was paused.
-        # Of a worker that is here, they say something only while plans are in flight.
+        # While a worker is claimed, they mean something only with plans in flight.
         self.silent_s = 0.0
         self._last_tick = time.monotonic()
         self._run_ahead = RunAhead(fleet.config.run_ahead)
@@ -80,7 +83,7 @@ class WorkerGroup:
             raise RefusedError(replace(error.failure, retry_after_s=seconds)) from None
 
     def submit(self, request: RoutedRequest) -> None:
-        """`request`: of a Submit that `check_submit` and `check_room` have passed. Raises RefusedError."""
+        """Queues a request whose Submit has passed `check_submit` and `check_room`. Raises RefusedError."""
         if self.core is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
         self._fleet.model.check_task(request)
@@ -95,7 +98,7 @@ class WorkerGroup:
         return True
 
     def tick(self, now: float) -> None:
-        """What only time brings about: deadlines, and the end of patience with a worker that is away or silent."""
+        """Applies what depends on time alone: deadlines, and the timeouts of a worker that is away or silent."""
         self.silent_s += min(now - self._last_tick, _LONGEST_TICK_S)
         self._last_tick = now
         if self.core is None:
@@ -106,7 +109,9 @@ class WorkerGroup:
             failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0)
             self._fail_all(failure, self.core)
         if self.core.num_in_flight and self.silent_s > self._config.step_timeout and self._link is not None:
-            logger.error("worker %s answered no plan for %g s: giving it up", self.address, self._config.step_timeout)
+            logger.error(
+                "worker %s sent no result for %g s; closing its stream", self.address, self._config.step_timeout
+            )
             self.silent_s = 0.0
             self._link.cancel()
         self._pump_soon()
@@ -142,7 +147,9 @@ class WorkerGroup:
                     self._on_lost()
                     await link.close()
                 if self.core is not None and self.core.counters.steps > steps + self._run_ahead.depth:
-                    attempt = 0  # it did work; one that is lost at once again and again is claimed ever more slowly
+                    attempt = (
+                        0  # it has worked: only workers that are lost at once, repeatedly, are claimed ever more slowly
+                    )
             await asyncio.sleep(RECONNECT_DELAYS_S[min(attempt, len(RECONNECT_DELAYS_S) - 1)])
             attempt += 1
 
@@ -170,7 +177,7 @@ class WorkerGroup:
             hello.num_blocks,
             hello.block_size,
         )
-        # Groups that were lost together with this one may not come back: what waits for them goes on here.
+        # Groups that were lost together with this one may not come back: their sequences continue here.
         self._adopt(self._fleet.drain_lost(but=self))
         self.ready.set()
         self._pump()
@@ -181,8 +188,8 @@ class WorkerGroup:
                 self._on_result(message)
 
     def _check_options(self, hello: WorkerHello) -> None:
-        """Raises UnusableWorkerError where the first worker cannot do what the scheduler was told, and WorkerLostError
-        where a later one cannot: others go on."""
+        """Raises UnusableWorkerError if the first worker cannot do what the options ask for, and WorkerLostError if a
+        later one cannot: the other groups continue."""
         problem = options_problem(hello, self._config)
         if problem is None:
             return
@@ -191,8 +198,8 @@ class WorkerGroup:
         raise UnusableWorkerError(problem)
 
     def _adopt_core(self, config: CoreConfig, hello: WorkerHello) -> None:
-        """A core for the worker at hand, with the sequences of the last one. A worker that came back with a smaller
-        context leaves the sequences that do not fit it to other groups."""
+        """Makes a core for the claimed worker, with the sequences of the last one. If the worker came back with a
+        smaller context, the sequences that do not fit it go to other groups."""
         if self.core is None:
             self.core = Scheduler(config)
             self._seed_step_times(hello)
@@ -209,7 +216,7 @@ class WorkerGroup:
             self._fail_all(Failure(ErrorKind.UNAVAILABLE, message, 1.0), last)
 
     def _seed_step_times(self, hello: WorkerHello) -> None:
-        """The worker's own measurements are the first that is known of its step times."""
+        """Starts the estimate of step times with the worker's own measurements."""
         assert self.core is not None
         if hello.step_seconds:
             for num_tokens in (1, 128, 1, 128):
@@ -217,7 +224,7 @@ class WorkerGroup:
                 self.core.step_times.observe(num_tokens, pairs(0, num_tokens), seconds)
 
     def _adopt(self, sequences: list[Sequence[RoutedRequest]]) -> None:
-        """Sequences of another core, this group's last one or a lost group's."""
+        """Queues the sequences of another core: this group's last one or a lost group's."""
         assert self.core is not None
         for sequence in sequences:
             try:
@@ -240,27 +247,27 @@ class WorkerGroup:
             key.session.add_worker_loss(key, sequence.num_losses)
         others = [group for group in self._fleet.groups if group is not self and group.ready.is_set()]
         for other in sorted(others, key=lambda group: group.num_unfinished):
-            # What does not fit one group's context goes to the next, or waits here.
+            # Sequences that do not fit one group's context go to the next, or wait here.
             if other.core is not None:
                 other._adopt(self.core.drain(other.core))
 
     # -- The step loop -------------------------------------------------------------------------------------------------
 
     def _pump_soon(self) -> None:
-        """After what is already due on the loop, so that requests that arrive together start in one step."""
+        """Pumps after the callbacks that are already due, so that requests that arrive together start in one step."""
         if self._pump_due is None:
             self._pump_due = asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Keeps as many plans in flight as hide the round trip, while there is something to plan. None leaves earlier
-        than it must: whoever comes meanwhile is in it."""
+        """Keeps as many plans in flight as hide the round trip, while there is something to plan. Holds each plan back
+        as long as possible, so that it includes requests that arrive meanwhile."""
         for due in (self._pump_due, self._held):
             if due is not None:
                 due.cancel()
         self._pump_due = self._held = None
         if self._link is None or self.core is None:
             return
-        # Whether a step may leave or not: the worker prepares beside its steps.
+        # Preparations leave even if no plan may: the worker prepares beside its steps.
         self._send_preparations(self.core, self._link)
         while self.core.num_in_flight < self._run_ahead.depth:
             if not self.core.num_in_flight:
@@ -298,14 +305,14 @@ class WorkerGroup:
         assert self.core is not None
         try:
             result = result_from_proto(message)
-            # Before anything of the result is applied: tokens that no router hears of would be lost.
+            # Parse all of it before applying any of it: after an error, applied tokens would not reach a router.
             logprobs = logprobs_from_proto(message.logprobs) if message.HasField("logprobs") else {}
             outcome = self.core.apply(result)
         except (ValueError, IndexError) as error:
             raise WorkerLostError(f"worker {self.address} broke the contract: {error}") from error
         self.silent_s = 0.0
         sent_at = self._run_ahead.answered(time.monotonic())
-        # The next plan first: the device waits for it, the routers do not wait for the device.
+        # The next plan leaves before the routers get their tokens, because the device waits for it.
         self._pump()
         timings = message.timings
         # From a plan's departure to its successor's, without the time it waited at the worker.
@@ -341,9 +348,9 @@ class WorkerGroup:
 
 
 def options_problem(hello: WorkerHello, config: SchedulerConfig) -> str | None:
-    """Why the scheduler's options cannot be followed with this worker, in a sentence; None if they can."""
+    """A sentence on why this worker cannot do what the scheduler's options ask for; None if it can."""
     if hello.model.is_encoder:
-        return None  # It has no KV cache to swap, and takes every input whole.
+        return None  # An encoder has no KV cache to swap, and computes every input in one step.
     if config.preemption_mode == PreemptionMode.SWAP.value and not hello.num_host_blocks:
         return "--preemption-mode is swap, but the worker has no swap space; set --swap-space, or use auto"
     longest, step = hello.model.max_model_len, config.max_num_batched_tokens or hello.max_num_batched_tokens
@@ -356,7 +363,7 @@ def options_problem(hello: WorkerHello, config: SchedulerConfig) -> str | None:
 
 
 def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
-    """What the worker offers, within what the scheduler was told to use of it."""
+    """The core's configuration: the worker's offer within the scheduler's options."""
     max_num_seqs = min(config.max_num_seqs or hello.max_num_seqs, hello.max_num_seqs)
     max_num_batched_tokens = min(
         config.max_num_batched_tokens or hello.max_num_batched_tokens, hello.max_num_batched_tokens
@@ -380,7 +387,7 @@ def core_config(hello: WorkerHello, config: SchedulerConfig) -> CoreConfig:
 
 
 def target_tbt_s(config: SchedulerConfig) -> float | None:
-    """None where the number of tokens in a step is fixed, or prompts are not cut to meet a target."""
+    """The target time between tokens. None if the number of tokens in a step is fixed, or prompts are not chunked."""
     if config.max_num_batched_tokens is not None or not config.target_tbt_ms or not config.enable_chunked_prefill:
         return None
     return config.target_tbt_ms / 1000

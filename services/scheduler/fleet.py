@@ -1,4 +1,4 @@
-"""What the groups of one scheduler share."""
+"""The state that the worker groups of one scheduler share."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Fleet:
     groups: list[WorkerGroup] = field(default_factory=list)
 
     def least_loaded(self) -> WorkerGroup | None:
-        """Of the groups with a worker. If all workers are lost, the group that lost its worker last: its sequences
-        wait longest before they fail. None if there never was a worker.
+        """The least loaded group with a worker. If all workers are lost, the group that lost its worker last: its
+        sequences wait longest before they fail. None if there never was a worker.
         """
         groups = [group for group in self.groups if group.core is not None]
         ready = [group for group in groups if group.ready.is_set()]
@@ -35,7 +35,7 @@ class Fleet:
 
     @property
     def max_model_len(self) -> int:
-        """Tokens of the longest sequence that a group takes. Only once a group was claimed."""
+        """Number of tokens in the longest sequence that any group takes. Call it only once a group was claimed."""
         groups = [group.core.config.max_model_len for group in self.groups if group.core is not None]
         return max(groups, default=self.model.info.max_model_len)
 

@@ -1,4 +1,4 @@
-"""What one router has not been told yet."""
+"""Builds a frame: tokens and endings that one router has not been told yet."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .converters import FINISH_REASONS, TokenLogprob, error_to_proto
 from .core.plan import U32
 from .core.sequence import Failure, FinishReason
 
-# Of one message; it grows by a vector past this at most.
+# Size of vectors after which a message is full. The last vector may exceed it.
 MAX_EMBEDDING_BYTES = 1 << 20
 
 
 class FrameBuilder:
-    """Collects tokens and endings until the router's writer takes them: one step's while it keeps up, more when it
-    lags.
+    """Collects tokens and endings until the router's writer takes them: of one step while the router keeps up, of more
+    when it lags.
     """
 
     __slots__ = (
@@ -70,7 +70,7 @@ class FrameBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether what comes next belongs in another message: vectors are large."""
+        """Whether the next news belong in another message, because this one's vectors are large."""
         return self._num_embedding_bytes >= MAX_EMBEDDING_BYTES
 
     def add_finished(

@@ -56,8 +56,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
-    """Until SIGTERM or SIGINT. Raises OSError when an address cannot be had, UnusableWorkerError when the worker cannot
-    do what the options say."""
+    """Serves until SIGTERM or SIGINT. Raises OSError if an address cannot be bound, and UnusableWorkerError if the
+    worker cannot do what the options ask for."""
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
@@ -105,8 +105,8 @@ async def _wait_idle(servicer: SchedulerServicer, timeout_s: float) -> None:
 async def _report_health(
     groups: list[WorkerGroup], server: GrpcServer, status: StatusReporter, addresses: list[str]
 ) -> None:
-    """SERVING while a worker is claimed and makes progress. A router that is connected already keeps its stream
-    meanwhile: the worker may come back.
+    """Reports SERVING while a worker is claimed and makes progress. A router that is connected keeps its stream even
+    while none is: the worker may come back.
     """
     serving = False
     reported = False

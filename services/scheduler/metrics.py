@@ -1,4 +1,4 @@
-"""Prometheus metrics of one scheduler, read off its groups when they are scraped."""
+"""Prometheus metrics of one scheduler, read from its worker groups at each scrape."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 class LoadCollector:
-    """vLLM's names, so that its dashboards and autoscalers work unchanged. Tokens and latencies are the routers' to
-    count.
+    """Gauges and counters under vLLM's names, so that its dashboards and autoscalers work unchanged. The routers count
+    tokens and latencies.
     """
 
     def __init__(
@@ -23,7 +23,7 @@ class LoadCollector:
         load: Callable[[], scheduler_pb2.Load],
         throughput: Callable[[], tuple[float, float]],
     ) -> None:
-        """`throughput`: prompt and generated tokens per second, lately."""
+        """`throughput` returns prompt and generated tokens per second, over the last 10 s."""
         self._model_name = model_name
         self._load = load
         self._throughput = throughput

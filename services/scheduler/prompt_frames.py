@@ -1,4 +1,4 @@
-"""Log probabilities of prompts that one router has not been told yet, in frames of their own."""
+"""Builds frames of prompt log probabilities that one router has not been told yet."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from quire.scheduler.v1 import scheduler_pb2
 from .converters import PromptLogprobColumns
 from .core.plan import U32
 
-# Of entries in one frame. One step's for one sequence are fewer, so a message stays under a megabyte.
+# Size of the entries in one frame. One step brings fewer for one sequence, so a message stays under a megabyte.
 _MAX_BYTES = 512 * 1024
 
 
 class PromptFrames:
-    """Collects entries until the router's writer takes them. What waits is bounded by the prompts under way."""
+    """Collects entries until the router's writer takes them. The prompts under way bound their number."""
 
     __slots__ = ("_pending",)
 
@@ -28,7 +28,7 @@ class PromptFrames:
         self._pending.append((sequence_id, attempt, entries))
 
     def take(self) -> Iterator[scheduler_pb2.Frame]:
-        """Everything, as frames of a bounded size."""
+        """Yields all entries, in frames of a bounded size."""
         pending, self._pending = self._pending, []
         part: list[tuple[int, int, PromptLogprobColumns]] = []
         num_bytes = 0

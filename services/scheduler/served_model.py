@@ -10,16 +10,18 @@ from .core.sequence import ErrorKind, Failure
 
 
 class OtherModelError(Exception):
-    """A worker group serves something else than the ones before it."""
+    """A worker group serves another model than the groups before it."""
 
 
 class FleetModel:
+    """Set by the first worker that is claimed; later ones must match it."""
+
     def __init__(self) -> None:
         self._info: model_pb2.ModelInfo | None = None
 
     @property
     def info(self) -> model_pb2.ModelInfo:
-        """Only once a group was claimed."""
+        """The model's description. Call it only once a group was claimed."""
         assert self._info is not None
         return self._info
 
@@ -28,8 +30,8 @@ class FleetModel:
         return self._info is not None
 
     def adopt(self, info: model_pb2.ModelInfo) -> None:
-        """Routers were told of the first group's model, so later ones must do all that it can. Raises
-        OtherModelError.
+        """Takes a claimed worker's model. Routers know the first group's model, so later groups must do all that it
+        can. Raises OtherModelError.
         """
         if self._info is None:
             self._info = info
@@ -43,14 +45,14 @@ class FleetModel:
 
     @property
     def pool(self) -> Pool:
-        """How this model's vectors are made. A decoder's last token has seen the others through their keys and values,
-        so it alone has to be computed; every other kind of vector needs all tokens.
+        """The work of making one vector. A decoder's last token has attended to the keys and values of the others, so
+        it alone has to be computed; every other kind of vector needs all tokens.
         """
         is_last = self.info.embedding.pooling == pooling_pb2.POOLING_TYPE_LAST and not self.info.is_encoder
         return Pool(needs_all_tokens=not is_last)
 
     def check_task(self, request: SequenceRequest) -> None:
-        """Raises RefusedError where the model cannot do what is asked of it."""
+        """Raises RefusedError if the model cannot do the request's work."""
         problem = None
         if request.work.gives_vector and not self.info.HasField("embedding"):
             problem = "the model gives no embeddings"

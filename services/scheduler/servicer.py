@@ -1,4 +1,4 @@
-"""quire.scheduler.v1.SchedulerService over the groups."""
+"""Serves quire.scheduler.v1.SchedulerService for the worker groups."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from .worker_link import WorkerLostError
 
 logger = logging.getLogger(__name__)
 
-# A peer that opens a stream says hello within this time.
+# A router that opens a stream must say hello within this time.
 HELLO_TIMEOUT_S = 10.0
-# Sequences that are aborted before the event loop turns to others.
+# Number of sequences to abort before other callbacks of the event loop run.
 _ABORTS_AT_ONCE = 1024
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
-    """Not thread-safe: runs on the event loop's thread, as the groups do."""
+    """Connects routers to worker groups. Not thread-safe: runs on the event loop's thread, as the groups do."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -74,7 +74,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                 self._abort(key)
             logger.info("router %s is gone", session.router_id)
         if end is not None:
-            # Last, as a status waits behind what the peer has not read.
+            # Last, because a status waits behind messages that the router has not read.
             await context.abort(*end)
 
     async def GetTokenizer(  # noqa: N802
@@ -108,7 +108,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     # -- The rest of the service ---------------------------------------------------------------------------------------
 
     async def tick_forever(self) -> None:
-        """Deadlines, and each router's copy of the load."""
+        """Ticks every group and sends the load to every router, until cancelled."""
         while True:
             await asyncio.sleep(LOAD_INTERVAL_S)
             now = time.monotonic()
@@ -164,8 +164,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
     async def _write(
         self, session: RouterSession, context: Context, reader: asyncio.Task[None]
     ) -> tuple[grpc.StatusCode, str] | None:
-        """The stream's one writer, until the router closes its side. Returns the status to end with where it stalls.
-        Raises MalformedRequestError where it breaks the contract.
+        """Writes to the stream, alone, until the router closes its side. Returns the status to end with if the router
+        stalls. Raises MalformedRequestError if the router breaks the contract.
         """
         while not reader.done():
             news = asyncio.ensure_future(session.next_messages())
@@ -204,8 +204,8 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
                     raise ValueError(f"unexpected message: {other}")
 
     async def _abort_all(self, session: RouterSession, column: bytes) -> None:
-        """In pieces, so that the steps' results do not wait for a long list. No sequence can be told of a malformed
-        one, so the log is.
+        """Aborts sequences in pieces, so that the steps' results do not wait for a long list. Logs a malformed column:
+        it names no sequence that could be told.
         """
         if len(column) % 4:
             problem = f"Invalid 'sequence_ids': {len(column)} bytes are no whole number of u32."
@@ -274,7 +274,7 @@ class SchedulerServicer(scheduler_pb2_grpc.SchedulerServiceServicer):
 
 
 async def _first(requests: AsyncIterator[scheduler_pb2.ConnectRequest]) -> scheduler_pb2.ConnectRequest | None:
-    """The stream's first message; None where none comes in time."""
+    """Reads the stream's first message. None if none comes in time."""
     try:
         async with Patience(HELLO_TIMEOUT_S):
             return await anext(aiter(requests), None)

@@ -1,4 +1,4 @@
-"""One router's stream: who its sequences are, and what it has still to be told."""
+"""One router's stream: its unfinished sequences, and the news that it has not been told yet."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ class QueueTimer:
         self.queue_us: int | None = None
 
     def stop(self, now: float) -> None:
-        """Stops at the first call. A preempted sequence starts again, and is not new to the queue then."""
+        """Stops at the first call. Later starts, after a preemption, do not count."""
         if self.queue_us is None:
             self.queue_us = int((now - self._start) * 1e6)
 
 
 class SequenceKey(NamedTuple):
-    """The core's key of a sequence: whose it is, and by what name."""
+    """The core's key of a sequence: its router's session, and the router's name for it."""
 
     session: RouterSession
     sequence_id: int
     attempt: int
-    request_id: str  # the client's or the router's; for logs and traces
+    request_id: str  # chosen by the client or the router; for logs and traces
     queue_timer: QueueTimer
 
 
 class RouterSession:
-    """Never waits: the groups put news in, one writer takes them out as fast as the router reads."""
+    """Collects news for one router. Adding news never waits; one writer takes them as fast as the router reads."""
 
     def __init__(self, router_id: str) -> None:
         self.router_id = router_id
-        # Unfinished sequences by the router's name for them.
+        # By the router's name for the sequence.
         self.unfinished: dict[int, SequenceKey] = {}
         self._frame = FrameBuilder()
         self._full_frames: list[FrameBuilder] = []
@@ -60,7 +60,7 @@ class RouterSession:
         return self is other
 
     def add_sequence(self, sequence_id: int, attempt: int, request_id: str = "") -> SequenceKey:
-        """Names a sequence. A resubmission under the same id takes the place of the attempt before it."""
+        """Registers a sequence. A resubmission under the same id replaces the attempt before it."""
         key = SequenceKey(self, sequence_id, attempt, request_id, QueueTimer())
         self.unfinished[sequence_id] = key
         return key
@@ -92,19 +92,19 @@ class RouterSession:
         self._news.set()
 
     def set_load(self, load: scheduler_pb2.Load) -> None:
-        """Only the latest load is worth telling."""
+        """Sets the load to send. A load that was not sent yet is replaced."""
         self._load = load
         self._news.set()
 
     async def next_messages(self) -> list[scheduler_pb2.ConnectResponse]:
-        """All news since the last call; waits for some."""
+        """Returns all news since the last call; waits until there are some."""
         await self._news.wait()
         self._news.clear()
         frames, self._full_frames = self._full_frames, []
         if self._frame:
             frames.append(self._frame)
             self._frame = FrameBuilder()
-        # Prompts' entries before the tokens that follow those prompts.
+        # A prompt's log probabilities come before the tokens that follow the prompt.
         built = [*self._prompt_frames.take(), *(frame.build() for frame in frames)]
         messages = [scheduler_pb2.ConnectResponse(frame=frame) for frame in built]
         if self._load is not None:

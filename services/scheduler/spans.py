@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SequenceSpans:
-    """Costs a dictionary look-up for sequences that are not traced."""
+    """The spans of unfinished sequences. A sequence that is not traced costs a dictionary look-up."""
 
     def __init__(self) -> None:
         self._tracer = tracer("quire.scheduler")

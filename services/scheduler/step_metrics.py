@@ -1,4 +1,4 @@
-"""Prometheus metrics of one scheduler's steps, read off its groups when they are scraped."""
+"""Prometheus metrics of one scheduler's steps, read from its worker groups at each scrape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StepCollector:
-    """vLLM's name and buckets; `engine` counts the scheduler's groups of workers."""
+    """A histogram with vLLM's name and buckets. Its label `engine` is the worker group's index."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

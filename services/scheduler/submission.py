@@ -1,4 +1,4 @@
-"""The core's requests for one router's Submit."""
+"""Makes the core's requests from one router's Submit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ class RoutedRequest(WorkerRequest):
 def routed_requests(
     submit: scheduler_pb2.Submit, keys: Items[SequenceKey], model: FleetModel, *, by_priority: bool
 ) -> list[RoutedRequest]:
-    """One request per choice of a checked Submit. `keys`: of the choices. `by_priority`: priorities count."""
+    """Makes one request per choice of a checked Submit. `keys`: one per choice. `by_priority`: whether the client's
+    priority counts."""
     task = _pool(submit, model) if submit.HasField("pooling") else _generate(submit, model)
     prompt = u32(submit.prompt_token_ids)
     wants_prompt_logprobs = task.sampling.HasField("prompt_logprobs")
@@ -65,7 +66,7 @@ def routed_requests(
 
 
 class _Task(NamedTuple):
-    """What a Submit asks for: for the core, and, in copies of their own, for the worker."""
+    """The task of a Submit: the core's part, and the worker's part in copies, so that the Submit can be freed."""
 
     work: Work
     sampling: sampling_pb2.SamplingParams
@@ -74,7 +75,7 @@ class _Task(NamedTuple):
 
     @property
     def preparation(self) -> Preparation | None:
-        """The grammar that the worker compiles before it is told of the sequences."""
+        """The grammar that the worker must compile before the sequences are planned."""
         if self.constraints is None or not self.constraints.grammar:
             return None
         grammar = self.constraints.grammar
@@ -82,7 +83,7 @@ class _Task(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """On the wire."""
+        """Size on the wire of the worker's part."""
         return sum(part.ByteSize() for part in (self.sampling, self.constraints, self.pooling) if part is not None)
 
 

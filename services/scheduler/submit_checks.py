@@ -1,8 +1,7 @@
-"""Checks every field of a Submit before anything is made of it, so that a bad one fails alone.
+"""Checks every field of a Submit before the core gets it, so that a bad request fails alone.
 
-A worker answers a malformed plan by ending its epoch, and with it every sequence it has. So whatever a router puts into
-a column must be right before it can become a part of a plan. Each count is compared with its bound before the column is
-read.
+A worker answers a malformed plan by ending its epoch, and with it every sequence that it has. So every column from a
+router is checked before it becomes part of a plan. Each count is compared with its bound before the column is read.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .core.sequence import ErrorKind, Failure
 MAX_CHOICES = 1024
 MAX_LOGIT_BIAS = 1024
 MAX_STOP_TOKEN_IDS = 256
-# Routers make up to two runs of each of 1,024 words.
+# Routers send up to two token sequences for each of 1,024 words.
 MAX_BAD_WORDS = 2048
 MAX_BAD_WORD_TOKENS = 1 << 18
 MAX_STRING_CHARS = 64 * 1024

@@ -19,16 +19,16 @@ from .core.plan import StepPlan
 from .core.request import Preparation
 from .worker_request import WorkerRequestT
 
-# Well within the worker's patience with an owner that has nothing to plan.
+# Well below the time after which a worker drops a scheduler that sends nothing.
 HEARTBEAT_S = 2.0
 
 
 class WorkerLostError(Exception):
-    """The stream broke, or could not be had; the worker's pages and sequences are gone."""
+    """The stream broke, or could not be opened. The worker's pages and sequences are gone."""
 
 
 class WorkerLink:
-    """A claimed worker group: plans go out, results come in, in order. Made by `claim`."""
+    """A claimed worker group: plans go out, results come in, in order. Create it with `claim`."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -40,7 +40,7 @@ class WorkerLink:
 
     @classmethod
     async def claim(cls, address: str, scheduler_id: str, timeout_s: float) -> WorkerLink:
-        """Raises WorkerLostError if the worker is not there, not ready, or another scheduler's."""
+        """Opens the stream. Raises WorkerLostError if the worker is not there, not ready, or claimed already."""
         link = cls(address)
         try:
             async with Patience(timeout_s):
@@ -73,7 +73,7 @@ class WorkerLink:
         self._outbox.put_nowait(worker_pb2.RunRequest(prepare=request))
 
     async def results(self) -> AsyncIterator[worker_pb2.StepResult | worker_pb2.GrammarPrepared]:
-        """Raises WorkerLostError when the stream ends, for whatever reason."""
+        """Yields the worker's messages. Raises WorkerLostError when the stream ends, for any reason."""
         try:
             joiner = PartJoiner[worker_pb2.RunResponse]()
             while isinstance(received := await self._call.read(), worker_pb2.RunResponse):
@@ -85,11 +85,11 @@ class WorkerLink:
         except grpc.aio.AioRpcError as error:
             raise WorkerLostError(f"worker {self._address}: {error.code().name}: {error.details()}") from error
         except asyncio.CancelledError:
-            # gRPC cancels whoever reads a call that this side ended: `cancel` did, or a write that took too long.
+            # gRPC cancels the reading task when this side ends the call: in `cancel`, or after a write took too long.
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise WorkerLostError(f"worker {self._address} was given up") from None
+            raise WorkerLostError(f"worker {self._address} was dropped: this scheduler ended its stream") from None
         raise WorkerLostError(await self._reason())
 
     async def tokenizer_chunks(self) -> AsyncIterator[bytes]:
@@ -107,8 +107,8 @@ class WorkerLink:
         await self._channel.close()
 
     async def _write(self) -> None:
-        """The stream's one writer. Where it fails, reading does too, and says why. So few plans are in flight that a
-        worker that lives always has room for one.
+        """Writes to the stream, alone. If a write fails, reading fails, too, and gives the reason. A write that takes
+        long means a stalled worker: so few plans are in flight that a healthy one always has room for the next.
         """
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:

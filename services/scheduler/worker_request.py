@@ -1,4 +1,4 @@
-"""Requests as the worker sees them: what the core reads, and what it only passes through."""
+"""Requests with the fields that the core does not read and the worker does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admission: which waiting sequences start in a step, and what they need not compute.
+"""Admission of waiting sequences to a step, with the prefixes that they need not compute.
 
 A sequence starts when it has all it takes to get through its prompt. A sequence that needs a prefix which another one
 is computing, or something which the worker has yet to prepare, is set aside meanwhile, so that it holds up no other.
@@ -33,11 +33,11 @@ class _Search(Generic[RequestT]):
     budget: StepBudget
     before: StartRank | None
     num_reserved_blocks: int  # blocks that prompts under way still need
-    num_new_bytes: int  # what the plan tells the worker of new sequences
+    num_new_bytes: int  # size of the plan's new sequences
     max_set_aside: int
     prepares_for_suspect: bool  # the worker prepares something for a suspect
     only_first: bool = False  # the slots that are left are kept for first sequences of their requests
-    begun: list[Sequence[RequestT]] = field(default_factory=list)  # those with more of their prompt to compute
+    begun: list[Sequence[RequestT]] = field(default_factory=list)  # started, with more of their prompt to compute
 
 
 class Admission(Generic[RequestT]):
@@ -66,9 +66,9 @@ class Admission(Generic[RequestT]):
         budget: StepBudget,
         before: StartRank | None = None,
     ) -> list[Sequence[RequestT]]:
-        """Starts waiting sequences, in order, while there is room in the step, a slot, and blocks for the whole
-        prompt beside what the `prefills` under way still need. With `before`: those alone that rank before it.
-        Returns those that have more of their prompt to compute.
+        """Starts waiting sequences, in order, while there is room in the step, a slot, and blocks for the whole prompt
+        beside those that the `prefills` under way still need. With `before`: only sequences that rank before it.
+        Returns the started sequences that have more of their prompt to compute.
         """
         self.is_cut_short = False
         # A sequence that starts needs a block of its own for its last token.
@@ -95,8 +95,9 @@ class Admission(Generic[RequestT]):
         return search.begun
 
     def prepare(self, sequence: Sequence[RequestT]) -> None:
-        """Asks for what a sequence that has just arrived needs of the worker, if there are slots for all that wait: a
-        step would ask for it, too, but the next one may be far off. While there is a suspect, steps see to the order.
+        """Requests the preparation that a newly arrived sequence needs, if there are slots for all waiting sequences. A
+        step would request it, too, but the next step may be far off. While there is a suspect, only steps request
+        preparations, because they keep it apart from the others.
         """
         needs, roster = sequence.request.needs, self._roster
         if needs is None or roster.num_waiting > roster.num_common_slots_free or self._preparations.is_ready(needs):
@@ -225,7 +226,7 @@ class Admission(Generic[RequestT]):
     # -- What a sequence need not compute ------------------------------------------------------------------------------
 
     def _find_prefixes(self, sequence: Sequence[RequestT]) -> list[SequencePrefix[RequestT]]:
-        """What a starting sequence can share or load: what is known of its tokens, but for what is on the host and not
+        """The prefixes that a starting sequence shares or loads: all known ones, except those on the host that are not
         worth loading.
         """
         found = self._memory.find(sequence)
@@ -234,7 +235,7 @@ class Admission(Generic[RequestT]):
         num_here = num_computed(found)
         num_on_host = sum(prefix.owner is None for prefix in found[num_here:])
         if sequence.host_slots or not self._is_worth_loading(num_here, num_on_host):
-            # What is not here, it brings along itself, or computes sooner than it could be brought.
+            # The sequence swaps in blocks of its own instead, or computes the tokens sooner than it could load them.
             del found[num_here:]
         return found
 

@@ -34,7 +34,7 @@ class StepBuilder(Generic[RequestT]):
     def __init__(self, block_size: int, memory: KVMemory[RequestT]) -> None:
         self.rows = Rows()
         self.new_sequences: list[NewSequence[RequestT]] = []
-        self.sampling_wire_ids: array[int] = array(U32)  # of the rows that will sample
+        self.sampling_wire_ids: array[int] = array(U32)  # wire ids of the rows that will sample
         self.num_pairs = 0.0
         self.num_prompt_logprobs = 0
         self._block_size = block_size

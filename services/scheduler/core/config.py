@@ -17,7 +17,7 @@ class PreemptionMode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    num_blocks: int  # of the KV cache
+    num_blocks: int  # KV blocks on the device
     block_size: int  # KV slots per block
     max_num_seqs: int  # sequences in one step
     max_num_batched_tokens: int  # tokens in one step

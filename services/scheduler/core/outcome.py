@@ -25,12 +25,12 @@ class FinishedSequence(Generic[RequestT]):
     sequence: Sequence[RequestT]
     reason: FinishReason
     failure: Failure | None = None
-    embedding: bytes | None = None  # of a sequence that was pooled
+    embedding: bytes | None = None  # the vector, if the sequence was pooled
 
 
 @dataclass(slots=True)
 class StepOutcome(Generic[RequestT]):
-    """What the shell passes on of a step's result."""
+    """The news in a step's result, for the shell to pass on."""
 
     # Sequence, and place in the StepResult's `prompt_logprobs`.
     prompt_logprobs: list[tuple[Sequence[RequestT], int]] = field(default_factory=list)

@@ -57,7 +57,7 @@ class StepPlan(Generic[RequestT]):
     rows: Rows
     # Wire ids of the rows that reach their sequence's last token. Each must bring the next token, or a vector.
     sampling_wire_ids: array[int]
-    num_pairs: float  # of a token and a position it attends to: the work of attention
+    num_pairs: float  # pairs of a token and a position that it attends to: the work of attention
     num_prompt_logprobs: int  # prompt tokens whose log probabilities are wanted: extra work of the output layer
     moves: Moves[RequestT]
 

@@ -40,7 +40,7 @@ class Pool:
     needs_all_tokens: bool = False
 
     gives_vector: ClassVar[bool] = True
-    max_tokens: ClassVar[int] = 0  # of output
+    max_tokens: ClassVar[int] = 0  # output tokens
     max_results: ClassVar[int] = 1
     stop_token_ids: ClassVar[frozenset[int]] = frozenset()
 
@@ -50,7 +50,7 @@ class Pool:
         return not self.needs_all_tokens
 
 
-# What a sequence is for. Both types answer the same questions, so that nothing else asks which of them it is.
+# The purpose of a sequence. Both types answer the same questions, so that no code must ask which of them it has.
 Work = Generate | Pool
 
 

@@ -35,7 +35,7 @@ FIRST_TURN = Turn(0, True)
 
 @dataclass(slots=True)
 class _Share:
-    """What a request has asked for since it last had no sequence here."""
+    """The total that a request has asked for since it last had no sequence here."""
 
     num_sequences: int = 0
     num_tokens: int = 0

@@ -109,9 +109,8 @@ class WorkerGroup:
             failure = Failure(ErrorKind.UNAVAILABLE, "the worker was lost and did not come back", 1.0)
             self._fail_all(failure, self.core)
         if self.core.num_in_flight and self.silent_s > self._config.step_timeout and self._link is not None:
-            logger.error(
-                "worker %s sent no result for %g s; closing its stream", self.address, self._config.step_timeout
-            )
+            timeout = self._config.step_timeout
+            logger.error("worker %s sent no result for %g s; closing its stream", self.address, timeout)
             self.silent_s = 0.0
             self._link.cancel()
         self._pump_soon()
@@ -147,9 +146,8 @@ class WorkerGroup:
                     self._on_lost()
                     await link.close()
                 if self.core is not None and self.core.counters.steps > steps + self._run_ahead.depth:
-                    attempt = (
-                        0  # it has worked: only workers that are lost at once, repeatedly, are claimed ever more slowly
-                    )
+                    # The delay grows only for a worker that is lost at once, repeatedly.
+                    attempt = 0
             await asyncio.sleep(RECONNECT_DELAYS_S[min(attempt, len(RECONNECT_DELAYS_S) - 1)])
             attempt += 1
 

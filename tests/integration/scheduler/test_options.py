@@ -21,7 +21,7 @@ NO_SWAP = "--preemption-mode is swap, but the worker has no swap space; set --sw
 
 
 async def problem(tmp_path: Path, config: SchedulerConfig, model: FakeModel) -> str:
-    """Why the scheduler's group ends."""
+    """The error with which the scheduler's worker group ends."""
     address = f"unix:{tmp_path}/w"
     server = await start_fake_worker(FakeWorker(lambda: model), address)
     fleet = Fleet("scheduler-test", config)
@@ -32,7 +32,7 @@ async def problem(tmp_path: Path, config: SchedulerConfig, model: FakeModel) -> 
         return str(error)
     finally:
         await server.stop(0)
-    raise AssertionError("the group ended without a reason")
+    raise AssertionError("the worker group ended without a reason")
 
 
 async def test_swapping_needs_swap_space(tmp_path: Path) -> None:

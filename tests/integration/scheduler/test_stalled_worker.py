@@ -39,7 +39,7 @@ async def test_a_worker_that_takes_no_message_is_claimed_again(tmp_path: Path, m
         await router.read_until_finished(1)
 
 
-async def test_a_call_that_ends_on_this_side_does_not_end_the_engine(tmp_path: Path) -> None:
+async def test_a_call_that_ends_on_this_side_does_not_end_the_worker_group(tmp_path: Path) -> None:
     """gRPC cancels whoever reads a call, as if that task had been, when a write of the same call is given up."""
     worker = FakeWorker()
     async with running(tmp_path, worker) as stack:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.inference.v1 import sampling_pb2
+from quire.simulator.device import TRUSTED_ERROR, Matrix, StepSeconds
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import WorkerHello, result_from_proto
 from services.scheduler.core.kv_memory import Moves
@@ -24,8 +25,6 @@ from services.scheduler.core.request import Generate
 from services.scheduler.core.sequence import Sequence as CoreSequence
 from services.scheduler.worker_link import WorkerLink, WorkerLostError
 from services.scheduler.worker_request import WorkerRequest
-
-from .device import TRUSTED_ERROR, Matrix, StepSeconds
 
 _BATCHES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (16, 256, 1024, 4096, 16384)

@@ -18,15 +18,14 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import NamedTuple, Protocol
 
+from quire.simulator.device import StepSeconds
+from quire.simulator.group import Decider, Group, Overheads, Sample, Visit
+from quire.simulator.traces import Request
 from services.router.load import LoadTracker, SchedulerLoad
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.counters import Counters
 from services.scheduler.core.scheduler import RefusedError
 from shared.placement import LOAD_INTERVAL_S, MAX_REFUSALS, Node, chat_key, place
-
-from .device import StepSeconds
-from .group import Decider, Group, Overheads, Sample, Visit
-from .traces import Request
 
 
 @dataclass(frozen=True, slots=True)

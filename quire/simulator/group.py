@@ -8,15 +8,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from quire.simulator.device import StepSeconds
+from quire.simulator.traces import Request
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.pacing import RunAhead, pairs
 from services.scheduler.core.plan import StepPlan, StepResult
 from services.scheduler.core.request import Generate, SequenceRequest
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.core.sequence import FinishReason
-
-from .device import StepSeconds
-from .traces import Request
 
 # Between two looks at queue and memory.
 SAMPLE_S = 1.0

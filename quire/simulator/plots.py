@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from .report import Report, Samples, table
+from quire.simulator.report import Report, Samples, table
 
 _SIZE_INCHES = (8.0, 3.2)
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .cluster import Layout, SimulationResult
-from .group import SAMPLE_S
-from .traces import Request
+from quire.simulator.cluster import Layout, SimulationResult
+from quire.simulator.group import SAMPLE_S
+from quire.simulator.traces import Request
 
 PERCENTILES = (50, 90, 95, 99)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .cluster import Layout, SimulationResult, simulate, with_groups
-from .report import Report, Target, report_of
-from .traces import Request
+from quire.simulator.cluster import Layout, SimulationResult, simulate, with_groups
+from quire.simulator.report import Report, Target, report_of
+from quire.simulator.traces import Request
 
 
 class Trial(NamedTuple):

@@ -14,10 +14,9 @@ from typing import Final
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
-
-from .core.plan import U32, PromptLogprobs, StepPlan, StepResult
-from .core.sequence import ErrorKind, Failure, FinishReason
-from .worker_request import WorkerRequestT
+from services.scheduler.core.plan import U32, PromptLogprobs, StepPlan, StepResult
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason
+from services.scheduler.worker_request import WorkerRequestT
 
 if sys.byteorder != "little":
     raise ImportError("columns of messages are little-endian, but this machine is big-endian")

@@ -14,19 +14,24 @@ import time
 from dataclasses import replace
 
 from quire.worker.v1 import worker_pb2
-
-from .config import SchedulerConfig
-from .converters import TokenLogprob, WorkerHello, WorkerResult, logprobs_from_proto, result_from_proto
-from .core.config import CoreConfig, PreemptionMode
-from .core.outcome import FinishedSequence, StepOutcome
-from .core.pacing import RunAhead, TurnRate, pairs
-from .core.scheduler import RefusedError, Scheduler
-from .core.sequence import ErrorKind, Failure, FinishReason, Sequence
-from .fleet import Fleet
-from .served_model import OtherModelError
-from .session import SequenceKey
-from .submission import RoutedRequest
-from .worker_link import WorkerLink, WorkerLostError
+from services.scheduler.config import SchedulerConfig
+from services.scheduler.converters import (
+    TokenLogprob,
+    WorkerHello,
+    WorkerResult,
+    logprobs_from_proto,
+    result_from_proto,
+)
+from services.scheduler.core.config import CoreConfig, PreemptionMode
+from services.scheduler.core.outcome import FinishedSequence, StepOutcome
+from services.scheduler.core.pacing import RunAhead, TurnRate, pairs
+from services.scheduler.core.scheduler import RefusedError, Scheduler
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
+from services.scheduler.fleet import Fleet
+from services.scheduler.served_model import OtherModelError
+from services.scheduler.session import SequenceKey
+from services.scheduler.submission import RoutedRequest
+from services.scheduler.worker_link import WorkerLink, WorkerLostError
 
 logger = logging.getLogger(__name__)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .config import SchedulerConfig
-from .served_model import FleetModel
-from .spans import SequenceSpans
+from services.scheduler.config import SchedulerConfig
+from services.scheduler.served_model import FleetModel
+from services.scheduler.spans import SequenceSpans
 
 if TYPE_CHECKING:
-    from .core.sequence import Sequence
-    from .engine import WorkerGroup
-    from .submission import RoutedRequest
+    from services.scheduler.core.sequence import Sequence
+    from services.scheduler.engine import WorkerGroup
+    from services.scheduler.submission import RoutedRequest
 
 
 @dataclass(slots=True)

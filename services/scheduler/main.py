@@ -10,19 +10,18 @@ import uuid
 from collections.abc import Sequence
 
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from services.scheduler.config import SchedulerConfig
+from services.scheduler.engine import UnusableWorkerError, WorkerGroup, run_groups
+from services.scheduler.fleet import Fleet
+from services.scheduler.metrics import LoadCollector, registry
+from services.scheduler.servicer import SchedulerServicer
+from services.scheduler.step_metrics import StepCollector
 from shared.config import resolve, stop
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer
 from shared.log import configure_logging
 from shared.status import StatusReporter, warnings_as_notes
 from shared.telemetry import configure_tracing, shutdown_tracing, start_metrics_server
-
-from .config import SchedulerConfig
-from .engine import UnusableWorkerError, WorkerGroup, run_groups
-from .fleet import Fleet
-from .metrics import LoadCollector, registry
-from .servicer import SchedulerServicer
-from .step_metrics import StepCollector
 
 logger = logging.getLogger(__name__)
 

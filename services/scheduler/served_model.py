@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from quire.inference.v1 import model_pb2, pooling_pb2
-
-from .core.request import Pool, SequenceRequest
-from .core.scheduler import RefusedError
-from .core.sequence import ErrorKind, Failure
+from services.scheduler.core.request import Pool, SequenceRequest
+from services.scheduler.core.scheduler import RefusedError
+from services.scheduler.core.sequence import ErrorKind, Failure
 
 
 class OtherModelError(Exception):

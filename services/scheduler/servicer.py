@@ -12,22 +12,21 @@ import grpc
 
 from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
+from services.scheduler.converters import u32
+from services.scheduler.core.scheduler import RefusedError
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason
+from services.scheduler.engine import WorkerGroup
+from services.scheduler.fleet import Fleet
+from services.scheduler.session import RouterSession, SequenceKey, hello_message
+from services.scheduler.submission import routed_requests
+from services.scheduler.submit_checks import MAX_CHOICES, check_submit
+from services.scheduler.worker_link import WorkerLostError
 from shared.grpc_server import STALLED_PEER_S
 from shared.malformed import MalformedRequestError, RefusalLog
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
 from shared.placement import LOAD_INTERVAL_S
 from shared.throughput import Throughput
-
-from .converters import u32
-from .core.scheduler import RefusedError
-from .core.sequence import ErrorKind, Failure, FinishReason
-from .engine import WorkerGroup
-from .fleet import Fleet
-from .session import RouterSession, SequenceKey, hello_message
-from .submission import routed_requests
-from .submit_checks import MAX_CHOICES, check_submit
-from .worker_link import WorkerLostError
 
 logger = logging.getLogger(__name__)
 

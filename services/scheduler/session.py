@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2
-
-from .converters import PromptLogprobColumns, TokenLogprob
-from .core.sequence import Failure, FinishReason
-from .frame import FrameBuilder
-from .prompt_frames import PromptFrames
+from services.scheduler.converters import PromptLogprobColumns, TokenLogprob
+from services.scheduler.core.sequence import Failure, FinishReason
+from services.scheduler.frame import FrameBuilder
+from services.scheduler.prompt_frames import PromptFrames
 
 
 class QueueTimer:

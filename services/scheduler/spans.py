@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from services.scheduler.core.sequence import Sequence
+from services.scheduler.session import SequenceKey
+from services.scheduler.submission import RoutedRequest
 from shared.telemetry import extract_context, tracer
-
-from .core.sequence import Sequence
-from .session import SequenceKey
-from .submission import RoutedRequest
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from .core.counters import STEP_TOKENS
-from .fleet import Fleet
+from services.scheduler.core.counters import STEP_TOKENS
+from services.scheduler.fleet import Fleet
 
 if TYPE_CHECKING:
     from prometheus_client import Metric

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
-
-from .converters import u32
-from .core.request import Generate, Preparation, Work
-from .served_model import FleetModel
-from .session import SequenceKey
-from .worker_request import WorkerRequest
+from services.scheduler.converters import u32
+from services.scheduler.core.request import Generate, Preparation, Work
+from services.scheduler.served_model import FleetModel
+from services.scheduler.session import SequenceKey
+from services.scheduler.worker_request import WorkerRequest
 
 
 @dataclass(frozen=True, slots=True)

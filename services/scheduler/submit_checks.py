@@ -11,12 +11,11 @@ from itertools import pairwise
 
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
+from services.scheduler.converters import u32
+from services.scheduler.core.scheduler import RefusedError
+from services.scheduler.core.sequence import ErrorKind, Failure
 from shared.grammar import MAX_GRAMMAR_BYTES
 from shared.sampling_ranges import BIAS_RANGE, MAX_LOGPROBS, RANGES
-
-from .converters import u32
-from .core.scheduler import RefusedError
-from .core.sequence import ErrorKind, Failure
 
 MAX_CHOICES = 1024
 MAX_LOGIT_BIAS = 1024

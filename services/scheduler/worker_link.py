@@ -10,14 +10,13 @@ import grpc
 
 from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
+from services.scheduler.converters import WorkerHello, hello_from_proto, plan_to_proto
+from services.scheduler.core.plan import StepPlan
+from services.scheduler.core.request import Preparation
+from services.scheduler.worker_request import WorkerRequestT
 from shared.grpc_server import CHANNEL_OPTIONS, STALLED_PEER_S
 from shared.message_parts import PartJoiner, in_parts
 from shared.patience import Patience
-
-from .converters import WorkerHello, hello_from_proto, plan_to_proto
-from .core.plan import StepPlan
-from .core.request import Preparation
-from .worker_request import WorkerRequestT
 
 # Well below the time after which a worker drops a scheduler that sends nothing.
 HEARTBEAT_S = 2.0

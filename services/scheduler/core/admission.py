@@ -9,17 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic
 
-from .batch import StepBuilder
-from .budget import StepBudget
-from .config import CoreConfig
-from .counters import Counters
-from .kv_memory import KVMemory, num_computed
-from .losses import is_suspect
-from .pacing import StepTimes
-from .preparations import Preparations
-from .request import RequestT
-from .roster import Roster
-from .sequence import Sequence, SequencePrefix, StartRank
+from services.scheduler.core.batch import StepBuilder
+from services.scheduler.core.budget import StepBudget
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.counters import Counters
+from services.scheduler.core.kv_memory import KVMemory, num_computed
+from services.scheduler.core.losses import is_suspect
+from services.scheduler.core.pacing import StepTimes
+from services.scheduler.core.preparations import Preparations
+from services.scheduler.core.request import RequestT
+from services.scheduler.core.roster import Roster
+from services.scheduler.core.sequence import Sequence, SequencePrefix, StartRank
 
 # Sequences that one search sets aside at most. The next step looks at the others.
 _MAX_SET_ASIDE = 64

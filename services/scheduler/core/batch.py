@@ -9,13 +9,13 @@ from __future__ import annotations
 from array import array
 from typing import Generic
 
-from .budget import StepBudget
-from .kv_memory import KVMemory
-from .pacing import pairs
-from .plan import U32, NewSequence, Rows
-from .preemption import Preemption
-from .request import RequestT
-from .sequence import Sequence, Status
+from services.scheduler.core.budget import StepBudget
+from services.scheduler.core.kv_memory import KVMemory
+from services.scheduler.core.pacing import pairs
+from services.scheduler.core.plan import U32, NewSequence, Rows
+from services.scheduler.core.preemption import Preemption
+from services.scheduler.core.request import RequestT
+from services.scheduler.core.sequence import Sequence, Status
 
 
 class StepBuilder(Generic[RequestT]):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from .config import CoreConfig
-from .pacing import StepTimes
-from .request import RequestT
-from .sequence import Sequence
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.pacing import StepTimes
+from services.scheduler.core.request import RequestT
+from services.scheduler.core.sequence import Sequence
 
 # Tokens of prompts whose log probabilities are wanted, in a step: keeps its result under half a megabyte (172 bytes for
 # each, with 20 of the likeliest) and the output layer's work for them bounded.

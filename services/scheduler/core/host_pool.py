@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Generic
 
-from .prefix import OwnerT, Prefix
+from services.scheduler.core.prefix import OwnerT, Prefix
 
 
 class HostPool(Generic[OwnerT]):

@@ -11,12 +11,12 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic
 
-from .block_pool import BlockPool
-from .config import CoreConfig
-from .host_pool import HostPool
-from .prefix_cache import PrefixCache
-from .request import RequestT
-from .sequence import Sequence, SequencePrefix
+from services.scheduler.core.block_pool import BlockPool
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.host_pool import HostPool
+from services.scheduler.core.prefix_cache import PrefixCache
+from services.scheduler.core.request import RequestT
+from services.scheduler.core.sequence import Sequence, SequencePrefix
 
 
 @dataclass(slots=True)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from .outcome import FinishedSequence
-from .request import Preparation, RequestT
-from .roster import Roster
-from .sequence import ErrorKind, Failure, FinishReason, Sequence
+from services.scheduler.core.outcome import FinishedSequence
+from services.scheduler.core.request import Preparation, RequestT
+from services.scheduler.core.roster import Roster
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
 
 # Losses of a worker in a row, without a new token in between. After the first number a sequence is a suspect: nothing
 # is prepared or runs beside it until it brings a token. After the second it fails.

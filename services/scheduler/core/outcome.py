@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic
 
-from .kv_memory import KVMemory, Moves
-from .plan import StepResult
-from .request import RequestT
-from .roster import Roster
-from .sequence import Failure, FinishReason, Sequence
+from services.scheduler.core.kv_memory import KVMemory, Moves
+from services.scheduler.core.plan import StepResult
+from services.scheduler.core.request import RequestT
+from services.scheduler.core.roster import Roster
+from services.scheduler.core.sequence import Failure, FinishReason, Sequence
 
 # Sequence, index in its output, token id, and place in the StepResult's columns. Each row of each step makes one, and
 # creating a plain tuple takes a seventh of the time of a named one.

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Generic
 
-from .kv_memory import Moves
-from .request import RequestT
-from .sequence import Failure, Sequence
+from services.scheduler.core.kv_memory import Moves
+from services.scheduler.core.request import RequestT
+from services.scheduler.core.sequence import Failure, Sequence
 
 U32 = "I"  # array typecode of every column of ids and counts
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from typing import Generic
 
-from .config import CoreConfig, PreemptionMode
-from .counters import Counters
-from .kv_memory import KVMemory
-from .pacing import StepTimes
-from .request import RequestT
-from .roster import Roster
-from .sequence import Sequence
+from services.scheduler.core.config import CoreConfig, PreemptionMode
+from services.scheduler.core.counters import Counters
+from services.scheduler.core.kv_memory import KVMemory
+from services.scheduler.core.pacing import StepTimes
+from services.scheduler.core.request import RequestT
+from services.scheduler.core.roster import Roster
+from services.scheduler.core.sequence import Sequence
 
 
 class Preemption(Generic[RequestT]):

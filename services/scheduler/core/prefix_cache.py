@@ -27,9 +27,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Generic
 
-from .block_pool import BlockPool
-from .host_pool import HostPool
-from .prefix import NOWHERE, OwnerT, Prefix
+from services.scheduler.core.block_pool import BlockPool
+from services.scheduler.core.host_pool import HostPool
+from services.scheduler.core.prefix import NOWHERE, OwnerT, Prefix
 
 
 class PrefixCache(Generic[OwnerT]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 
-from .request import Preparation
+from services.scheduler.core.request import Preparation
 
 # Preparations that the worker is asked for at once; others wait for a place. A worker takes 128.
 MAX_PENDING = 64

@@ -9,14 +9,14 @@ from collections.abc import Hashable, Iterator
 from operator import attrgetter
 from typing import Generic
 
-from .config import CoreConfig
-from .kv_memory import KVMemory
-from .plan import U32
-from .prefix import Prefix
-from .request import Preparation, RequestT
-from .sequence import Sequence, SequencePrefix, StartRank, Status
-from .turns import Turn, Turns
-from .waiting import FairQueue, RankedQueue
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.kv_memory import KVMemory
+from services.scheduler.core.plan import U32
+from services.scheduler.core.prefix import Prefix
+from services.scheduler.core.request import Preparation, RequestT
+from services.scheduler.core.sequence import Sequence, SequencePrefix, StartRank, Status
+from services.scheduler.core.turns import Turn, Turns
+from services.scheduler.core.waiting import FairQueue, RankedQueue
 
 # One slot in so many is reserved for first sequences of their requests: one request of hundreds cannot take them all.
 _RESERVED_PART = 16

@@ -16,14 +16,14 @@ from collections.abc import Hashable
 from dataclasses import replace
 from typing import Generic
 
-from .admission import Admission
-from .batch import StepBuilder
-from .budget import StepBudget
-from .config import CoreConfig
-from .counters import Counters
-from .kv_memory import KVMemory
-from .losses import lose_worker
-from .outcome import (
+from services.scheduler.core.admission import Admission
+from services.scheduler.core.batch import StepBuilder
+from services.scheduler.core.budget import StepBudget
+from services.scheduler.core.config import CoreConfig
+from services.scheduler.core.counters import Counters
+from services.scheduler.core.kv_memory import KVMemory
+from services.scheduler.core.losses import lose_worker
+from services.scheduler.core.outcome import (
     FinishedSequence,
     StepOutcome,
     append_tokens,
@@ -32,13 +32,13 @@ from .outcome import (
     take_prompt_logprobs,
     take_vectors,
 )
-from .pacing import StepTimes
-from .plan import StepPlan, StepResult
-from .preemption import Preemption
-from .preparations import Preparations
-from .request import RequestT
-from .roster import Roster
-from .sequence import ErrorKind, Failure, FinishReason, Sequence
+from services.scheduler.core.pacing import StepTimes
+from services.scheduler.core.plan import StepPlan, StepResult
+from services.scheduler.core.preemption import Preemption
+from services.scheduler.core.preparations import Preparations
+from services.scheduler.core.request import RequestT
+from services.scheduler.core.roster import Roster
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
 
 # The queue is longer by one part in so many for first sequences of requests: one request of hundreds cannot fill it.
 _SPARE_PART = 16

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic
 
-from .prefix import Prefix
-from .request import Preparation, RequestT
-from .turns import FIRST_TURN, Turn
+from services.scheduler.core.prefix import Prefix
+from services.scheduler.core.request import Preparation, RequestT
+from services.scheduler.core.turns import FIRST_TURN, Turn
 
 # Priority, the turn's step, arrival.
 StartRank = tuple[int, int, int]

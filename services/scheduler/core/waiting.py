@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Iterator
 from typing import Generic
 
-from .request import RequestT
-from .sequence import Sequence, StartRank
+from services.scheduler.core.request import RequestT
+from services.scheduler.core.sequence import Sequence, StartRank
 
 # So many tenants without a waiting sequence are remembered before the queue looks for some to forget.
 _MAX_IDLE_TENANTS = 1024

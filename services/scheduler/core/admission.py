@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Generic
 
-from services.scheduler.core.batch import StepBuilder
 from services.scheduler.core.budget import StepBudget
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.counters import Counters
@@ -20,6 +19,7 @@ from services.scheduler.core.preparations import Preparations
 from services.scheduler.core.request import RequestT
 from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import Sequence, SequencePrefix, StartRank
+from services.scheduler.core.step_builder import StepBuilder
 
 # Sequences that one search sets aside at most. The next step looks at the others.
 _MAX_SET_ASIDE = 64

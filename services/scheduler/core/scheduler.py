@@ -17,7 +17,6 @@ from dataclasses import replace
 from typing import Generic
 
 from services.scheduler.core.admission import Admission
-from services.scheduler.core.batch import StepBuilder
 from services.scheduler.core.budget import StepBudget
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.counters import Counters
@@ -39,6 +38,7 @@ from services.scheduler.core.preparations import Preparations
 from services.scheduler.core.request import RequestT
 from services.scheduler.core.roster import Roster
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
+from services.scheduler.core.step_builder import StepBuilder
 
 # The queue is longer by one part in so many for first sequences of requests: one request of hundreds cannot fill it.
 _SPARE_PART = 16

@@ -29,7 +29,7 @@ from services.scheduler.core.scheduler import RefusedError, Scheduler
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
 from services.scheduler.fleet import Fleet
 from services.scheduler.served_model import OtherModelError
-from services.scheduler.session import SequenceKey
+from services.scheduler.sessions.session import SequenceKey
 from services.scheduler.submission import RoutedRequest
 from services.scheduler.worker_link import WorkerLink, WorkerLostError
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.served_model import FleetModel
-from services.scheduler.spans import SequenceSpans
+from services.scheduler.sessions.spans import SequenceSpans
 
 if TYPE_CHECKING:
     from services.scheduler.core.sequence import Sequence

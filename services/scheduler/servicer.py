@@ -17,7 +17,7 @@ from services.scheduler.core.scheduler import RefusedError
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason
 from services.scheduler.engine import WorkerGroup
 from services.scheduler.fleet import Fleet
-from services.scheduler.session import RouterSession, SequenceKey, hello_message
+from services.scheduler.sessions.session import RouterSession, SequenceKey, hello_message
 from services.scheduler.submission import routed_requests
 from services.scheduler.submit_checks import MAX_CHOICES, check_submit
 from services.scheduler.worker_link import WorkerLostError

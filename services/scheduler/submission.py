@@ -13,7 +13,7 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import u32
 from services.scheduler.core.request import Generate, Preparation, Work
 from services.scheduler.served_model import FleetModel
-from services.scheduler.session import SequenceKey
+from services.scheduler.sessions.session import SequenceKey
 from services.scheduler.worker_request import WorkerRequest
 
 

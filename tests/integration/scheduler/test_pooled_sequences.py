@@ -10,8 +10,8 @@ import pytest
 from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.core.sequence import FinishReason
-from services.scheduler.frame import MAX_EMBEDDING_BYTES
-from services.scheduler.session import RouterSession
+from services.scheduler.sessions.frame import MAX_EMBEDDING_BYTES
+from services.scheduler.sessions.session import RouterSession
 from tests.fakes.fake_model import FakeModel, expected_output, expected_vector
 from tests.fakes.fake_worker import FakeWorker, Script
 from tests.integration.scheduler.driver import Router, running

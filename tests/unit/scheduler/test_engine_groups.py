@@ -13,7 +13,7 @@ from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.engine import STUCK_S, WorkerGroup
 from services.scheduler.fleet import Fleet
-from services.scheduler.session import RouterSession
+from services.scheduler.sessions.session import RouterSession
 from services.scheduler.submission import RoutedRequest
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.scheduler.core.sequence import Sequence
-from services.scheduler.session import SequenceKey
+from services.scheduler.sessions.session import SequenceKey
 from services.scheduler.submission import RoutedRequest
 from shared.telemetry import extract_context, tracer
 

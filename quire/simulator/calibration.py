@@ -23,7 +23,7 @@ from services.scheduler.core.pacing import pairs
 from services.scheduler.core.plan import U32, NewSequence, Rows, StepPlan
 from services.scheduler.core.request import Generate
 from services.scheduler.core.sequence import Sequence as CoreSequence
-from services.scheduler.worker_link import WorkerLink, WorkerLostError
+from services.scheduler.groups.worker_link import WorkerLink, WorkerLostError
 from services.scheduler.worker_request import WorkerRequest
 
 _BATCHES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.engine import UnusableWorkerError, WorkerGroup, run_groups
-from services.scheduler.fleet import Fleet
+from services.scheduler.groups.fleet import Fleet
+from services.scheduler.groups.step_metrics import StepCollector
+from services.scheduler.groups.worker_group import UnusableWorkerError, WorkerGroup, run_groups
 from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
-from services.scheduler.step_metrics import StepCollector
 from shared.config import resolve, stop
 from shared.garbage import settle_garbage
 from shared.grpc_server import GrpcServer

@@ -13,8 +13,8 @@ import grpc
 from quire.inference.v1 import constraints_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.engine import WorkerGroup, run_groups
-from services.scheduler.fleet import Fleet
+from services.scheduler.groups.fleet import Fleet
+from services.scheduler.groups.worker_group import WorkerGroup, run_groups
 from services.scheduler.servicer import SchedulerServicer
 from shared.grpc_server import GrpcServer
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker

@@ -11,8 +11,8 @@ from services.scheduler.config import SchedulerConfig
 from services.scheduler.core.config import CoreConfig
 from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.engine import STUCK_S, WorkerGroup
-from services.scheduler.fleet import Fleet
+from services.scheduler.groups.fleet import Fleet
+from services.scheduler.groups.worker_group import STUCK_S, WorkerGroup
 from services.scheduler.sessions.session import RouterSession
 from services.scheduler.submission import RoutedRequest
 

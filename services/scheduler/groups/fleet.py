@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.served_model import FleetModel
+from services.scheduler.groups.fleet_model import FleetModel
 from services.scheduler.sessions.spans import SequenceSpans
 
 if TYPE_CHECKING:
     from services.scheduler.core.sequence import Sequence
-    from services.scheduler.engine import WorkerGroup
+    from services.scheduler.groups.worker_group import WorkerGroup
     from services.scheduler.submission import RoutedRequest
 
 

@@ -27,11 +27,11 @@ from services.scheduler.core.outcome import FinishedSequence, StepOutcome
 from services.scheduler.core.pacing import RunAhead, TurnRate, pairs
 from services.scheduler.core.scheduler import RefusedError, Scheduler
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
-from services.scheduler.fleet import Fleet
-from services.scheduler.served_model import OtherModelError
+from services.scheduler.groups.fleet import Fleet
+from services.scheduler.groups.fleet_model import OtherModelError
+from services.scheduler.groups.worker_link import WorkerLink, WorkerLostError
 from services.scheduler.sessions.session import SequenceKey
 from services.scheduler.submission import RoutedRequest
-from services.scheduler.worker_link import WorkerLink, WorkerLostError
 
 logger = logging.getLogger(__name__)
 

@@ -62,7 +62,7 @@ async def serve(config: SchedulerConfig, status: StatusReporter) -> None:
         asyncio.get_running_loop().add_signal_handler(name, stopping.set)
     scheduler_id = f"scheduler-{uuid.uuid4().hex[:8]}"
     fleet = Fleet(scheduler_id, config)
-    groups = [WorkerGroup(address, fleet) for address in config.worker]
+    groups = [fleet.add_group(address) for address in config.worker]
     servicer = SchedulerServicer(fleet)
     server = GrpcServer([SERVICE])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)

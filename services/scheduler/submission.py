@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
@@ -13,15 +12,8 @@ from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import u32
 from services.scheduler.core.request import Generate, Preparation, Work
 from services.scheduler.groups.fleet_model import FleetModel
+from services.scheduler.sessions.routed_request import RoutedRequest
 from services.scheduler.sessions.session import SequenceKey
-from services.scheduler.worker_request import WorkerRequest
-
-
-@dataclass(frozen=True, slots=True)
-class RoutedRequest(WorkerRequest):
-    """A request that came from a router."""
-
-    key: SequenceKey = field()
 
 
 def routed_requests(

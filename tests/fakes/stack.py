@@ -55,7 +55,7 @@ async def running_scheduler(
 ) -> AsyncIterator[RunningScheduler]:
     """`workers`: addresses of worker groups."""
     fleet = Fleet(f"scheduler at {address}", config or SchedulerConfig())
-    groups = [WorkerGroup(worker, fleet) for worker in workers]
+    groups = [fleet.add_group(worker) for worker in workers]
     servicer = SchedulerServicer(fleet)
     server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)

@@ -1,18 +1,13 @@
-"""The state that the worker groups of one scheduler share."""
+"""The worker groups of one scheduler."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.groups.fleet_model import FleetModel
+from services.scheduler.groups.worker_group import WorkerGroup
 from services.scheduler.sessions.spans import SequenceSpans
-
-if TYPE_CHECKING:
-    from services.scheduler.core.sequence import Sequence
-    from services.scheduler.groups.worker_group import WorkerGroup
-    from services.scheduler.submission import RoutedRequest
 
 
 @dataclass(slots=True)
@@ -22,6 +17,12 @@ class Fleet:
     model: FleetModel = field(default_factory=FleetModel)
     spans: SequenceSpans = field(default_factory=SequenceSpans)
     groups: list[WorkerGroup] = field(default_factory=list)
+
+    def add_group(self, address: str) -> WorkerGroup:
+        """A group for the worker at `address`. It knows the other groups: they take each other's sequences."""
+        group = WorkerGroup(address, self.scheduler_id, self.config, self.model, self.spans, peers=self.groups)
+        self.groups.append(group)
+        return group
 
     def least_loaded(self) -> WorkerGroup | None:
         """The least loaded group with a worker. If all workers are lost, the group that lost its worker last: its
@@ -38,9 +39,3 @@ class Fleet:
         """Number of tokens in the longest sequence that any group takes. Call it only once a group was claimed."""
         groups = [group.core.config.max_model_len for group in self.groups if group.core is not None]
         return max(groups, default=self.model.info.max_model_len)
-
-    def drain_lost(self, but: WorkerGroup) -> list[Sequence[RoutedRequest]]:
-        """Removes and returns the sequences that wait for lost workers of other groups than `but` to come back, except
-        those that do not fit the context of `but`."""
-        others = [group for group in self.groups if group is not but and not group.ready.is_set()]
-        return [sequence for group in others if group.core is not None for sequence in group.core.drain(but.core)]

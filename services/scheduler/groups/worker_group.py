@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence as Sequences
 from dataclasses import replace
 
 from quire.worker.v1 import worker_pb2
@@ -27,11 +28,11 @@ from services.scheduler.core.outcome import FinishedSequence, StepOutcome
 from services.scheduler.core.pacing import RunAhead, TurnRate, pairs
 from services.scheduler.core.scheduler import RefusedError, Scheduler
 from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
-from services.scheduler.groups.fleet import Fleet
-from services.scheduler.groups.fleet_model import OtherModelError
+from services.scheduler.groups.fleet_model import FleetModel, OtherModelError
 from services.scheduler.groups.worker_link import WorkerLink, WorkerLostError
+from services.scheduler.sessions.routed_request import RoutedRequest
 from services.scheduler.sessions.session import SequenceKey
-from services.scheduler.submission import RoutedRequest
+from services.scheduler.sessions.spans import SequenceSpans
 
 logger = logging.getLogger(__name__)
 
@@ -53,12 +54,23 @@ class WorkerGroup:
     `ready` is set while a worker is claimed.
     """
 
-    def __init__(self, address: str, fleet: Fleet) -> None:
+    def __init__(
+        self,
+        address: str,
+        scheduler_id: str,
+        config: SchedulerConfig,
+        model: FleetModel,
+        spans: SequenceSpans,
+        peers: Sequences[WorkerGroup],
+    ) -> None:
+        """`address`: of the worker. `peers`: all groups of the scheduler; groups that are added later count too."""
         self.address = address
         self.ready = asyncio.Event()
-        self._fleet = fleet
+        self._scheduler_id = scheduler_id
+        self._model = model
+        self._peers = peers
         self.core: Scheduler[RoutedRequest] | None = None
-        self._config = fleet.config
+        self._config = config
         self._link: WorkerLink | None = None
         self._pump_due: asyncio.Handle | None = None
         # Timer that calls `_pump` when the next plan, which was held back, is due.
@@ -67,10 +79,9 @@ class WorkerGroup:
         # While a worker is claimed, they mean something only with plans in flight.
         self.silent_s = 0.0
         self._last_tick = time.monotonic()
-        self._run_ahead = RunAhead(fleet.config.run_ahead)
+        self._run_ahead = RunAhead(config.run_ahead)
         self._turn_rate = TurnRate()
-        self._spans = fleet.spans
-        fleet.groups.append(self)
+        self._spans = spans
 
     # -- Requests ------------------------------------------------------------------------------------------------------
 
@@ -91,7 +102,7 @@ class WorkerGroup:
         """Queues a request whose Submit has passed `check_submit` and `check_room`. Raises RefusedError."""
         if self.core is None:
             raise RefusedError(Failure(ErrorKind.UNAVAILABLE, "no worker is connected yet", 1.0))
-        self._fleet.model.check_task(request)
+        self._model.check_task(request)
         self._spans.start(self.core.submit(request))
         self._pump_soon()
 
@@ -120,6 +131,12 @@ class WorkerGroup:
             self._link.cancel()
         self._pump_soon()
 
+    def drain_lost(self) -> list[Sequence[RoutedRequest]]:
+        """Removes and returns the sequences that wait for lost workers of other groups to come back, except those that
+        do not fit this group's context."""
+        others = [group for group in self._peers if group is not self and not group.ready.is_set()]
+        return [sequence for group in others if group.core is not None for sequence in group.core.drain(self.core)]
+
     @property
     def is_healthy(self) -> bool:
         """Whether a worker is claimed and plans in flight make progress."""
@@ -137,7 +154,7 @@ class WorkerGroup:
         attempt = 0
         while True:
             try:
-                link = await WorkerLink.claim(self.address, self._fleet.scheduler_id, CLAIM_TIMEOUT_S)
+                link = await WorkerLink.claim(self.address, self._scheduler_id, CLAIM_TIMEOUT_S)
             except WorkerLostError as error:
                 if attempt == 0:
                     logger.info("waiting for worker %s: %s", self.address, error)
@@ -165,7 +182,7 @@ class WorkerGroup:
     async def _serve(self, link: WorkerLink) -> None:
         hello = link.hello
         self._check_options(hello)
-        self._fleet.model.adopt(hello.model)
+        self._model.adopt(hello.model)
         try:
             self._adopt_core(core_config(hello, self._config), hello)
         except ValueError as error:
@@ -181,7 +198,7 @@ class WorkerGroup:
             hello.block_size,
         )
         # Groups that were lost together with this one may not come back: their sequences continue here.
-        self._adopt(self._fleet.drain_lost(but=self))
+        self._adopt(self.drain_lost())
         self.ready.set()
         self._pump()
         async for message in link.results():
@@ -196,7 +213,7 @@ class WorkerGroup:
         problem = options_problem(hello, self._config)
         if problem is None:
             return
-        if any(group.core is not None for group in self._fleet.groups):
+        if any(group.core is not None for group in self._peers):
             raise WorkerLostError(f"worker {self.address} cannot be used: {problem}")
         raise UnusableWorkerError(problem)
 
@@ -211,7 +228,7 @@ class WorkerGroup:
             self.core = Scheduler(config, last.counters)
             self._seed_step_times(hello)
             self._adopt(last.drain(self.core))
-            for other in self._fleet.groups:
+            for other in self._peers:
                 if other is not self and other.core is not None:
                     other._adopt(last.drain(other.core))
             message = f"the worker came back with a context of {config.max_model_len}, which is too small"
@@ -248,7 +265,7 @@ class WorkerGroup:
         for sequence in self.core.sequences_with_losses():
             key = sequence.request.key
             key.session.add_worker_loss(key, sequence.num_losses)
-        others = [group for group in self._fleet.groups if group is not self and group.ready.is_set()]
+        others = [group for group in self._peers if group is not self and group.ready.is_set()]
         for other in sorted(others, key=lambda group: group.num_unfinished):
             # Sequences that do not fit one group's context go to the next, or wait here.
             if other.core is not None:

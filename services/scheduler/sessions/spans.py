@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from services.scheduler.core.sequence import Sequence
+from services.scheduler.sessions.routed_request import RoutedRequest
 from services.scheduler.sessions.session import SequenceKey
-from services.scheduler.submission import RoutedRequest
 from shared.telemetry import extract_context, tracer
 
 if TYPE_CHECKING:

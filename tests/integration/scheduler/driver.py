@@ -14,7 +14,7 @@ from quire.inference.v1 import constraints_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.groups.fleet import Fleet
-from services.scheduler.groups.worker_group import WorkerGroup, run_groups
+from services.scheduler.groups.worker_group import run_groups
 from services.scheduler.servicer import SchedulerServicer
 from shared.grpc_server import GrpcServer
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
@@ -130,7 +130,7 @@ async def running(tmp_path: Path, *workers: FakeWorker, config: SchedulerConfig 
     addresses = [f"unix:{tmp_path}/w{index}" for index in range(len(workers))]
     servers = [await start_fake_worker(worker, address) for worker, address in zip(workers, addresses, strict=True)]
     fleet = Fleet("scheduler-test", config)
-    groups = [WorkerGroup(address, fleet) for address in addresses]
+    groups = [fleet.add_group(address) for address in addresses]
     servicer = SchedulerServicer(fleet)
     server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)

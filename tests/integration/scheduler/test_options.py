@@ -11,7 +11,7 @@ import pytest
 
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.groups.fleet import Fleet
-from services.scheduler.groups.worker_group import UnusableWorkerError, WorkerGroup, run_groups
+from services.scheduler.groups.worker_group import UnusableWorkerError, run_groups
 from shared.config import ConfigError
 from tests.fakes.fake_model import FakeModel
 from tests.fakes.fake_worker import FakeWorker, start_fake_worker
@@ -27,7 +27,7 @@ async def problem(tmp_path: Path, config: SchedulerConfig, model: FakeModel) -> 
     fleet = Fleet("scheduler-test", config)
     try:
         async with asyncio.timeout(HANG_S):
-            await run_groups([WorkerGroup(address, fleet)])
+            await run_groups([fleet.add_group(address)])
     except UnusableWorkerError as error:
         return str(error)
     finally:

@@ -21,7 +21,7 @@ from services.scheduler.config import SchedulerConfig
 from services.scheduler.groups import worker_link
 from services.scheduler.groups.fleet import Fleet
 from services.scheduler.groups.step_metrics import StepCollector
-from services.scheduler.groups.worker_group import WorkerGroup, run_groups
+from services.scheduler.groups.worker_group import run_groups
 from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
 from shared.grpc_server import GrpcServer
@@ -98,7 +98,7 @@ async def test_a_lost_worker_that_stays_away_fails_its_sequences_in_time(tmp_pat
     worker = FakeWorker(script=Script(gate=asyncio.Semaphore(4)))
     server = await start_fake_worker(worker, f"unix:{tmp_path}/away")
     fleet = Fleet("test", SchedulerConfig(worker_timeout=0.2))
-    group = WorkerGroup(f"unix:{tmp_path}/away", fleet)
+    group = fleet.add_group(f"unix:{tmp_path}/away")
     servicer = SchedulerServicer(fleet)
     grpc_server = GrpcServer(["quire.scheduler.v1.SchedulerService"])
     grpc_server.add(scheduler_pb2_grpc.add_SchedulerServiceServicer_to_server, servicer)
@@ -414,7 +414,7 @@ async def test_a_worker_group_that_can_do_less_gets_no_work(tmp_path: Path) -> N
     server = await start_fake_worker(small, f"unix:{tmp_path}/small")
     fleet = Fleet("test", SchedulerConfig())
     fleet.model.adopt(FakeWorker().hello(FakeModel(), epoch=1).model)
-    group = WorkerGroup(f"unix:{tmp_path}/small", fleet)
+    group = fleet.add_group(f"unix:{tmp_path}/small")
     task = asyncio.create_task(run_groups([group]))
     await until(lambda: group.ready.is_set() or small.epoch == 3)  # it is asked again, in case it was replaced
     assert not group.ready.is_set()

@@ -13,8 +13,8 @@ from services.scheduler.core.request import Generate
 from services.scheduler.core.scheduler import Scheduler
 from services.scheduler.groups.fleet import Fleet
 from services.scheduler.groups.worker_group import STUCK_S, WorkerGroup
+from services.scheduler.sessions.routed_request import RoutedRequest
 from services.scheduler.sessions.session import RouterSession
-from services.scheduler.submission import RoutedRequest
 
 
 def request(sequence_id: int, max_tokens: int = 10) -> RoutedRequest:
@@ -29,7 +29,7 @@ def scheduler(max_model_len: int = 64) -> Scheduler[RoutedRequest]:
 
 
 def group(fleet: Fleet, core: Scheduler[RoutedRequest], *, is_ready: bool) -> WorkerGroup:
-    group = WorkerGroup("unix:/nowhere", fleet)
+    group = fleet.add_group("unix:/nowhere")
     group.core = core
     if is_ready:
         group.ready.set()
@@ -43,7 +43,7 @@ async def test_a_group_that_comes_back_takes_what_fits_it() -> None:
     assert lost.core is not None
     for sequence_id, max_tokens in enumerate((60, 5)):
         lost.core.submit(request(sequence_id, max_tokens))
-    back._adopt(fleet.drain_lost(but=back))
+    back._adopt(back.drain_lost())
     assert (lost.num_unfinished, back.num_unfinished) == (1, 1)
 
 

@@ -16,7 +16,7 @@ from quire.simulator.group import Overheads
 from quire.simulator.report import PERCENTILES, Report, Target, samples_of, table
 from quire.simulator.sizing import run_trial, smallest_cluster
 from quire.simulator.traces import Request, TraceError, poisson, read_trace
-from services.scheduler.core.config import PreemptionMode
+from services.scheduler.core import PreemptionMode
 from shared.config import option, resolve, stop
 
 PROG = "quire simulate"

@@ -18,12 +18,9 @@ from quire.inference.v1 import sampling_pb2
 from quire.simulator.device import TRUSTED_ERROR, Matrix, StepSeconds
 from quire.worker.v1 import worker_pb2
 from services.scheduler.converters import WorkerHello, result_from_proto
-from services.scheduler.core.kv_memory import Moves
-from services.scheduler.core.pacing import pairs
-from services.scheduler.core.plan import U32, NewSequence, Rows, StepPlan
-from services.scheduler.core.request import Generate
-from services.scheduler.core.sequence import Sequence as CoreSequence
-from services.scheduler.groups.worker_link import WorkerLink, WorkerLostError
+from services.scheduler.core import U32, Generate, Moves, NewSequence, Rows, StepPlan, pairs
+from services.scheduler.core import Sequence as CoreSequence
+from services.scheduler.groups import WorkerLink, WorkerLostError
 from services.scheduler.worker_request import WorkerRequest
 
 _BATCHES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)

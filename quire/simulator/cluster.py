@@ -22,9 +22,7 @@ from quire.simulator.device import StepSeconds
 from quire.simulator.group import Decider, Group, Overheads, Sample, Visit
 from quire.simulator.traces import Request
 from services.router.load import LoadTracker, SchedulerLoad
-from services.scheduler.core.config import CoreConfig
-from services.scheduler.core.counters import Counters
-from services.scheduler.core.scheduler import RefusedError
+from services.scheduler.core import CoreConfig, Counters, RefusedError
 from shared.placement import LOAD_INTERVAL_S, MAX_REFUSALS, Node, chat_key, place
 
 

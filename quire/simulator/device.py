@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from services.scheduler.core.config import CoreConfig
-from services.scheduler.core.pacing import pairs
-from services.scheduler.core.plan import StepPlan
-from services.scheduler.core.request import RequestT
+from services.scheduler.core import CoreConfig, RequestT, StepPlan, pairs
 
 Matrix = NDArray[np.float64]
 # The median error of a fit, relative, from which on no simulation with it means anything.

@@ -10,12 +10,17 @@ from typing import NamedTuple
 
 from quire.simulator.device import StepSeconds
 from quire.simulator.traces import Request
-from services.scheduler.core.config import CoreConfig
-from services.scheduler.core.pacing import RunAhead, pairs
-from services.scheduler.core.plan import StepPlan, StepResult
-from services.scheduler.core.request import Generate, SequenceRequest
-from services.scheduler.core.scheduler import Scheduler
-from services.scheduler.core.sequence import FinishReason
+from services.scheduler.core import (
+    CoreConfig,
+    FinishReason,
+    Generate,
+    RunAhead,
+    Scheduler,
+    SequenceRequest,
+    StepPlan,
+    StepResult,
+    pairs,
+)
 
 # Between two looks at queue and memory.
 SAMPLE_S = 1.0

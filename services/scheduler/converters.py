@@ -14,8 +14,7 @@ from typing import Final
 from quire.inference.v1 import model_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from quire.worker.v1 import worker_pb2
-from services.scheduler.core.plan import U32, PromptLogprobs, StepPlan, StepResult
-from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason
+from services.scheduler.core import U32, ErrorKind, Failure, FinishReason, PromptLogprobs, StepPlan, StepResult
 from services.scheduler.worker_request import WorkerRequestT
 
 if sys.byteorder != "little":

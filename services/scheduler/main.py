@@ -11,9 +11,7 @@ from collections.abc import Sequence
 
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.config import SchedulerConfig
-from services.scheduler.groups.fleet import Fleet
-from services.scheduler.groups.step_metrics import StepCollector
-from services.scheduler.groups.worker_group import UnusableWorkerError, WorkerGroup, run_groups
+from services.scheduler.groups import Fleet, StepCollector, UnusableWorkerError, WorkerGroup, run_groups
 from services.scheduler.metrics import LoadCollector, registry
 from services.scheduler.servicer import SchedulerServicer
 from shared.config import resolve, stop

@@ -13,12 +13,9 @@ import grpc
 from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2, scheduler_pb2_grpc
 from services.scheduler.converters import u32
-from services.scheduler.core.scheduler import RefusedError
-from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason
-from services.scheduler.groups.fleet import Fleet
-from services.scheduler.groups.worker_group import WorkerGroup
-from services.scheduler.groups.worker_link import WorkerLostError
-from services.scheduler.sessions.session import RouterSession, SequenceKey, hello_message
+from services.scheduler.core import ErrorKind, Failure, FinishReason, RefusedError
+from services.scheduler.groups import Fleet, WorkerGroup, WorkerLostError
+from services.scheduler.sessions import RouterSession, SequenceKey, hello_message
 from services.scheduler.submission import routed_requests
 from services.scheduler.submit_checks import MAX_CHOICES, check_submit
 from shared.grpc_server import STALLED_PEER_S

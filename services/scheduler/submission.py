@@ -10,10 +10,9 @@ from typing import NamedTuple
 from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import u32
-from services.scheduler.core.request import Generate, Preparation, Work
-from services.scheduler.groups.fleet_model import FleetModel
-from services.scheduler.sessions.routed_request import RoutedRequest
-from services.scheduler.sessions.session import SequenceKey
+from services.scheduler.core import Generate, Preparation, Work
+from services.scheduler.groups import FleetModel
+from services.scheduler.sessions import RoutedRequest, SequenceKey
 
 
 def routed_requests(

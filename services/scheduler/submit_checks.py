@@ -12,8 +12,7 @@ from itertools import pairwise
 from quire.inference.v1 import constraints_pb2, model_pb2, pooling_pb2, sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import u32
-from services.scheduler.core.scheduler import RefusedError
-from services.scheduler.core.sequence import ErrorKind, Failure
+from services.scheduler.core import ErrorKind, Failure, RefusedError
 from shared.grammar import MAX_GRAMMAR_BYTES
 from shared.sampling_ranges import BIAS_RANGE, MAX_LOGPROBS, RANGES
 

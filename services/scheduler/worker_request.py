@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from quire.inference.v1 import constraints_pb2, pooling_pb2, sampling_pb2
-from services.scheduler.core.request import SequenceRequest
+from services.scheduler.core import SequenceRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The scheduler's decisions, without sockets, clocks or tensors.
 
 The shell talks to one `Scheduler` per worker group (`scheduler.py`: requests, steps, results). Its classes are generic
-over the request (`request.py`), so that the shell's own fields pass through them unread. `batch.py` builds a step from
+over the request (`request.py`), so that the shell's own fields pass through them unread. `step_builder.py` builds a step from
 decodes, for which others may be preempted (`preemption.py`), chunks of prompts within the step's `budget.py`, and
 sequences that start (`admission.py`). `outcome.py` applies the result of a step; `losses.py` handles sequences whose
 worker is lost. Below are `roster.py` (the place of every sequence: waiting, set aside, running), `waiting.py` (the
@@ -9,3 +9,44 @@ order of the queue), `turns.py` (fairness among requests), `preparations.py` (wh
 `pacing.py` (how long steps take, and what follows from that), and `kv_memory.py` with `block_pool.py`,
 `prefix_cache.py` and `host_pool.py` (where keys and values are).
 """
+
+from services.scheduler.core.config import CoreConfig, PreemptionMode
+from services.scheduler.core.counters import STEP_TOKENS, Counters
+from services.scheduler.core.kv_memory import Moves
+from services.scheduler.core.outcome import FinishedSequence, StepOutcome
+from services.scheduler.core.pacing import RunAhead, TurnRate, pairs
+from services.scheduler.core.plan import U32, NewSequence, PromptLogprobs, Rows, StepPlan, StepResult
+from services.scheduler.core.request import Generate, Pool, Preparation, RequestT, SequenceRequest, Work
+from services.scheduler.core.scheduler import RefusedError, Scheduler
+from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
+
+__all__ = [
+    "STEP_TOKENS",
+    "U32",
+    "CoreConfig",
+    "Counters",
+    "ErrorKind",
+    "Failure",
+    "FinishReason",
+    "FinishedSequence",
+    "Generate",
+    "Moves",
+    "NewSequence",
+    "Pool",
+    "PreemptionMode",
+    "Preparation",
+    "PromptLogprobs",
+    "RefusedError",
+    "RequestT",
+    "Rows",
+    "RunAhead",
+    "Scheduler",
+    "Sequence",
+    "SequenceRequest",
+    "StepOutcome",
+    "StepPlan",
+    "StepResult",
+    "TurnRate",
+    "Work",
+    "pairs",
+]

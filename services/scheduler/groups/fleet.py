@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from services.scheduler.config import SchedulerConfig
 from services.scheduler.groups.fleet_model import FleetModel
 from services.scheduler.groups.worker_group import WorkerGroup
-from services.scheduler.sessions.spans import SequenceSpans
+from services.scheduler.sessions import SequenceSpans
 
 
 @dataclass(slots=True)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from quire.inference.v1 import model_pb2, pooling_pb2
-from services.scheduler.core.request import Pool, SequenceRequest
-from services.scheduler.core.scheduler import RefusedError
-from services.scheduler.core.sequence import ErrorKind, Failure
+from services.scheduler.core import ErrorKind, Failure, Pool, RefusedError, SequenceRequest
 
 
 class OtherModelError(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from services.scheduler.core.counters import STEP_TOKENS
+from services.scheduler.core import STEP_TOKENS
 from services.scheduler.groups.fleet import Fleet
 
 if TYPE_CHECKING:

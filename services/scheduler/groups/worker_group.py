@@ -23,16 +23,24 @@ from services.scheduler.converters import (
     logprobs_from_proto,
     result_from_proto,
 )
-from services.scheduler.core.config import CoreConfig, PreemptionMode
-from services.scheduler.core.outcome import FinishedSequence, StepOutcome
-from services.scheduler.core.pacing import RunAhead, TurnRate, pairs
-from services.scheduler.core.scheduler import RefusedError, Scheduler
-from services.scheduler.core.sequence import ErrorKind, Failure, FinishReason, Sequence
+from services.scheduler.core import (
+    CoreConfig,
+    ErrorKind,
+    Failure,
+    FinishedSequence,
+    FinishReason,
+    PreemptionMode,
+    RefusedError,
+    RunAhead,
+    Scheduler,
+    Sequence,
+    StepOutcome,
+    TurnRate,
+    pairs,
+)
 from services.scheduler.groups.fleet_model import FleetModel, OtherModelError
 from services.scheduler.groups.worker_link import WorkerLink, WorkerLostError
-from services.scheduler.sessions.routed_request import RoutedRequest
-from services.scheduler.sessions.session import SequenceKey
-from services.scheduler.sessions.spans import SequenceSpans
+from services.scheduler.sessions import RoutedRequest, SequenceKey, SequenceSpans
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,7 @@ import grpc
 from quire.inference.v1 import model_pb2
 from quire.worker.v1 import worker_pb2, worker_pb2_grpc
 from services.scheduler.converters import WorkerHello, hello_from_proto, plan_to_proto
-from services.scheduler.core.plan import StepPlan
-from services.scheduler.core.request import Preparation
+from services.scheduler.core import Preparation, StepPlan
 from services.scheduler.worker_request import WorkerRequestT
 from shared.grpc_server import CHANNEL_OPTIONS, STALLED_PEER_S
 from shared.message_parts import PartJoiner, in_parts

@@ -7,8 +7,7 @@ from array import array
 from quire.inference.v1 import sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import FINISH_REASONS, TokenLogprob, error_to_proto
-from services.scheduler.core.plan import U32
-from services.scheduler.core.sequence import Failure, FinishReason
+from services.scheduler.core import U32, Failure, FinishReason
 
 # Size of vectors after which a message is full. The last vector may exceed it.
 MAX_EMBEDDING_BYTES = 1 << 20

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from quire.inference.v1 import sampling_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import PromptLogprobColumns
-from services.scheduler.core.plan import U32
+from services.scheduler.core import U32
 
 # Size of the entries in one frame. One step brings fewer for one sequence, so a message stays under a megabyte.
 _MAX_BYTES = 512 * 1024

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from quire.inference.v1 import model_pb2
 from quire.scheduler.v1 import scheduler_pb2
 from services.scheduler.converters import PromptLogprobColumns, TokenLogprob
-from services.scheduler.core.sequence import Failure, FinishReason
+from services.scheduler.core import Failure, FinishReason
 from services.scheduler.sessions.frame import FrameBuilder
 from services.scheduler.sessions.prompt_frames import PromptFrames
 

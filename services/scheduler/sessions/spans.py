@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.scheduler.core.sequence import Sequence
+from services.scheduler.core import Sequence
 from services.scheduler.sessions.routed_request import RoutedRequest
 from services.scheduler.sessions.session import SequenceKey
 from shared.telemetry import extract_context, tracer

@@ -2,7 +2,7 @@
 
 A service declares its options as dataclass fields through `option()`. `resolve()` turns them into flags
 (`--block-size`), environment variables (`QUIRE_BLOCK_SIZE`) and keys of a TOML file (`block-size`), in that order of
-precedence, and stops the start with a sentence when a value is bad. Nothing changes after that.
+precedence. A bad value stops the start with an error that names it. The configuration does not change after the start.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from shared.option_parser import TRUTH, OptionParser, StoreItems, StoreOnce
 
 T = TypeVar("T")
 
-# How alike the name of an unknown variable and the one that is suggested for it are, as difflib counts it.
+# Minimum difflib ratio between an unknown variable's name and the name that the warning suggests for it.
 _LIKENESS = 0.8
-# What Kubernetes adds to a service's name, for containers beside it.
+# Suffixes of the environment variables that Kubernetes sets for each service: QUIRE_SERVICE_HOST, QUIRE_PORT_80_TCP.
 _OF_A_SERVICE = re.compile(r"_SERVICE_(HOST|PORT)(_[A-Z0-9_]+)?$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 
 ENVIRONMENT_PREFIX = "QUIRE_"
 
 
 class ConfigError(ValueError):
-    """A value that cannot be used; the message names the option and is meant for the person who set it."""
+    """A bad option value. The message names the option and is shown to the user."""
 
 
 def option(
@@ -49,10 +49,10 @@ def option(
     secret: bool = False,
     not_built: bool = False,
 ) -> Any:
-    """A dataclass field with what its flag needs. `help` states the unit. `aliases`: other names of choices. `short`:
-    another form of the flag. `positional`: the flag's value may also stand without it. `not_built`: parses, but any
-    other value than the default stops the start. `secret`: never printed or passed on a command line; use the
-    environment."""
+    """Declares an option as a dataclass field. `help` includes the unit. `aliases`: other names of choices. `short`:
+    short form of the flag, such as -t. `positional`: the value can also be given without the flag. `not_built`: the
+    option is parsed, but any value other than the default stops the start. `secret`: the value is never printed and
+    never passed on a command line; set it through the environment."""
     metadata = {
         "help": help,
         "choices": choices,
@@ -72,8 +72,8 @@ def flag(field: dataclasses.Field[Any]) -> str:
 
 
 def add_options(parser: argparse._ActionsContainer, config_class: type) -> None:
-    """Adds a flag per option of `config_class` to a parser or a group of one, skipping those another config class has
-    added already. A flag of several values may be repeated, too."""
+    """Adds one flag per option of `config_class` to a parser or an argument group. Skips flags that the parser already
+    has. A flag that takes several values can also be repeated."""
     hints = typing.get_type_hints(config_class)
     taken = {action.dest for action in parser._actions}
     for field in dataclasses.fields(config_class):
@@ -107,8 +107,8 @@ def build(
     environment: Mapping[str, str] | None = None,
     file: Mapping[str, Any] | None = None,
 ) -> T:
-    """The config object. `flags` by field name, as parsed; `file` by option name, as in TOML. Raises ConfigError, which
-    names every option that is not built at once."""
+    """Builds the config object. The keys of `flags` are field names; those of `file` are option names, as in TOML.
+    Raises ConfigError for a bad value. One ConfigError lists all options that are not implemented."""
     environment = os.environ if environment is None else environment
     hints = typing.get_type_hints(config_class)
     values: dict[str, Any] = {}
@@ -132,7 +132,8 @@ def build(
 def find(
     name: str, flags: Mapping[str, Any], environment: Mapping[str, str], file: Mapping[str, Any]
 ) -> tuple[str, Any] | None:
-    """What sets the option of this field name, as messages call it, and the value; None if nothing does."""
+    """Finds the value of the option with field name `name`. Returns its source, as error messages name it, and the
+    value; None if the option is not set."""
     variable, key = ENVIRONMENT_PREFIX + name.upper(), name.replace("_", "-")
     if name in flags:
         return f"--{key}", flags[name]
@@ -142,14 +143,14 @@ def find(
 
 
 def not_built_yet(sources: Sequence[str]) -> str:
-    """The sentence about options that parse and are not built."""
+    """Returns the error message for options that are parsed but not implemented."""
     if len(sources) == 1:
         return f"{sources[0]} is not implemented yet; leave it out"
     return f"{', '.join(sources[:-1])} and {sources[-1]} are not implemented yet; leave them out"
 
 
 def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, description: str) -> T:
-    """Parses `argv` into a config object; prints what is wrong and exits with status 2 where it cannot."""
+    """Parses `argv` into a config object. Prints an error and exits with status 2 on a bad flag, 1 on a bad value."""
     parser = OptionParser(prog=prog, description=description)
     parser.add_argument(
         "--config", metavar="FILE", help="TOML file with options; keys are the names of the flags", default=None
@@ -167,8 +168,8 @@ def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, descriptio
 
 
 def read_file(path: str | None, objects: Collection[str] = ()) -> dict[str, Any]:
-    """Options in a TOML file, by their flags' names without dashes in front; underscores in them are dashes.
-    `objects`: names whose value may be a table. Raises ConfigError."""
+    """Reads options from a TOML file. Returns them by flag name without the leading dashes; underscores in keys become
+    dashes. `objects`: options whose value may be a table. Raises ConfigError."""
     if path is None:
         return {}
     try:
@@ -179,7 +180,7 @@ def read_file(path: str | None, objects: Collection[str] = ()) -> dict[str, Any]
     for key, value in found.items():
         name = key.replace("_", "-")
         if isinstance(value, dict) and name not in objects:
-            raise ConfigError(f"{path} has a table, [{key}]: options stand outside of tables, such as block-size = 16")
+            raise ConfigError(f"{path} has a table, [{key}]: write options at the top level, such as block-size = 16")
         if name in options:
             raise ConfigError(f"{path} gives {name} twice, once with dashes and once with underscores")
         options[name] = value
@@ -187,8 +188,8 @@ def read_file(path: str | None, objects: Collection[str] = ()) -> dict[str, Any]
 
 
 def unknown_variables(environment: Mapping[str, str], known: Iterable[str], prog: str) -> dict[str, str]:
-    """Returns a sentence for each variable that looks like an option's and is none of the `known` ones' (field names).
-    `prog`: the command that ignores it. Variables that Kubernetes sets for services are left out."""
+    """Returns a warning for each QUIRE_ variable that sets none of the `known` options (field names). `prog`: the
+    command that ignores the variable. Variables that Kubernetes sets for services give no warning."""
     names = {ENVIRONMENT_PREFIX + name.upper().replace("-", "_") for name in known}
     sentences = {}
     for variable in sorted(environment.keys() - names):
@@ -200,8 +201,8 @@ def unknown_variables(environment: Mapping[str, str], known: Iterable[str], prog
 
 
 def to_argv(config: Any) -> list[str]:
-    """The flags that make an equal config object in another process; defaults and secrets are left out. Each flag and
-    its value are one word, so that a value may begin with a dash."""
+    """Returns the flags that build an equal config object in another process, without defaults and secrets. Each flag
+    is joined to its value with `=`, so that a value may begin with a dash."""
     argv: list[str] = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
@@ -210,7 +211,7 @@ def to_argv(config: Any) -> list[str]:
         if isinstance(value, bool):
             argv.append(flag(field) if value else flag(field).replace("--", "--no-", 1))
         elif isinstance(value, tuple):
-            # An empty item stands for no items.
+            # `--flag=` with an empty value parses to an empty tuple.
             argv += [f"{flag(field)}={_item(item)}" for item in value or ("",)]
         else:
             argv.append(f"{flag(field)}={value}")
@@ -218,8 +219,8 @@ def to_argv(config: Any) -> list[str]:
 
 
 def _item(item: object) -> str:
-    """An item as `_parse` reads it back: in a JSON list if it looks like one itself, or like the word that argparse
-    drops."""
+    """Formats an item so that `_parse` reads it back unchanged. An item that looks like a JSON list, or is `--` (which
+    argparse drops), is put into a JSON list."""
     return str(item) if _json_list(item) is None and item != "--" else json.dumps([item])
 
 
@@ -228,7 +229,7 @@ def stop(prog: str, message: str) -> NoReturn:
 
 
 def _kind(hint: Any) -> tuple[type, bool]:
-    """The scalar type behind `int | None` or `tuple[str, ...]`, and whether it was a tuple."""
+    """Returns the scalar type of a hint such as `int | None` or `tuple[str, ...]`, and whether the hint is a tuple."""
     if isinstance(hint, types.UnionType):
         hint = next(part for part in typing.get_args(hint) if part is not type(None))
     if typing.get_origin(hint) is tuple:
@@ -260,21 +261,21 @@ def _parse(source: str, raw: Any, hint: Any) -> Any:
     if kind is int and (size := re.fullmatch(r"([0-9]+)(\.[0-9]+)?([kKmMgG])", str(raw))):
         return _size(source, *size.groups())
     try:
-        return kind(str(raw))  # A number of TOML's is taken as it is written: 4.5 and true are no whole numbers.
+        return kind(str(raw))  # str() first: int(4.5) and int(True) from TOML would pass as whole numbers.
     except ValueError:
         wanted = {"int": "a whole number", "float": "a number"}.get(kind.__name__, kind.__name__)
         raise ConfigError(f"{source} is {raw!r}: use {wanted}") from None
 
 
 def parse_switch(source: str, raw: Any) -> bool:
-    """Raises ConfigError."""
+    """Parses a boolean. Raises ConfigError."""
     if str(raw).lower() not in TRUTH:
         raise ConfigError(f"{source} is {raw!r}: use true or false")
     return TRUTH[str(raw).lower()]
 
 
 def _size(source: str, whole: str, decimals: str | None, unit: str) -> int:
-    """A number with a unit as vLLM reads it: 4k is 4,000, 4K is 4,096, 25.6k is 25,600."""
+    """Parses a number with a suffix as vLLM does: 4k is 4,000, 4K is 4,096, 25.6k is 25,600."""
     power = "kmg".index(unit.lower()) + 1
     base: int = (1000 if unit.islower() else 1024) ** power
     if unit.islower():
@@ -289,7 +290,8 @@ def _items(raw: str) -> Sequence[str]:
 
 
 def _json_list(text: Any) -> list[str] | None:
-    """The strings of a JSON list, the form that some of vLLM's flags take; None for anything else, `[::1]:80` too."""
+    """Returns the strings of a JSON list, a form that some of vLLM's flags take. Returns None for any other text, such
+    as `[::1]:80`."""
     try:
         items = json.loads(text) if str(text).startswith("[") else None
     except ValueError:

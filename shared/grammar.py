@@ -1,6 +1,6 @@
-"""Grammars of outputs: how the router that checks one and the worker that runs it have the library compile it.
+"""Compiles the grammars of structured output. The router compiles a grammar to check it, the worker to enforce it.
 
-The library, llguidance, is imported with the first grammar: who is sent none can do without it.
+llguidance is imported when the first grammar arrives, so a service that gets no grammar does not need it installed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-# Of a grammar as the library takes it. What becomes of so many is bounded by `_limits`.
+# Maximum size of a grammar's text. `_limits` bounds what the text expands to.
 MAX_GRAMMAR_BYTES = 64 * 1024
-# The library follows chains of references by recursion: of the longest that fit into a grammar, 13,000, with some 10 KB
-# for each (measured). Pages that nothing reaches take no memory.
+# Stack size of the compiling threads. llguidance resolves chains of references by recursion. The longest chain that
+# fits into a grammar has 13,000 references, and each takes some 10 KB of stack (measured). Stack pages that are never
+# touched take no memory.
 STACK_BYTES = 256 * 1024 * 1024
 
 _MAX_MESSAGE_CHARS = 300
-# Where the library names an option of its own, or nothing at all, by what stands in its message.
+# Replacements for messages of llguidance that name its internal options or give no reason, by a part of the message.
 _IN_OUR_WORDS = {
     "NoExtensionBias": "nothing finite matches it",
     "coerce_one_of": "alternatives of 'oneOf' that may match the same value are not supported; use 'anyOf'",
@@ -29,7 +30,7 @@ _IN_OUR_WORDS = {
 
 
 class GrammarError(ValueError):
-    """A grammar that cannot be compiled, or a matcher that failed. The text is a sentence for the client."""
+    """A grammar that cannot be compiled, or a matcher that failed. The message is sent to the client."""
 
 
 @functools.cache
@@ -39,8 +40,9 @@ def has_library() -> bool:
 
 @functools.cache
 def _limits() -> LLParserLimits:
-    """A schema of 300 properties takes a tenth of each. The fuel is what a compilation and one mask may take: some 20
-    and some 10 ms; states of the lexer are 1 to 2 KB each, and every sequence has its own."""
+    """Returns limits on compiling a grammar and on computing a mask. A schema of 300 properties uses a tenth of each
+    limit. The fuel allows some 20 ms for the compilation and some 10 ms for one mask. A lexer state takes 1 to 2 KB,
+    and every sequence has its own states."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(
@@ -55,7 +57,8 @@ def _limits() -> LLParserLimits:
 
 
 def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
-    """At the beginning of an output. To be called on one of `grammar_threads`. Raises GrammarError."""
+    """Compiles a grammar into a matcher at the start of the output. Call it on a thread of `grammar_threads`, which has
+    a large enough stack. Raises GrammarError."""
     size = len(grammar.encode())
     if size > MAX_GRAMMAR_BYTES:
         raise GrammarError(f"it has {size} bytes; {MAX_GRAMMAR_BYTES} are allowed")
@@ -67,23 +70,25 @@ def compile_grammar(grammar: str, tokenizer: LLTokenizer) -> LLMatcher:
 
 
 def check_matcher(matcher: LLMatcher) -> None:
-    """Raises GrammarError where it has failed; it then stays so."""
+    """Raises GrammarError if the matcher has failed. A failed matcher stays failed."""
     if matcher.is_error():
-        # Between the first line and the reason are places in a grammar that the client has not written.
+        # Skip the lines between the first and the reason: they point into a generated grammar that the client has not
+        # seen.
         lines = matcher.get_error().replace("<non-verbose/>", "").strip().splitlines() or [""]
         reason = next((line for line in lines[1:] if line.startswith("error: ")), lines[0])
         message = next(
             (words for name, words in _IN_OUR_WORDS.items() if name in reason), reason.removeprefix("error: ").strip()
         )
-        raise GrammarError(message[:_MAX_MESSAGE_CHARS] or "the library failed")
+        raise GrammarError(message[:_MAX_MESSAGE_CHARS] or "llguidance failed without a reason")
 
 
 def grammar_threads(num_threads: int) -> ThreadPoolExecutor:
-    """Threads with room for the recursion of compiling."""
+    """Returns an executor whose threads have a stack large enough to compile any grammar."""
     executor = ThreadPoolExecutor(num_threads, thread_name_prefix="grammar")
     before = threading.stack_size(STACK_BYTES)
     try:
-        # A thread has the size that is set when it starts; the executor starts one for each task that finds none idle.
+        # threading.stack_size applies to threads started after the call. The executor starts a thread only when a
+        # task finds none idle, so the barrier keeps each thread busy until all have started.
         started = threading.Barrier(num_threads + 1)
         for _ in range(num_threads):
             executor.submit(started.wait)

@@ -1,7 +1,7 @@
-"""What every service's gRPC server has: bounded messages, a guard against malformed ones, health and reflection.
+"""The gRPC server that every service uses, with limits on messages, answers to malformed ones, health and reflection.
 
-The health and reflection services come from grpcio's own packages and are left out, with a line in the log, where
-those are not installed (a bare GPU machine).
+Health and reflection need the packages grpcio-health-checking and grpcio-reflection. Without them, as on a bare GPU
+machine, the server logs one line and starts without the two services.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from shared.malformed import PLAIN, GuardedServer, RefusalStyle
 
 logger = logging.getLogger(__name__)
 
-# Of a message on any hop: the most that a gRPC client takes that sets no limit. What is longer is sent in pieces
+# Maximum size of a message between services: gRPC's default limit for clients. A longer message is sent in pieces
 # (shared/message_parts.py, services/router/http/json.py).
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
-# Metadata of one request. As in HTTP/2, each name and value count with 32 bytes more than they have. By default gRPC
-# refuses some requests between 8 and 16 KiB, at random. The gateway passes on at most 96 KiB in 100 headers, and adds a
-# few headers of its own.
+# Maximum size of one request's metadata. As in HTTP/2, each header counts 32 bytes more than its name and value.
+# gRPC's default refuses some requests between 8 and 16 KiB at random. The gateway forwards at most 96 KiB in 100
+# headers and adds a few of its own.
 MAX_METADATA_BYTES = 128 * 1024
-# A peer that takes nothing off its stream for so long is given up.
+# Timeout for a peer that reads nothing from its stream.
 STALLED_PEER_S = 2.0
 
-# Both ends: pings keep idle streams through proxies and find a peer that vanished without closing.
+# Options of clients and servers. Pings keep idle streams alive through proxies and detect a peer that vanished
+# without closing its connection.
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -36,16 +37,16 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A peer that restarts is dialled again at once, and then at most this far apart.
+    # Reconnect to a restarted peer after 100 ms, then with a backoff of at most 1 s.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Whatever its name says, this is how long an attempt to connect may take.
+    # Despite its name, this is the timeout of one connection attempt.
     ("grpc.min_reconnect_backoff_ms", 10_000),
 ]
 
-# Servers accept any number of pings. By default gRPC closes a connection, with all answers on it, after the third ping
-# in a row that comes less than five minutes after the last while the server sends nothing. A long answer that is not
-# streamed looks like that (docs/adr/0018-silent-connections.md).
+# Options of servers. They accept any number of pings. By default, gRPC closes a connection and all calls on it after
+# three pings less than five minutes apart during which the server sends nothing. A long answer that is not streamed
+# meets that condition (docs/adr/0018-silent-connections.md).
 SERVER_OPTIONS: list[tuple[str, Any]] = [
     *CHANNEL_OPTIONS,
     ("grpc.max_metadata_size", MAX_METADATA_BYTES),
@@ -56,7 +57,7 @@ SERVER_OPTIONS: list[tuple[str, Any]] = [
 
 
 def _is_worth_a_line(record: logging.LogRecord) -> bool:
-    """False for the traceback that grpc logs when it reads a header that is not UTF-8. It takes the header for Latin-1,
+    """Filters out the traceback that grpc logs for a header that is not UTF-8. grpc then reads the header as Latin-1,
     which clients may send."""
     return not str(record.msg).startswith("Invalid encoding on")
 
@@ -65,7 +66,8 @@ logging.getLogger("grpc._cython.cygrpc").addFilter(_is_worth_a_line)
 
 
 class GrpcServer:
-    """A grpc.aio server on some addresses (`host:port` or `unix:/path`), with health and reflection."""
+    """A grpc.aio server that listens on one or more addresses (`host:port` or `unix:/path`), with health and
+    reflection."""
 
     def __init__(
         self,
@@ -73,8 +75,8 @@ class GrpcServer:
         refusal_style: RefusalStyle = PLAIN,
         max_request_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
-        """`services`: full names of those to be added through `add`; each gets a health status.
-        `max_request_bytes`: of one message that a client sends; gRPC refuses a larger one with RESOURCE_EXHAUSTED,
+        """`services`: full names of the services that the caller registers through `add`; each gets a health status.
+        `max_request_bytes`: limit on one message from a client. gRPC refuses a larger one with RESOURCE_EXHAUSTED
         without reading it."""
         self._services = list(services)
         options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": max_request_bytes}
@@ -83,15 +85,15 @@ class GrpcServer:
         self._health: Any = None
 
     def add(self, register: Callable[[Any, Any], None], servicer: Any) -> None:
-        """`register` is the generated add_…_to_server."""
+        """Registers a servicer. `register`: the generated add_…_to_server function."""
         register(servicer, self._guarded)
-        # Reflection shows this file. The module of `register` loads only the messages that its methods name, and those
-        # may all be of other files.
+        # Load the descriptor of the service's own proto file for reflection. The module of `register` loads only the
+        # files of its methods' messages, which may not include that file.
         importlib.import_module(register.__module__.removesuffix("_grpc"))
 
     async def start(self, addresses: Iterable[str]) -> list[str]:
-        """Starts serving; health is NOT_SERVING until `set_serving`. Returns the addresses, port 0 replaced by the
-        port got. Raises OSError with a sentence when an address cannot be bound.
+        """Starts serving. Health is NOT_SERVING until `set_serving(True)`. Returns the addresses, with port 0 replaced
+        by the port that the system chose. Raises OSError if an address cannot be bound.
         """
         await self._add_health_and_reflection()
         bound = []
@@ -114,7 +116,7 @@ class GrpcServer:
             await self._health.set(service, status)
 
     async def stop(self, grace: float) -> None:
-        """Refuses new calls at once and cancels those still running after `grace` seconds."""
+        """Refuses new calls at once. Cancels calls that still run after `grace` seconds."""
         await self.set_serving(False)
         await asyncio.shield(self.server.stop(grace))
 

@@ -1,4 +1,4 @@
-"""Logging to standard error, as text for people or JSON for collectors. Nothing logs in a step loop."""
+"""Logging to standard error, as text for people or as JSON for log collectors. Step loops do not log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure_logging(service: str, level: str = "info", format: str = "text") -> None:  # noqa: A002
-    """Once, at a service's start. `format` is text or json."""
+    """Configures the root logger. Call it once, at a service's start. `format` is text or json."""
     handler = logging.StreamHandler(sys.stderr)
     if format == "json":
         handler.setFormatter(JsonFormatter(service))

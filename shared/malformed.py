@@ -1,6 +1,6 @@
-"""Answers requests that a method cannot read, and logs one line for each.
+"""Answers requests that a method cannot parse, and logs them in at most one line per host and interval.
 
-grpc.aio answers bytes that are no message of the method with UNKNOWN and logs a traceback for each. `GuardedServer`
+By default, grpc.aio answers bytes that it cannot parse with UNKNOWN and logs a traceback each time. `GuardedServer`
 stands between the generated add_…_to_server functions and the server, and wraps every method handler.
 """
 
@@ -18,9 +18,9 @@ import grpc
 
 logger = logging.getLogger(__name__)
 
-# Per host, so that a port scanner cannot fill the disk.
+# Minimum time between two log lines about one host, so that a port scanner cannot fill the disk.
 LOG_INTERVAL_S = 10.0
-# Hosts that are counted apart; all others share one line.
+# Number of hosts with a log line of their own; all other hosts share one.
 MAX_HOSTS = 256
 _OTHERS = "other hosts"
 _MAX_REASON_CHARS = 256
@@ -34,29 +34,29 @@ _CONSTRUCTORS = {
 
 
 class MalformedRequestError(Exception):
-    """The peer sent what the method does not take. The message tells the peer why.
+    """A request that the method does not accept. The message is sent to the peer and gives the reason.
 
-    A servicer may raise it: the call then ends with INVALID_ARGUMENT.
+    A servicer may raise it; the call then ends with INVALID_ARGUMENT.
     """
 
 
 class UndecodableRequestError(MalformedRequestError):
-    """The bytes are no message of the method."""
+    """A request whose bytes do not parse as the method's request message."""
 
     def __init__(self, num_bytes: int) -> None:
         super().__init__(
-            f"The request's {num_bytes} bytes are no message of this method: check that client and server use the same "
-            "protos."
+            f"The request's {num_bytes} bytes are not a message of this method: check that client and server use the "
+            "same protos."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalStyle:
-    """How a server answers requests that it cannot read."""
+    """How a server answers requests that it cannot parse."""
 
-    # The status for bytes that are no message of the method.
+    # Status for bytes that do not parse as the method's request message.
     undecodable: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT
-    # Makes the trailing metadata of a refusal. None: there is none.
+    # Builds the trailing metadata of a refusal. None: no trailing metadata.
     trailers: Callable[[MalformedRequestError], tuple[tuple[str, str | bytes], ...]] | None = None
 
 
@@ -65,14 +65,15 @@ PLAIN = RefusalStyle()
 
 @dataclass(slots=True)
 class _Line:
-    """The last line about one host: when it was logged, and how many requests were refused since."""
+    """The last log line about one host: its time, and the number of requests refused since."""
 
     logged_at: float
     num_silent: int = 0
 
 
 class RefusalLog:
-    """Logs at most one line per host and LOG_INTERVAL_S. The next line says how many were left out."""
+    """Logs refused requests, at most one line per host and LOG_INTERVAL_S. Each line counts those left out since the
+    last."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """`clock`: seconds."""
@@ -96,7 +97,7 @@ class RefusalLog:
         logger.warning("refused a request from %s to %s: %s%s", host, method, reason[:_MAX_REASON_CHARS], omitted)
 
     def _forget(self, now: float) -> None:
-        """Drops the hosts whose next line would be logged anyway."""
+        """Removes the hosts whose interval is over: their next line is logged without the entry, too."""
         self._lines = {host: line for host, line in self._lines.items() if now - line.logged_at < LOG_INTERVAL_S}
 
 
@@ -106,7 +107,7 @@ class _Refusals:
     style: RefusalStyle
 
     async def refuse(self, error: MalformedRequestError, peer: str, method: str, context: Any) -> None:
-        """Ends the call; never returns."""
+        """Aborts the call and logs the refusal. Never returns: `context.abort` raises."""
         self.log.refused(peer, method, str(error))
         is_undecodable = isinstance(error, UndecodableRequestError)
         status = self.style.undecodable if is_undecodable else grpc.StatusCode.INVALID_ARGUMENT
@@ -115,7 +116,7 @@ class _Refusals:
 
 
 class GuardedServer:
-    """Takes method handlers as a grpc.aio server does, and hands them to one with a guard around each."""
+    """Registers method handlers at a grpc.aio server, each wrapped so that malformed requests get a proper answer."""
 
     def __init__(self, server: grpc.aio.Server, style: RefusalStyle = PLAIN) -> None:
         self._server = server
@@ -149,7 +150,7 @@ class _GuardedHandlers(grpc.GenericRpcHandler):
 
 @dataclass(frozen=True, slots=True)
 class _Malformed:
-    """Takes the place of a request that cannot be parsed, until the handler runs."""
+    """Placeholder for a request that cannot be parsed, until the wrapped handler refuses it."""
 
     error: MalformedRequestError
 
@@ -163,9 +164,10 @@ def _guarded(
     def parse(data: bytes) -> Any:
         try:
             return data if deserialize is None else deserialize(data)
-        except Exception:  # whatever the parser raises, the bytes are the reason
+        except Exception:  # every exception of the parser means that the bytes are malformed
             error = UndecodableRequestError(len(data))
-        # Of a stream, the handler itself reads the messages; grpc reads a single one before the handler runs.
+        # The handler reads the messages of a stream, so it can catch the error. grpc parses a single request before
+        # the handler runs, so the error has to wait for the handler.
         if is_streamed:
             raise error
         return _Malformed(error)
@@ -187,10 +189,11 @@ def _behaviour(handler: Any) -> Callable[[Any, Any], Any]:
 def _guarded_behaviour(
     behaviour: Callable[[Any, Any], Any], refuse: Callable[[MalformedRequestError, str, Any], Any]
 ) -> Callable[[Any, Any], Any]:
-    """Of the same kind as `behaviour`, because grpc looks at it: an async generator, or a coroutine function."""
+    """Wraps `behaviour`. Returns an async generator function if it is one, otherwise a coroutine function: grpc treats
+    the two differently."""
 
     async def generate(request: Any, context: Any) -> AsyncIterator[Any]:
-        peer = context.peer()  # before the call ends, with which grpc forgets it
+        peer = context.peer()  # while the call runs: grpc forgets the peer when it ends
         try:
             if isinstance(request, _Malformed):
                 raise request.error
@@ -200,8 +203,8 @@ def _guarded_behaviour(
         except MalformedRequestError as error:
             await refuse(error, peer, context)
         except grpc.aio.AbortError as abort:
-            # grpc's state of a call keeps this, and it keeps the frames that it came through, the state among them:
-            # without this, requests would stay in memory until the next collection.
+            # Break a reference cycle that would keep the request in memory until the next garbage collection: grpc's
+            # call state holds this error, and the error's traceback holds the frames, which hold the call state.
             del request
             raise abort.with_traceback(None) from None
 

@@ -1,7 +1,7 @@
-"""Long messages in parts, on the streams between the services.
+"""Splits long messages into parts on the streams between the services, and joins them again.
 
-Most gRPC clients take no message of more than 4 MiB, and a long message holds up the event loops at both ends. A Submit
-with a million token ids, a plan that passes it on, or a step's log probabilities of a long prompt can be longer. Such a
+Most gRPC clients accept messages of at most 4 MiB, and a long message blocks the event loops at both ends. A Submit
+with a million token ids, the plan for its prompt, or a step's log probabilities of a long prompt can be longer. Such a
 message is serialized and sent in parts of 1 MiB.
 """
 
@@ -14,17 +14,17 @@ from google.protobuf.message import DecodeError
 
 from quire.inference.v1 import parts_pb2
 
-# Of a message that is sent whole, and of a part's data.
+# Maximum size of a message that is sent whole, and of the data in one part.
 PART_BYTES = 2**20
-# Of a message that is put together.
+# Maximum size of a message that is joined from parts.
 MAX_JOINED_BYTES = 64 * 2**20
 
-# One of the four messages of the streams: a oneof `message` with a member `part`.
+# Message type of a stream, one of four. Each has a oneof `message` with a member `part`.
 M = TypeVar("M", bound=Any)
 
 
 def in_parts(message: M) -> Iterator[M]:
-    """The message itself, or the messages that bring its parts."""
+    """Yields the message itself if it is short, otherwise messages that each carry one part of it."""
     if message.ByteSize() <= PART_BYTES:
         yield message
         return
@@ -35,21 +35,21 @@ def in_parts(message: M) -> Iterator[M]:
 
 
 class PartJoiner(Generic[M]):
-    """Puts the messages of one stream together."""
+    """Joins the parts of the messages on one stream."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def add(self, message: M) -> M | None:
-        """The message that is complete with this one; None while parts are missing. Raises ValueError where the stream
-        breaks the contract."""
+        """Returns `message` itself if it is whole, the joined message if it is the last part, None while parts are
+        missing. Raises ValueError if the parts are invalid."""
         if message.WhichOneof("message") != "part":
             if self._data:
-                raise ValueError("a message came between the parts of another")
+                raise ValueError("a message arrived between the parts of another message")
             return message
         part = message.part
         if not part.data or len(self._data) + len(part.data) > MAX_JOINED_BYTES:
-            raise ValueError(f"a part is empty, or its message longer than {MAX_JOINED_BYTES} bytes")
+            raise ValueError(f"a part is empty, or its message is longer than {MAX_JOINED_BYTES} bytes")
         self._data += part.data
         if not part.is_last:
             return None
@@ -57,7 +57,7 @@ class PartJoiner(Generic[M]):
         try:
             whole: M = type(message).FromString(data)
         except DecodeError:
-            raise ValueError("the parts of a message are no message") from None
+            raise ValueError("the joined parts do not parse as a message") from None
         if whole.WhichOneof("message") == "part":
-            raise ValueError("the parts of a message are a part")
+            raise ValueError("the joined parts are a part again, not a message")
         return whole

@@ -1,9 +1,9 @@
-"""How large a request may be on its way from a client to a router."""
+"""Size limits of a request between the client and the router."""
 
 from __future__ import annotations
 
-# Of an HTTP request's body, or of a message of the typed API. With what goes around it, it stays below 4 MiB, which a
-# gRPC peer takes unless it was told otherwise. It is some million tokens of text.
+# Maximum size of an HTTP request's body, and of a message of the gRPC API. Together with its envelope a request stays
+# below 4 MiB, gRPC's default limit. 4 MB hold about a million tokens of text.
 DEFAULT_MAX_BODY_BYTES = 4_000_000
-# Of the message around an HTTP body: its content type, which is a header.
+# Maximum size of the rest of the gRPC message that carries an HTTP body: its content type, which is a header's value.
 ENVELOPE_BYTES = 128 * 1024

@@ -1,4 +1,4 @@
-"""Command lines as people have them from vLLM: names with underscores, switches with a value, errors in a sentence."""
+"""Command-line parser that accepts vLLM's command lines: flags with underscores, switches with a value."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-# The values of switches, in small letters.
+# The values that a switch accepts, in lower case.
 TRUTH: Mapping[str, bool] = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-# How alike an unknown flag and the one that is suggested for it are, as difflib counts it.
+# Minimum difflib ratio between an unknown flag and the flag that the error suggests for it.
 _LIKENESS = 0.7
-# The attribute of a namespace that holds each StoreItems with the values of each time it was given, while parsing.
+# Name of a namespace attribute. During parsing it holds a pair for each occurrence of a StoreItems flag: the action and
+# the values of that occurrence.
 _OCCURRENCES = "items of each flag"
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Takes `--max_model_len` for `--max-model-len`, and `--flag false` for `--no-flag`. Flags are not abbreviated, as
-    a prefix of one flag may be another one's name in vLLM. What is wrong is told in one line, with status 2."""
+    """Reads `--max_model_len` as `--max-model-len`, and `--flag false` as `--no-flag`. Flags cannot be abbreviated,
+    because a prefix of one flag may be the name of another in vLLM. An error is one line, with exit status 2."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
@@ -38,7 +39,7 @@ class OptionParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message.removeprefix('argument ')}\n")
 
     def _plain(self, words: list[str]) -> list[str]:
-        """The words with every flag in its own form, up to a `--`."""
+        """Rewrites every flag before a `--` to its canonical form."""
         end = words.index("--") if "--" in words else len(words)
         plain: list[str] = []
         for word in words[:end]:
@@ -63,14 +64,14 @@ class OptionParser(argparse.ArgumentParser):
         return name + equals + value
 
     def _check_items(self, action: StoreItems, items: Sequence[str], namespace: argparse.Namespace) -> None:
-        """Stops where a flag of several values has taken a word that may be meant as the argument without a flag.
-        `items`: what one occurrence of the flag took."""
+        """Stops with an error if a flag with several values has taken a word that may be the positional argument.
+        `items`: the values of one occurrence of the flag."""
         flag = action.option_strings[-1]
         positional = next((one.dest for one in self._actions if not one.option_strings), None)
         is_missing = positional is not None and not hasattr(namespace, positional)
         takes_it = is_missing and len(items) > 1 and _may_be_a_model(items[-1])
         if action.is_secret and (takes_it or any(map(_looks_like_a_model, items[1:]))):
-            # A public name must not become a secret. The items are not printed, as others of them are secrets.
+            # A model's public name must not become an API key. Do not print the items: the others are secrets.
             self.error(
                 f"{flag} takes every word up to the next flag, and one of them may be the model: give the model before "
                 f"{flag} or with --model, and each value a {flag} of its own"
@@ -85,7 +86,7 @@ class OptionParser(argparse.ArgumentParser):
         return isinstance(self._option_string_actions.get(flag), argparse.BooleanOptionalAction)
 
     def _switched(self, flag: str, value: bool) -> str:
-        """The form that sets a switch as `flag value` does: `--no-x false` is `--x`."""
+        """Returns the flag that has the effect of `flag value`: `--x` for `--no-x false`."""
         is_negative = flag.startswith("--no-") and f"--{flag[5:]}" in self._option_string_actions[flag].option_strings
         if value:
             return flag
@@ -104,14 +105,14 @@ class OptionParser(argparse.ArgumentParser):
 
 
 def _looks_like_a_model(word: str) -> bool:
-    """Whether it is the path of something that exists, or has the form of a path or of a name on a model hub."""
+    """Returns whether `word` is an existing path, or has the form of a path or of a name on a model hub."""
     if os.path.exists(word) or word.startswith(("/", "./", "../", "~")):
         return True
     return re.fullmatch(r"[\w.-]+/[\w.-]+", word) is not None
 
 
 def _may_be_a_model(word: str) -> bool:
-    """Like `_looks_like_a_model`, and for names without an organization: gpt2."""
+    """Returns whether `word` looks like a model, or could be a model name without an organization, such as gpt2."""
     return _looks_like_a_model(word) or (not word.isdigit() and re.fullmatch(r"[\w.-]+", word) is not None)
 
 
@@ -120,7 +121,7 @@ def _is_hidden(action: argparse.Action) -> bool:
 
 
 class StoreItems(argparse.Action):
-    """A flag of one or more values, which may be repeated. `is_secret`: its values are never printed."""
+    """Action of a flag that takes one or more values and may be repeated. `is_secret`: its values are never printed."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, *, is_secret: bool = False, **options: Any) -> None:
         super().__init__(option_strings, dest, nargs="+", **options)
@@ -138,8 +139,8 @@ class StoreItems(argparse.Action):
 
 
 class StoreJson(argparse.Action):
-    """A flag of a JSON object, whose keys may be given one by one: `--flag.key value`. Nothing reads the values, so
-    only the last is kept, without its key."""
+    """Action of a flag that takes a JSON object, or one key at a time: `--flag.key value`. No code reads the values, so
+    the action keeps only the last one, without its key."""
 
     def __call__(
         self,
@@ -152,7 +153,7 @@ class StoreJson(argparse.Action):
 
 
 class StoreOnce(argparse.Action):
-    """An argument that has a flag too, and may be given in one of the two forms."""
+    """Action of an argument that may be given as a positional or with its flag, but not as two different values."""
 
     def __call__(
         self,

@@ -1,7 +1,7 @@
-"""A stream whose reader may go away or stop reading. It drops what it cannot write, and raises no error.
+"""An output stream that drops text instead of failing or blocking when its reader goes away or stops reading.
 
-A server must start, restart its parts and stop even when nobody reads what it prints: `quire serve | head -1` closes
-the pipe after a line, a closed terminal fails every write, and a paused one takes none.
+A server must start, restart its parts and stop even if its output is not read: `quire serve | head -1` closes the pipe
+after one line, a closed terminal fails every write, and a paused terminal blocks it.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-# How long a reader may hold up whoever writes, in all, within so many seconds.
+# A slow reader may block the writer for PATIENCE_S seconds in total within PATIENCE_IS_FOR_S seconds.
 PATIENCE_S = 1.0
 PATIENCE_IS_FOR_S = 60.0
 
 
 def dropping(stream: TextIO | None) -> TextIO | None:
-    """A stream in the place of `stream`, with its encoding, that never fails and waits for its reader one second of a
-    minute at most. What it drops are whole lines, or the ends of lines. None, as Python has it for a descriptor that is
-    closed, stays None."""
+    """Returns a stream that replaces `stream`, with the same encoding. It never fails, and waits for its reader at most
+    one second per minute. It drops whole lines or the ends of lines. Returns None for None, which sys.stdout is when
+    its descriptor is closed."""
     if stream is None:
         return None
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError):
-        return stream  # A program's own, in memory.
+        return stream  # An in-memory stream has no descriptor.
     stream.flush()
     raw = _Dropping(descriptor)
     return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, stream.errors, line_buffering=True)
 
 
 class Patience:
-    """Seconds that may still be waited."""
+    """A budget of seconds to wait for a slow reader, renewed every PATIENCE_IS_FOR_S seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -46,7 +46,7 @@ class Patience:
         self._left = PATIENCE_S
 
     def wait(self, until_ready: Callable[[float], bool]) -> bool:
-        """Calls `until_ready` with the seconds that are left, and returns what it returns."""
+        """Calls `until_ready` with the remaining seconds and returns its result."""
         start = self._clock()
         if start - self._began >= PATIENCE_IS_FOR_S:
             self._began, self._left = start, PATIENCE_S
@@ -62,8 +62,8 @@ class _Dropping(io.RawIOBase):
         self._patience = Patience()
         self._poll = select.poll()
         self._poll.register(descriptor, select.POLLOUT)
-        # Whether the reader's text ends inside a line, whether that line will not go on, and whether what comes next is
-        # the rest of a line that was dropped.
+        # _is_inside_line: the text written so far ends inside a line. _is_cut: the rest of that line was dropped.
+        # _drops_rest: the next text up to a newline belongs to a dropped line.
         self._is_inside_line = False
         self._is_cut = False
         self._drops_rest = False
@@ -83,7 +83,8 @@ class _Dropping(io.RawIOBase):
         super().close()
 
     def write(self, data: Any, /) -> int:
-        """Writes as much as the reader takes, and drops the rest."""
+        """Writes as much as the reader accepts in time, and drops the rest. Returns the size of `data`, as if all of it
+        were written."""
         given = text = bytes(data)
         if self._drops_rest:
             _, line_break, text = given.partition(b"\n")
@@ -99,7 +100,7 @@ class _Dropping(io.RawIOBase):
         return len(given)
 
     def _write(self, text: bytes) -> int:
-        """Returns how many bytes of it."""
+        """Returns the number of bytes written."""
         left = memoryview(text)
         with contextlib.suppress(OSError):
             while left:
@@ -112,15 +113,15 @@ class _Dropping(io.RawIOBase):
 
 
 def _writer(descriptor: int) -> tuple[int | None, Callable[[memoryview], int]]:
-    """What writes to it as much as has room, and raises BlockingIOError where nothing has; and a descriptor that it
-    opened for that."""
+    """Returns a function that writes as many bytes as fit without blocking, and raises BlockingIOError if none fit.
+    Also returns the descriptor that it opened for the function, or None."""
     kind = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(kind):
         connection = socket.socket(fileno=os.dup(descriptor))
         return None, lambda data: connection.send(data, socket.MSG_DONTWAIT)
     if stat.S_ISFIFO(kind) or os.isatty(descriptor):
         with contextlib.suppress(OSError):
-            # Opened anew: a flag of `descriptor` itself would hold for every process that has it.
+            # Open a new file description: O_NONBLOCK on `descriptor` itself would affect every process that shares it.
             own = os.open(f"/dev/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
             return own, functools.partial(os.write, own)
     return None, functools.partial(os.write, descriptor)

@@ -1,9 +1,8 @@
-"""Time limits on peers that a pause of this process does not use up.
+"""Timeouts for peers that do not count the time during which this process itself was paused.
 
-A process that was stopped, or whose event loop was busy, has not looked at what its peer sent or took meanwhile. When
-it goes on, a timer of asyncio may fire before the sockets are read, and the peer is blamed for the pause. Here the time
-is counted in ticks of the event loop. A tick that comes late says that this process was held up, and counts for
-nothing.
+A process that is stopped, or whose event loop is busy, does not notice what its peer sends or reads. When the process
+continues, an asyncio timer may fire before the sockets are read, and the peer is blamed for the pause. This module
+counts time in ticks of the event loop instead. A late tick means that this process was delayed, and does not count.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ NUM_TICKS = 5
 
 
 class Patience:
-    """An asynchronous context manager, as `asyncio.timeout`: raises TimeoutError in the block after so many seconds.
+    """An asynchronous context manager like `asyncio.timeout`: raises TimeoutError in the block after `seconds`.
 
-    A loop that is late all the time loses patience as well: after twice as many ticks.
+    An event loop whose ticks are all late times out as well, after twice as many ticks.
     """
 
     __slots__ = ("_handle", "_interval", "_loop", "_num_late", "_num_ticks", "_timeout")

@@ -1,9 +1,9 @@
-"""Which scheduler a request goes to: the one that has the beginning of its prompt cached, unless it is too busy.
+"""Chooses the scheduler for a request: the one that has the start of its prompt cached, unless it is too busy.
 
 Consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018), with rendezvous hashing (Thaler and
-Ravishankar, 1998) in place of a ring: every node has a score for every key, and the highest one that is not over its
-bound takes it. Nothing is remembered, so routers agree without a word; a node that comes or goes moves only the keys
-that are, or were, its own.
+Ravishankar, 1998) in place of a ring: every node has a score for every key, and the node with the highest score takes
+the key unless its load is over the bound. Placement keeps no state, so routers agree without communicating. A node that
+joins or leaves moves only its own keys.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-# A scheduler that refuses a request costs it a try; so many others are asked.
+# Number of further schedulers that the router tries after one refuses a request.
 MAX_REFUSALS = 3
-# Seconds between two words from a scheduler on how busy it is.
+# Seconds between two load reports of a scheduler.
 LOAD_INTERVAL_S = 0.1
 
 _SLACK = 1.25
-# Of what a node can hold: below that it is not busy, however little the others have to do.
+# Fraction of a node's capacity. A node below it always has room, even if the other nodes are idle.
 _IDLE_SHARE = 0.5
 
-# Of a completion's prompt, in tokens; in whole blocks, since nothing less is cached.
+# Maximum number of prompt tokens that make a completion's key. The key covers whole blocks, as the prefix cache does.
 _PROMPT_TOKENS = 512
 _BLOCK_TOKENS = 16
-# Of a chat up to the end of its first user turn: about 2,048 tokens.
+# Number of characters that make a chat's key, up to the end of its first user turn: about 2,048 tokens.
 _CHAT_CHARS = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A scheduler, as far as placement goes."""
+    """A scheduler and its load."""
 
     name: str
     outstanding_tokens: float
@@ -38,7 +38,7 @@ class Node:
 
 
 def place(key: bytes, num_tokens: int, nodes: Sequence[Node]) -> Node:
-    """Where work of `num_tokens` goes; `nodes` must not be empty."""
+    """Returns the node for a request of `num_tokens` tokens. `nodes` must not be empty."""
     if len(nodes) == 1:
         return nodes[0]
     mean = (sum(node.outstanding_tokens for node in nodes) + num_tokens) / len(nodes)
@@ -47,21 +47,21 @@ def place(key: bytes, num_tokens: int, nodes: Sequence[Node]) -> Node:
         for node in nodes
         if node.outstanding_tokens + num_tokens <= max(_SLACK * mean, _IDLE_SHARE * node.capacity_tokens)
     ]
-    if not free:  # a single request that outweighs everything under way
+    if not free:  # the request is larger than all running work together
         return min(nodes, key=lambda node: node.outstanding_tokens)
     return max(free, key=lambda node: _score(key, node.name))
 
 
 def prompt_key(model: str, cache_salt: str, token_ids: bytes) -> bytes:
-    """The key of a prompt given as token ids (u32)."""
+    """Returns the placement key of a prompt. `token_ids`: 32-bit unsigned integers."""
     end = min(len(token_ids) // 4, _PROMPT_TOKENS)
     end -= end % _BLOCK_TOKENS if end > _BLOCK_TOKENS else 0
     return _digest((model.encode(), cache_salt.encode(), token_ids[: 4 * end]))
 
 
 def chat_key(model: str, cache_salt: str, messages: Iterable[tuple[str, str]]) -> bytes:
-    """The key of a chat, (role, text) by (role, text): what stands before the first answer, so that later turns have
-    the same."""
+    """Returns the placement key of a chat. `messages`: pairs of role and text. The key covers only the text before the
+    first answer, so that later turns of the chat have the same key."""
     parts = [model.encode(), cache_salt.encode()]
     left = _CHAT_CHARS
     for role, text in messages:
@@ -73,7 +73,7 @@ def chat_key(model: str, cache_salt: str, messages: Iterable[tuple[str, str]]) -
 
 
 def named_key(model: str, name: str) -> bytes:
-    """The key of requests that their sender has named alike: OpenAI's prompt_cache_key."""
+    """Returns the placement key of all requests with the same OpenAI `prompt_cache_key`."""
     return _digest((model.encode(), name.encode()))
 
 

@@ -1,6 +1,7 @@
-"""gRPC server reflection, in both of its versions: clients ask for `v1`, older ones for `v1alpha`.
+"""gRPC server reflection in both versions: current clients ask for `v1`, older ones for `v1alpha`.
 
-grpcio-reflection has v1alpha alone. The messages of both are the same on the wire, so that one servicer answers both.
+grpcio-reflection implements only v1alpha. Both versions have the same messages on the wire, so one servicer answers
+both.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ NAMES = (f"{_V1}.ServerReflection", f"{_ALPHA}.ServerReflection")
 
 
 def add_reflection(services: Iterable[str], server: Any) -> None:
-    """`services`: full names of those that are listed beside reflection itself; their descriptors must be loaded."""
+    """Adds both reflection services to `server`. `services`: full names of the other services to list; their
+    descriptors must be loaded."""
     _load_v1()
     servicer = _Reflection([*services, *NAMES])
     reflection_pb2_grpc.add_ServerReflectionServicer_to_server(servicer, server)
@@ -33,7 +35,8 @@ def add_reflection(services: Iterable[str], server: Any) -> None:
 
 class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
     def _file_containing_symbol(self, request: Any, fully_qualified_name: str) -> Any:
-        """Finds methods, too, which the protocol asks for and the descriptor pool does not take for symbols."""
+        """Finds methods as well: the protocol requires it, but the descriptor pool does not count methods as
+        symbols."""
         try:
             service: Any = self._pool.FindMethodByName(fully_qualified_name).containing_service
         except KeyError:
@@ -42,7 +45,7 @@ class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]
 
 
 def _load_v1() -> None:
-    """Adds the proto of version 1: that of v1alpha under another package."""
+    """Adds the v1 proto to the descriptor pool: a copy of v1alpha's under another package name."""
     pool = descriptor_pool.Default()
     try:
         pool.FindFileByName(_V1_FILE)

@@ -1,4 +1,4 @@
-"""The prefix of every path behind a proxy that passes it on (FastAPI's and vLLM's `--root-path`)."""
+"""Checks the path prefix that a proxy in front forwards with every request (`--root-path` of FastAPI and vLLM)."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 from shared.config import ConfigError
 
-# Characters that no part between here and the client writes in another way.
+# Characters that no proxy percent-encodes or decodes.
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 
 def check_root_path(path: str) -> None:
-    """Raises ConfigError. Empty: there is none."""
+    """Raises ConfigError for an invalid prefix. An empty string means no prefix."""
     parts = path.split("/")
     if path and (not _PATH.fullmatch(path) or "." in parts or ".." in parts):
-        raise ConfigError(f"--root-path {path}: use a path such as /llm, without a slash at its end")
+        raise ConfigError(f"--root-path {path}: use a path such as /llm, without a slash at the end")

@@ -1,4 +1,5 @@
-"""The values that `sampling.proto` allows each sampling parameter. The scheduler and the worker refuse all others."""
+"""The range of values that `sampling.proto` allows for each sampling parameter. The scheduler and the worker refuse
+other values."""
 
 from __future__ import annotations
 
@@ -9,14 +10,14 @@ MAX_LOGPROBS = 20
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """From `low`, itself allowed unless `above_low`, to `high`."""
+    """The numbers from `low` to `high`, both included. `above_low` excludes `low`."""
 
     low: float
     high: float
     above_low: bool = False
 
     def __contains__(self, value: float) -> bool:
-        """NaN is in no range."""
+        """Returns False for NaN."""
         return self.low <= value <= self.high and not (self.above_low and value == self.low)
 
     def __str__(self) -> str:

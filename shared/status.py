@@ -1,7 +1,7 @@
-"""How a part tells whoever started it how its start goes: JSON lines on a file descriptor (`--status-fd`).
+"""Progress of a part's start, reported to the parent process as JSON lines on a file descriptor (`--status-fd`).
 
-`quire serve` opens a pipe per part and shows what comes; in a container nobody listens and nothing is written.
-Readiness for load balancers is the gRPC health service's job, not this.
+`quire serve` opens a pipe per part and shows the lines. A part in a container gets no descriptor and writes none. Load
+balancers read readiness from the gRPC health service instead.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """One line. `progress` is a fraction from 0 to 1, or None where nothing can be counted."""
+    """One status line. `progress` is a fraction from 0 to 1, or None if the progress is unknown."""
 
     state: Literal["starting", "ready", "failed"]
     detail: str = ""
     progress: float | None = None
-    # What a person may want to see once the part is ready, such as its address.
+    # Facts to show the user once the part is ready, such as its address.
     facts: dict[str, str] = field(default_factory=dict)
-    # Whether `detail` is to stay on the screen after the start has gone on.
+    # Whether `detail` stays on the screen while the start continues.
     is_note: bool = False
 
 
 class StatusReporter:
-    """Writes Status lines to `fd`; with no fd it does nothing. A reader that went away is no error."""
+    """Writes status lines to `fd`; does nothing if `fd` is None. A reader that went away is not an error."""
 
     def __init__(self, fd: int | None) -> None:
         self._fd = fd
@@ -38,11 +38,11 @@ class StatusReporter:
         self._write(Status("starting", detail, progress))
 
     def ready(self, detail: str = "", **facts: str) -> None:
-        """`detail`: what whoever started it should know beside that it is ready."""
+        """Reports that the part is ready. `detail`: anything else that the parent process should show."""
         self._write(Status("ready", detail, facts=facts))
 
     def note(self, text: str) -> None:
-        """During the start: something that the person who started the part should read."""
+        """Reports, during the start, a message that the user should read."""
         self._write(Status("starting", text, is_note=True))
 
     def failed(self, reason: str) -> None:
@@ -58,8 +58,9 @@ class StatusReporter:
 
 
 class WarningNotes(logging.Handler):
-    """Tells whoever started a part of the warnings that it logs during its start: it may be waiting for something that
-    will never come, and its log may not be shown. Each warning is told once, and MAX_NOTES of them at most."""
+    """Log handler that reports a part's warnings to the parent process during the start. The part may be waiting for
+    something that never arrives, and its log may not be shown. Reports each warning once, and at most MAX_NOTES in
+    total."""
 
     MAX_NOTES = 20
 
@@ -79,7 +80,7 @@ class WarningNotes(logging.Handler):
 
 @contextmanager
 def warnings_as_notes(status: StatusReporter) -> Iterator[None]:
-    """For as long as a part starts."""
+    """Reports the part's warnings as notes during its start."""
     notes = WarningNotes(status)
     logging.getLogger().addHandler(notes)
     try:
@@ -89,7 +90,7 @@ def warnings_as_notes(status: StatusReporter) -> Iterator[None]:
 
 
 def parse_status(line: str | bytes) -> Status:
-    """The inverse of what StatusReporter writes. Raises ValueError for anything else."""
+    """Parses a line that StatusReporter wrote. Raises ValueError for any other line."""
     fields = json.loads(line)
     if not isinstance(fields, dict):
         raise ValueError(f"not a status line: {line!r}")

@@ -1,8 +1,8 @@
-"""Traces and metrics, both optional: a service runs the same where their libraries are not installed.
+"""Traces and metrics. Both are optional: a service runs without their libraries.
 
-Traces go to an OTLP endpoint once one is set (OTEL_EXPORTER_OTLP_ENDPOINT); until then `tracer()` is OpenTelemetry's
-own no-op. Metrics are Prometheus text on `--metrics-port`, rendered when they are scraped: the hot loops keep plain
-numbers.
+Traces go to the OTLP endpoint in OTEL_EXPORTER_OTLP_ENDPOINT. If that is not set, `tracer()` returns OpenTelemetry's
+no-op tracer. Metrics are served as Prometheus text on `--metrics-port` and rendered on each scrape, so that the hot
+loops only keep plain numbers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 def configure_tracing(service: str) -> bool:
-    """Starts exporting spans if an OTLP endpoint is set in the environment. Returns whether it did."""
+    """Starts exporting spans if the environment sets an OTLP endpoint. Returns whether it started."""
     if not (os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")):
         return False
     try:
@@ -42,7 +42,7 @@ def configure_tracing(service: str) -> bool:
 
 
 def shutdown_tracing() -> None:
-    """Flushes what is buffered."""
+    """Exports the buffered spans and stops the exporter."""
     try:
         from opentelemetry import trace
     except ImportError:
@@ -53,7 +53,7 @@ def shutdown_tracing() -> None:
 
 
 def tracer(name: str) -> Tracer | None:
-    """None where opentelemetry is not installed."""
+    """Returns a tracer, or None if opentelemetry is not installed."""
     try:
         from opentelemetry import trace
     except ImportError:
@@ -62,14 +62,14 @@ def tracer(name: str) -> Tracer | None:
 
 
 def extract_context(traceparent: str) -> Any:
-    """The OpenTelemetry context of a W3C traceparent, for `start_span(context=...)`."""
+    """Returns the OpenTelemetry context of a W3C traceparent, for `start_span(context=...)`."""
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
     return TraceContextTextMapPropagator().extract({"traceparent": traceparent})
 
 
 def current_traceparent(span: Any) -> str:
-    """The W3C traceparent of a recording span, or an empty string."""
+    """Returns the W3C traceparent of a recording span; an empty string for any other span."""
     context = span.get_span_context()
     if not (context.is_valid and span.is_recording()):
         return ""
@@ -77,10 +77,11 @@ def current_traceparent(span: Any) -> str:
 
 
 def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> int:
-    """Serves `registry` at http://host:port/metrics from a thread of its own. Returns the port, chosen freely for 0.
+    """Serves `registry` at http://host:port/metrics from its own thread. Returns the port; port 0 picks a free one.
 
-    Always in Prometheus' text format, which every scraper reads. To a scraper that prefers OpenMetrics and does not ask
-    for UTF-8 (all before Prometheus 3), prometheus_client writes `vllm_` for `vllm:`, and no query finds it.
+    The format is always Prometheus' text format, which every scraper reads. For a scraper that prefers OpenMetrics and
+    does not ask for UTF-8 (all before Prometheus 3), prometheus_client would rename `vllm:` to `vllm_`, which queries
+    do not find.
     """
     from prometheus_client import make_wsgi_app
 
@@ -100,4 +101,4 @@ def start_metrics_server(host: str, port: int, registry: CollectorRegistry) -> i
 
 class _Silent(WSGIRequestHandler):
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002 - its base class's name
-        """Writes no line for each scrape."""
+        """Logs nothing, instead of a line per scrape."""

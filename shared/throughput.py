@@ -9,13 +9,14 @@ _SAMPLE_SECONDS = 0.5
 
 
 class Throughput:
-    """Remembers samples of two counters of tokens: prompt tokens, and generated ones."""
+    """Keeps samples of two counters: prompt tokens and generated tokens."""
 
     def __init__(self) -> None:
         self._samples: deque[tuple[float, int, int]] = deque()
 
     def observe(self, now: float, num_prompt_tokens: int, num_generation_tokens: int) -> None:
-        """`now`: seconds on a monotonic clock. More than two calls a second cost nothing more."""
+        """Records the counters' values. `now`: seconds on a monotonic clock. At most two calls per second store a
+        sample."""
         samples = self._samples
         if not samples or now - samples[-1][0] >= _SAMPLE_SECONDS:
             samples.append((now, num_prompt_tokens, num_generation_tokens))
@@ -23,7 +24,7 @@ class Throughput:
                 samples.popleft()
 
     def rates(self) -> tuple[float, float]:
-        """Prompt and generated tokens per second; zeros before there are two samples."""
+        """Returns prompt tokens and generated tokens per second; zeros until there are two samples."""
         if len(self._samples) < 2:
             return 0.0, 0.0
         (start, prompt_before, generation_before), (end, prompt, generation) = self._samples[0], self._samples[-1]

@@ -1,4 +1,4 @@
-"""Which version of Quire this is."""
+"""The version of the installed Quire package."""
 
 from __future__ import annotations
 

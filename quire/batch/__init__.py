@@ -1,1 +1,1 @@
-"""`quire run-batch`'s work: a file of requests in OpenAI's batch format becomes a file of answers."""
+"""Runs a file of requests in OpenAI's batch format and writes a file of answers, for `quire run-batch`."""

@@ -1,4 +1,4 @@
-"""OpenAI's batch format: a request per line of the input, an answer per line of the output."""
+"""Reads and writes OpenAI's batch format: one request per input line, one answer per output line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _METHOD = "POST"
 
 @dataclass(frozen=True, slots=True)
 class BatchRequest:
-    """`body`: JSON."""
+    """A request line of the input. `body`: JSON."""
 
     custom_id: str
     url: str
@@ -26,7 +26,7 @@ class BatchRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said. `body` may be anything; errors are OpenAI's objects, as a rule."""
+    """A server's HTTP response. `body` can be any bytes; an error is normally an OpenAI error object."""
 
     status: int
     request_id: str
@@ -34,7 +34,7 @@ class Answer:
 
 
 class RequestError(Exception):
-    """Why a line has no answer; `code` is for programs, the message for people."""
+    """A line that gets no answer from the server. `code` names the reason for programs, the message describes it."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -43,14 +43,15 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OutputLine:
-    """`data` ends with a newline."""
+    """An encoded line of the output. `data` ends with a newline."""
 
     data: bytes
     succeeded: bool
 
 
 def custom_id_of(line: bytes | None) -> str | None:
-    """Of a line of the input or the output, whatever else is wrong with it; None where it has none."""
+    """Returns the custom id of a line of the input or the output, even if the line is invalid otherwise; None if it has
+    none."""
     try:
         value = _object(line).get("custom_id")
     except RequestError:
@@ -59,25 +60,25 @@ def custom_id_of(line: bytes | None) -> str | None:
 
 
 def parse_request(line: bytes | None) -> BatchRequest:
-    """`line`: None for one that was too long to be kept. Raises RequestError."""
+    """Parses a line of the input. `line` is None for a line that was too long to keep. Raises RequestError."""
     fields = _object(line)
     custom_id, method, url, body = (fields.get(name) for name in ("custom_id", "method", "url", "body"))
     if not isinstance(custom_id, str):
-        raise _invalid("'custom_id' is missing, or no string")
+        raise _invalid("'custom_id' is missing or not a string")
     if method != _METHOD:
         raise _invalid(f"'method' is {_short(method)}: use \"POST\"")
     if not isinstance(url, str) or not _URL.fullmatch(url):
         raise _invalid(f"'url' is {_short(url)}: use a path such as /v1/chat/completions")
     if not isinstance(body, dict):
-        raise _invalid("'body' is missing, or no object")
+        raise _invalid("'body' is missing or not an object")
     if body.get("stream"):
-        raise RequestError("stream_not_supported", "'body.stream' is set: a line has one answer, as a whole")
+        raise RequestError("stream_not_supported", "'body.stream' is set: batch answers cannot be streamed")
     return BatchRequest(custom_id, url, json.dumps(body).encode())
 
 
 def answer_line(custom_id: str, answer: Answer) -> OutputLine:
     body: Any = answer.body.decode(errors="replace")
-    # What is not JSON is told as it is.
+    # A body that is not JSON becomes a string.
     with contextlib.suppress(ValueError, RecursionError):
         body = json.loads(body)
     response = {"status_code": answer.status, "request_id": answer.request_id, "body": body}
@@ -89,19 +90,19 @@ def error_line(custom_id: str | None, error: RequestError) -> OutputLine:
 
 
 def read_output_line(data: bytes) -> tuple[str | None, bool]:
-    """The custom id of a line of the output, and whether its request succeeded. Raises ValueError where it is none."""
+    """Parses a line of the output. Returns its custom id and whether the request succeeded. Raises ValueError."""
     try:
         fields = _object(data)
         response = fields["response"]
         succeeded = response is not None and 200 <= response["status_code"] < 300
         custom_id = fields["custom_id"]
     except (RequestError, LookupError, TypeError):
-        raise ValueError("this is no line of run-batch's output") from None
+        raise ValueError("it has a line that run-batch did not write") from None
     return custom_id if isinstance(custom_id, str) else None, succeeded
 
 
 def _object(line: bytes | None) -> dict[str, Any]:
-    """Raises RequestError."""
+    """Parses a line as a JSON object. Raises RequestError."""
     if line is None:
         raise RequestError("line_too_long", f"the line has more than {MAX_LINE_BYTES} bytes")
     try:
@@ -113,7 +114,7 @@ def _object(line: bytes | None) -> dict[str, Any]:
     except RecursionError:
         raise RequestError("invalid_json", "the line's JSON is nested too deeply") from None
     if not isinstance(fields, dict):
-        raise RequestError("invalid_json", "the line is no JSON object")
+        raise RequestError("invalid_json", "the line is not a JSON object")
     return fields
 
 
@@ -135,5 +136,5 @@ def _dump(custom_id: str | None, response: dict[str, Any] | None, error: dict[st
     }
     try:
         return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
-    except UnicodeEncodeError:  # Half a surrogate pair has no UTF-8.
+    except UnicodeEncodeError:  # A lone surrogate cannot be encoded as UTF-8.
         return json.dumps(fields).encode() + b"\n"

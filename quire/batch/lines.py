@@ -1,4 +1,4 @@
-"""The lines of a file or a pipe, one at a time, however large it is."""
+"""Reads the lines of a file or a pipe of any size, one at a time."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 
-# The gateway takes bodies of at most 31 MiB.
+# The gateway accepts bodies of at most 31 MiB.
 MAX_LINE_BYTES = 32 * 1024 * 1024
 _BLOCK_BYTES = 256 * 1024
-# What a pipe that can be written to takes at least without making one wait (PIPE_BUF).
+# Number of bytes that a writable pipe accepts without blocking (PIPE_BUF).
 _PIPE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`number` counts from 1, blank lines too. `text` is without the line's end, and None where it is too long."""
+    """A line of the input. `number` counts from 1 and includes blank lines. `text` has no line end; None if it is too
+    long."""
 
     number: int
     text: bytes | None
 
 
 class LineSplitter:
-    """Bytes to lines. Blank ones are dropped, and what is longer than `max_bytes` is not kept."""
+    """Splits blocks of bytes into lines. Drops blank lines, and the text of lines longer than `max_bytes`."""
 
     def __init__(self, max_bytes: int = MAX_LINE_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -32,7 +33,7 @@ class LineSplitter:
         self._size = 0
 
     def feed(self, block: bytes) -> Iterator[Line]:
-        """Lines that end in this block."""
+        """Yields the lines that end in this block."""
         *ends, beginning = block.split(b"\n")
         for end in ends:
             self._add(end)
@@ -40,7 +41,7 @@ class LineSplitter:
         self._add(beginning)
 
     def end(self) -> Iterator[Line]:
-        """The line that has begun, if it is one: it ends here."""
+        """Ends the current line and yields it unless it is blank."""
         line = Line(self._number, None if self._size > self._max_bytes else b"".join(self._pieces))
         self._number += 1
         self._pieces, self._size = [], 0
@@ -56,8 +57,8 @@ class LineSplitter:
 
 
 async def read_lines(fd: int) -> AsyncIterator[Line]:
-    """Until the end of the file, from where it stands. The event loop goes on while nothing comes from a pipe or a
-    terminal."""
+    """Yields lines from the current position to the end of the file. Does not block the event loop while a pipe or a
+    terminal has no data."""
     splitter = LineSplitter()
     while block := await _read(fd):
         for line in splitter.feed(block):
@@ -67,7 +68,8 @@ async def read_lines(fd: int) -> AsyncIterator[Line]:
 
 
 async def write_all(fd: int, data: bytes, *, may_wait: bool) -> None:
-    """`may_wait`: whether it is something other than a file. The event loop goes on while a reader is slow."""
+    """Writes all of `data`. `may_wait`: True if `fd` is not a regular file; a slow reader then does not block the event
+    loop."""
     left = memoryview(data)
     while left:
         if may_wait:
@@ -83,11 +85,12 @@ async def _read(fd: int) -> bytes:
 
 
 async def _until_ready(fd: int, add: Callable[[int, Callable[[], None]], None], remove: Callable[[int], bool]) -> None:
-    """Returns once `fd` can be read or written without waiting. It stays in blocking mode: others may have it too."""
+    """Waits until `fd` can be read or written without blocking. Leaves `fd` in blocking mode, as other processes may
+    share it."""
     ready = asyncio.Event()
     try:
         add(fd, ready.set)
-    except PermissionError:  # epoll's word for a file, which is always ready
+    except PermissionError:  # epoll refuses regular files, which are always ready
         return
     try:
         await ready.wait()

@@ -1,4 +1,4 @@
-"""The file of answers. It holds whole lines and at most one that was cut off, so a run that was killed can go on."""
+"""The output file of a batch. It holds whole lines and at most one truncated line, so a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Self
 from quire.batch.format import OutputLine, read_output_line
 from quire.batch.lines import write_all
 
-# No answer is as long; what is so long is some other file.
+# No answer is this long: a file with a longer line was not written by run-batch.
 MAX_OUTPUT_LINE_BYTES = 256 * 1024 * 1024
 STANDARD_OUTPUT = "-"
 
 
 class BatchError(Exception):
-    """Why a batch cannot be run, in a sentence for the person who asked for it."""
+    """A batch that cannot be run. The message is shown to the user."""
 
 
 class BatchOutput:
-    """An output that this process alone writes to. Only a file can be gone on with; a pipe starts empty."""
+    """A batch's output, locked against other run-batch processes. A run can resume a file, but not a pipe."""
 
     def __init__(self, path: str) -> None:
-        """Makes the file where there is none. Raises BatchError."""
+        """Opens the output and creates the file if it is missing. Raises BatchError."""
         self.name = "standard output" if path == STANDARD_OUTPUT else path
         try:
-            # A duplicate, so that closing it leaves standard output to others.
+            # Duplicate the descriptor, so that closing it leaves standard output open.
             self._fd = os.dup(1) if path == STANDARD_OUTPUT else os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             raise BatchError(f"{self.name} cannot be written: {error.strerror}") from error
@@ -52,8 +52,8 @@ class BatchOutput:
         return self._is_file and os.path.samestat(os.fstat(self._fd), os.fstat(fd))
 
     def kept(self) -> Iterator[tuple[str | None, bool]]:
-        """Custom id, and whether the request succeeded, of each whole line that is there already. Consumed, it has
-        dropped a last line that was cut off, and the output goes on after the others. Raises BatchError."""
+        """Yields the custom id of each whole line in the file, and whether its request succeeded. At the end, removes a
+        truncated last line and sets the position for new lines. Raises BatchError."""
         if not self._is_file:
             return
         end = 0
@@ -65,19 +65,19 @@ class BatchOutput:
                 try:
                     yield read_output_line(data)
                 except ValueError as error:
-                    raise BatchError(f"{self.name} is in the way: {error}") from None
+                    raise BatchError(f"{self.name} cannot be continued: {error}") from None
                 end += len(data)
         os.ftruncate(self._fd, end)
         os.lseek(self._fd, end, os.SEEK_SET)
 
     async def write(self, line: OutputLine) -> None:
-        """In one piece where it is a file. Raises BatchError."""
+        """Appends a line, in one write if the output is a file. Raises BatchError."""
         try:
             await write_all(self._fd, line.data, may_wait=not self._is_file)
         except OSError as error:
             raise BatchError(f"{self.name} cannot be written: {error.strerror}") from error
 
     def sync(self) -> None:
-        """Returns once the device has it."""
+        """Waits until the file's data are on the disk."""
         if self._is_file:
             os.fsync(self._fd)

@@ -1,4 +1,4 @@
-"""Many requests under way, answers written in the order of their requests, and little of either in memory."""
+"""Runs the requests of a batch concurrently and writes the answers in input order, with bounded memory."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from quire.batch.format import (
 from quire.batch.lines import Line
 from quire.batch.output import BatchError, BatchOutput
 
-# Of requests under way: so many times as many answers may wait for an earlier, longer one.
+# Maximum number of lines in memory, as a multiple of max_concurrency. Finished answers wait there for earlier ones.
 WINDOW = 8
-# Of lines and answers in memory; a single larger one is taken all the same.
+# Limit on the bytes of lines and answers in memory. A single line or answer may exceed it.
 MAX_HELD_BYTES = 256 * 1024 * 1024
 
 Ask = Callable[[BatchRequest], Awaitable[Answer]]
@@ -29,7 +29,7 @@ Ask = Callable[[BatchRequest], Awaitable[Answer]]
 
 @dataclass(slots=True)
 class Tally:
-    """Of the lines of the output; `kept` of them were there before."""
+    """Counts of the lines in the output. `kept`: lines that an earlier run wrote."""
 
     succeeded: int = 0
     failed: int = 0
@@ -45,20 +45,21 @@ class Tally:
 
 
 async def skip_answered(lines: AsyncIterator[Line], output: BatchOutput, tally: Tally) -> None:
-    """Passes the lines whose answers are there already. Raises BatchError where they are another batch's."""
+    """Skips the input lines that the output already answers. Raises BatchError if the output belongs to another
+    batch."""
     for custom_id, succeeded in output.kept():
         line = await anext(lines, None)
         asked = None if line is None else custom_id_of(line.text)
         if line is None or custom_id != asked:
             place = "has more lines than the input" if line is None else f"answers {custom_id!r} for {asked!r}"
-            raise BatchError(f"{output.name} is in the way: it {place}; it is of another batch")
+            raise BatchError(f"{output.name} cannot be continued: it {place}; it belongs to another batch")
         tally.count(succeeded)
         tally.kept += 1
-        await asyncio.sleep(0)  # A long file holds nobody up.
+        await asyncio.sleep(0)  # Let other tasks run while a long file is read.
 
 
 class Batch:
-    """`on_written` is called with every answer that is in the output."""
+    """A run of a batch. `on_written` is called after each answer is written to the output."""
 
     def __init__(
         self, ask: Ask, output: BatchOutput, tally: Tally, max_concurrency: int, on_written: Callable[[], None]
@@ -68,14 +69,15 @@ class Batch:
         self._tally = tally
         self._on_written = on_written
         self._turns = asyncio.Semaphore(max_concurrency)
-        # In the order of the input; None ends it.
+        # Answers in input order; None marks the end.
         self._answers: asyncio.Queue[asyncio.Task[OutputLine] | None] = asyncio.Queue(WINDOW * max_concurrency)
         self._held_bytes = 0
         self._has_room = asyncio.Event()
         self._has_room.set()
 
     async def run(self, lines: AsyncIterator[Line]) -> None:
-        """Raises BatchError. Cancelled, it leaves whole lines."""
+        """Runs all lines and writes their answers. When cancelled, it leaves whole lines in a file. Raises
+        BatchError."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._write_in_order())

@@ -1,4 +1,4 @@
-"""Asks a server for one answer, again and again while it is too busy or away."""
+"""Sends a request to a server, with retries while the server is overloaded or unreachable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from yarl import URL
 
 from quire.batch.format import Answer, BatchRequest, RequestError
 
-# Too busy, or a part of it is away; anything else would be answered alike the next time.
+# Statuses that are retried: the server is overloaded, or one of its parts is unreachable. A retry would not change any
+# other answer.
 RETRIED = frozenset({429, 502, 503})
 FIRST_DELAY_S = 0.25
 LONGEST_DELAY_S = 30.0
@@ -20,7 +21,8 @@ _CONNECT_TIMEOUT_S = 10.0
 
 
 def open_session(address: str, key: str | None) -> tuple[aiohttp.ClientSession, str]:
-    """A session, and the URL to ask: of `address`, http://… or unix:/path. A connection per request under way."""
+    """Opens a session for `address` (http://… or unix:/path). Returns the session and the base URL of requests. Each
+    running request has its own connection."""
     connector: aiohttp.BaseConnector
     if address.startswith("unix:"):
         connector, url = aiohttp.UnixConnector(address.removeprefix("unix:"), limit=0), "http://quire"
@@ -39,7 +41,8 @@ def open_session(address: str, key: str | None) -> tuple[aiohttp.ClientSession, 
 
 
 class Server:
-    """`request_timeout`: seconds for one try. `retry_timeout`: seconds from the first try to the last."""
+    """Client of one server. `request_timeout`: seconds for one attempt. `retry_timeout`: seconds from the first attempt
+    to the last."""
 
     def __init__(
         self, session: aiohttp.ClientSession, url: str, *, request_timeout: float, retry_timeout: float
@@ -50,7 +53,8 @@ class Server:
         self._retry_timeout = retry_timeout
 
     async def ask(self, request: BatchRequest) -> Answer:
-        """The last answer where all are refusals. Raises RequestError where none came."""
+        """Sends a request and retries it. Returns the last answer if every attempt is refused. Raises RequestError if
+        no answer arrives."""
         deadline = time.monotonic() + self._retry_timeout
         delay = FIRST_DELAY_S
         while True:
@@ -66,7 +70,7 @@ class Server:
                 problem = str(error) or type(error).__name__
             if answer is not None and answer.status not in RETRIED:
                 return answer
-            # Those that were turned away together do not come back together.
+            # Add jitter, so that requests refused together are not retried together.
             pause = max(delay * random.uniform(0.5, 1.0), min(wanted, LONGEST_DELAY_S))
             if time.monotonic() + pause > deadline:
                 if answer is not None:
@@ -76,7 +80,7 @@ class Server:
             delay = min(2 * delay, LONGEST_DELAY_S)
 
     async def _try(self, request: BatchRequest) -> tuple[Answer, float]:
-        """The answer, and the seconds after which it asks to be asked again."""
+        """Sends the request once. Returns the answer and the seconds of its Retry-After header, 0 without one."""
         url = URL(self._url + request.url, encoded=True)
         pieces, size = [], 0
         async with self._session.post(url, data=request.body, allow_redirects=False) as response:

@@ -1,1 +1,1 @@
-"""Load on a server that speaks OpenAI's API, and figures of its answers as `vllm bench serve` defines them."""
+"""Puts load on a server with OpenAI's API, and measures its answers with the metrics of `vllm bench serve`."""

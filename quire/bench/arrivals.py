@@ -1,4 +1,4 @@
-"""When requests are sent."""
+"""Arrival times of the benchmark's requests."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from itertools import accumulate
 
 
 def arrival_times(count: int, rate: float, burstiness: float, rng: random.Random) -> list[float]:
-    """Seconds from the start to each request, at `rate` per second; all 0 where that is infinite.
+    """Returns the seconds from the start to each request, at `rate` requests per second; all 0 if the rate is infinite.
 
-    Gaps follow a gamma distribution of shape `burstiness`: 1 makes a Poisson process, less comes in bursts, more comes
-    evenly. They are scaled so that the last request is sent after count / rate seconds, whatever the seed.
+    Gaps follow a gamma distribution of shape `burstiness`: 1 is a Poisson process, a smaller shape makes bursts, a
+    larger one makes even gaps. The gaps are scaled so that the last request is sent after count / rate seconds for
+    every seed.
     """
     if math.isinf(rate):
         return [0.0] * count

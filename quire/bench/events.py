@@ -1,11 +1,11 @@
-"""Server-sent events (WHATWG HTML, section 9.2) out of a body's bytes."""
+"""Parses server-sent events (WHATWG HTML, section 9.2) from the bytes of a body."""
 
 from __future__ import annotations
 
 
 class EventParser:
-    """The data of each event, however the bytes are split. Lines end in LF or CRLF; comments and other fields are
-    dropped, and so is an event that the stream's end cuts."""
+    """Extracts the data of each event. The bytes may be split anywhere. Lines end in LF or CRLF. Comments, other fields
+    and an incomplete event at the end are dropped."""
 
     __slots__ = ("_data", "_rest")
 

@@ -1,4 +1,4 @@
-"""Sends requests at their times and collects what became of them."""
+"""Sends requests at their arrival times and collects the measurements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from quire.bench.measurement import Measurement, measure
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`body`: JSON; `input_len`: tokens of its prompt, 0 if unknown."""
+    """A request of the benchmark. `body`: JSON. `input_len`: number of prompt tokens, 0 if unknown."""
 
     url: str
     body: bytes
@@ -25,18 +25,18 @@ class Load:
     def __init__(
         self, session: aiohttp.ClientSession, max_concurrency: int | None, on_done: Callable[[], None]
     ) -> None:
-        """`on_done` is called with each answer that is there."""
+        """`on_done` is called after each answer. `max_concurrency`: None for no limit."""
         self._session = session
         self._turns = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
         self._on_done = on_done
-        # Of answers that are there, failed or not, in the order in which they ended.
+        # Measurements of finished requests, successful or failed, in the order in which they finished.
         self.measurements: list[Measurement] = []
-        # Seconds from the start to the last answer, or to the moment it was cancelled.
+        # Seconds from the start to the last answer, or to the cancellation.
         self.duration = 0.0
 
     async def run(self, requests: Sequence[Request], times: Sequence[float]) -> None:
-        """Sends each request at its time, in seconds from now, or when its turn comes. Cancelled, it drops those in
-        progress."""
+        """Sends each request at its time, in seconds from now, or later if the concurrency limit is reached. When
+        cancelled, it drops the requests in progress."""
         start = time.perf_counter()
         try:
             async with asyncio.TaskGroup() as group:

@@ -1,4 +1,4 @@
-"""One streamed answer, timed as its pieces arrive."""
+"""Measures one streamed answer as its chunks arrive."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ import aiohttp
 from quire.bench.events import EventParser
 
 _JSON = {"Content-Type": "application/json"}
-# Of an answer that is an error, so much is kept.
+# Maximum length of an error message that is kept.
 _MAX_ERROR_CHARS = 500
 
 
 class AnswerError(Exception):
-    """What came is no answer one can measure, or not a whole one."""
+    """An answer that is an error, incomplete, or not a stream of chunks."""
 
 
 @dataclass(slots=True)
 class Measurement:
-    """Of one request; times in seconds of time.perf_counter. What it says holds only where `error` is empty."""
+    """The measurement of one request. Times are in seconds of time.perf_counter. The values are valid only if `error`
+    is empty."""
 
-    # When it was sent: waiting for a turn under a limit on concurrency is not part of it, connecting is.
+    # Time at which the request was sent: after any wait for the concurrency limit, before connecting.
     start: float
-    # Tokens, as the server counts them; without its word, those that were sent, and one per chunk of output.
+    # Token counts from the server's usage. Without usage: the tokens sent, and one output token per chunk.
     input_len: int
     output_len: int = 0
-    # When each chunk with output came, and when the last one did that belongs to the answer.
+    # chunk_times: arrival times of chunks with output. end: arrival time of the answer's last chunk.
     chunk_times: list[float] = field(default_factory=list)
     end: float = 0.0
     error: str = ""
@@ -46,7 +47,7 @@ class Measurement:
 
     @property
     def tpot(self) -> float | None:
-        """Seconds per token after the first; None with fewer than two."""
+        """Seconds per output token after the first; None for fewer than two tokens."""
         return (self.latency - self.ttft) / (self.output_len - 1) if self.output_len > 1 else None
 
     @property
@@ -55,8 +56,8 @@ class Measurement:
 
 
 async def measure(session: aiohttp.ClientSession, url: str, body: bytes, input_len: int) -> Measurement:
-    """Asks for a streamed answer; `body` is JSON. What goes wrong is in the measurement. Cancelled, it closes the
-    connection, which tells the server to stop."""
+    """Requests a streamed answer and measures it. `body`: JSON. Returns a failure in the measurement's `error`. When
+    cancelled, it closes the connection, so that the server stops."""
     measurement = Measurement(time.perf_counter(), input_len)
     try:
         async with session.post(url, data=body, headers=_JSON, allow_redirects=False) as response:
@@ -76,7 +77,7 @@ async def measure(session: aiohttp.ClientSession, url: str, body: bytes, input_l
 
 
 class AnswerReader:
-    """Fills a measurement from a stream's bytes."""
+    """Fills a measurement from the bytes of a stream."""
 
     def __init__(self, measurement: Measurement) -> None:
         self._measurement = measurement
@@ -84,7 +85,7 @@ class AnswerReader:
         self._is_whole = False
 
     def take(self, data: bytes, now: float) -> None:
-        """Raises AnswerError where the stream says so, or makes no sense."""
+        """Reads `data`, which arrived at `now`. Raises AnswerError if the stream contains an error or is malformed."""
         for event in self._events.feed(data):
             if event == b"[DONE]":
                 self._is_whole = True
@@ -92,12 +93,12 @@ class AnswerReader:
                 self._take_event(event, now)
 
     def finish(self) -> None:
-        """The answer is there. Raises AnswerError where it is none."""
+        """Completes the measurement at the end of the stream. Raises AnswerError if the answer is incomplete."""
         measurement = self._measurement
         if not measurement.end:
-            raise AnswerError("the answer is no stream of chunks")
+            raise AnswerError("the answer is not a stream of chunks")
         if not self._is_whole:
-            raise AnswerError("the stream broke off")
+            raise AnswerError("the stream ended before the answer did")
         if not measurement.chunk_times:
             measurement.chunk_times.append(measurement.end)
         measurement.output_len = measurement.output_len or len(measurement.chunk_times)
@@ -106,7 +107,7 @@ class AnswerReader:
         try:
             self._take_chunk(json.loads(event), now)
         except (ValueError, TypeError, LookupError, AttributeError):
-            raise AnswerError(f"an event of the stream is no chunk: {event[:80]!r}") from None
+            raise AnswerError(f"an event of the stream is not a chunk: {event[:80]!r}") from None
 
     def _take_chunk(self, chunk: Mapping[str, Any], now: float) -> None:
         measurement = self._measurement
@@ -125,8 +126,8 @@ class AnswerReader:
 
 
 def carries_output(choice: Mapping[str, Any]) -> bool:
-    """Whether a chunk stands for output. One that only says who speaks, or why the answer ends, does not; one without
-    text may, as not every token has some."""
+    """Returns whether a chunk carries output. A chunk with only a role or a finish reason carries none. A chunk without
+    text may carry a token, as some tokens have no text."""
     delta = choice.get("delta")
     if delta is None:
         return bool(choice.get("text")) or not choice.get("finish_reason")
@@ -136,7 +137,7 @@ def carries_output(choice: Mapping[str, Any]) -> bool:
 
 
 def error_message(body: bytes) -> str:
-    """What an error's body says, in OpenAI's shape or any other."""
+    """Extracts the message from an error's body, in OpenAI's format or any other."""
     text = body.decode(errors="replace").strip()
     try:
         error = json.loads(text)
@@ -146,6 +147,6 @@ def error_message(body: bytes) -> str:
 
 
 def error_text(error: object) -> str:
-    """Of an error's object in JSON, or of an exception."""
+    """Returns the message of a JSON error object or of an exception."""
     message = error.get("message", error) if isinstance(error, dict) else error
     return str(message)[:_MAX_ERROR_CHARS]

@@ -1,4 +1,4 @@
-"""What many measurements come to, by the definitions of `vllm bench serve`."""
+"""Summarizes measurements as `vllm bench serve` defines the metrics."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from quire.bench.measurement import Measurement
 
-# Their names, in the order in which they are told.
+# Names of the latency metrics, in the order of the report.
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Milliseconds, all 0 where nothing was measured; `percentiles` are (percent, value)."""
+    """Statistics of a latency in milliseconds, all 0 without measurements. `percentiles`: pairs of percent and
+    value."""
 
     mean: float
     median: float
@@ -26,7 +27,7 @@ class Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """Tokens, requests and rates are of requests that succeeded; rates are per second of `duration`."""
+    """Results of a benchmark. Tokens and rates count successful requests only. Rates are per second of `duration`."""
 
     completed: int
     failed: int
@@ -34,11 +35,11 @@ class Metrics:
     total_input_tokens: int
     total_output_tokens: int
     request_throughput: float
-    # Of requests that met every objective; None without objectives.
+    # Requests per second that met every objective; None without objectives.
     request_goodput: float | None
     output_throughput: float
     total_token_throughput: float
-    # In the best of the seconds counted from the first request's start.
+    # Output tokens in the best second. Seconds are counted from the start of the first request.
     max_output_tokens_per_s: float
     max_concurrent_requests: int
     latencies: Mapping[str, Distribution]
@@ -50,7 +51,8 @@ def summarize(
     percents: Sequence[float],
     objectives: Mapping[str, float],
 ) -> Metrics:
-    """`objectives`: milliseconds that ttft, tpot or e2el of a good request may take at most."""
+    """Summarizes `measurements`. `objectives`: maximum ttft, tpot or e2el in milliseconds of a request that counts for
+    goodput."""
     good = [measurement for measurement in measurements if not measurement.error]
     total_input = sum(measurement.input_len for measurement in good)
     total_output = sum(measurement.output_len for measurement in good)
@@ -78,17 +80,18 @@ def summarize(
 
 
 def meets(measurement: Measurement, objectives: Mapping[str, float]) -> bool:
-    """Whether a request kept to all objectives (goodput, Zhong et al., DistServe, OSDI 2024, section 2)."""
+    """Returns whether a request met all objectives (goodput; Zhong et al., DistServe, OSDI 2024, section 2)."""
     seconds = {"ttft": measurement.ttft, "tpot": measurement.tpot or 0.0, "e2el": measurement.latency}
     return all(1e3 * seconds[name] <= limit for name, limit in objectives.items())
 
 
 def peak_output(measurements: Sequence[Measurement]) -> float:
-    """Tokens that came in the best second. A request's tokens are taken to be spread evenly over its chunks."""
+    """Returns the number of tokens in the best second. Assumes that a request's tokens are spread evenly over its
+    chunks."""
     origin = min((measurement.start for measurement in measurements), default=0.0)
     tokens: defaultdict[int, float] = defaultdict(float)
     for measurement in measurements:
-        # vLLM counts a chunk as a token, which is the same where each token has a chunk of its own.
+        # vLLM counts each chunk as one token. The two counts agree if each token has its own chunk.
         weight = measurement.output_len / len(measurement.chunk_times)
         for moment in measurement.chunk_times:
             tokens[int(moment - origin)] += weight
@@ -96,7 +99,8 @@ def peak_output(measurements: Sequence[Measurement]) -> float:
 
 
 def peak_concurrency(measurements: Sequence[Measurement]) -> int:
-    """The most requests in progress at once. One that starts as another ends is not beside it."""
+    """Returns the maximum number of concurrent requests. A request that starts when another ends does not overlap
+    it."""
     events = [(measurement.start, 1) for measurement in measurements]
     events += [(measurement.end, -1) for measurement in measurements]
     running = peak = 0
@@ -118,7 +122,7 @@ def distribution(seconds: Sequence[float], percents: Sequence[float]) -> Distrib
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Of sorted values, linear between the two nearest ones (numpy's default)."""
+    """Returns a percentile of sorted values, interpolated linearly between the two nearest ones (numpy's default)."""
     position = (len(values) - 1) * percent / 100
     below = int(position)
     above = min(below + 1, len(values) - 1)

@@ -1,4 +1,4 @@
-"""What requests ask: random tokens, or the first questions of ShareGPT's conversations."""
+"""Prompts of the benchmark: random tokens, or the first questions of ShareGPT conversations."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from pathlib import Path
 from string import ascii_lowercase
 from typing import Any
 
-# Its tokens are those that random prompts are drawn from where the server can say what they are: they are in the
-# vocabulary and none of them is special, which ids below a bound cannot promise.
+# If the server can tokenize, random prompts are drawn from the tokens of this text. Those are in the vocabulary and not
+# special, which random ids might not be.
 SAMPLE_TEXT = " ".join(map("".join, product(ascii_lowercase, repeat=2)))
 
-# Tokens of ShareGPT's requests as vLLM prunes them: the least of question and answer, the most of question and of both.
+# vLLM's limits on a ShareGPT conversation, in tokens: minimum of question and of answer, maximum of the question, and
+# maximum of both together.
 MIN_LEN = 4
 MAX_PROMPT_LEN = 1024
 MAX_TOTAL_LEN = 2048
 
 
 class DatasetError(Exception):
-    """A file that cannot be used; the message is meant for the person who named it."""
+    """A dataset file that cannot be used. The message is shown to the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """`content`: text or token ids; `num_tokens`: 0 if unknown."""
+    """A prompt of the benchmark. `content`: text or token ids. `num_tokens`: 0 if unknown."""
 
     content: str | list[int]
     num_tokens: int
@@ -45,7 +46,8 @@ class Turn:
 def random_prompts(
     count: int, tokens: Sequence[int], input_len: int, output_len: int, range_ratio: float, rng: random.Random
 ) -> list[Prompt]:
-    """Lengths are even between (1 - range_ratio) and (1 + range_ratio) times what is given, tokens among `tokens`."""
+    """Draws prompts from `tokens`. Lengths are uniform between (1 - range_ratio) and (1 + range_ratio) times the given
+    ones."""
     input_range, output_range = _range(input_len, range_ratio), _range(output_len, range_ratio)
     prompts = []
     for _ in range(count):
@@ -59,14 +61,14 @@ def _range(length: int, ratio: float) -> tuple[int, int]:
 
 
 def read_sharegpt(path: str) -> list[Turn]:
-    """The first question and answer of each conversation that has them. Raises DatasetError."""
+    """Reads the first question and answer of each conversation that has both. Raises DatasetError."""
     try:
         entries = json.loads(Path(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(f"{path}: {error}") from error
     turns = [turn for entry in entries if (turn := _first_turn(entry))] if isinstance(entries, list) else []
     if not turns:
-        raise DatasetError(f"{path} holds no conversation in ShareGPT's format")
+        raise DatasetError(f"{path} contains no conversation in ShareGPT's format")
     return turns
 
 
@@ -85,9 +87,9 @@ async def sharegpt_prompts(
     num_tokens: Callable[[str], Awaitable[int]] | None,
     rng: random.Random,
 ) -> list[Prompt]:
-    """Questions in random order, those too short or too long left out; some come again where there are too few. Answers
-    are as long as the file's, or `output_len`; with that alone, and no way to tell lengths, every question is taken.
-    Raises DatasetError where none is left."""
+    """Draws questions in random order, without those that are too short or too long. Repeats some if there are too few.
+    The maximum answer length is `output_len`, or the length of the file's answer if that is None. If `num_tokens` is
+    None, lengths are unknown and every question is used. Raises DatasetError if no question is left."""
 
     async def prompt(turn: Turn) -> Prompt | None:
         if num_tokens is None:
@@ -105,12 +107,12 @@ async def sharegpt_prompts(
         if len(prompts) >= count:
             return prompts[:count]
     if not prompts:
-        raise DatasetError("no conversation of the file is of a length to ask")
+        raise DatasetError("every conversation in the file is too short or too long")
     return prompts + rng.choices(prompts, k=count - len(prompts))
 
 
 def request_body(prompt: Prompt, model: str, is_chat: bool, options: Mapping[str, object]) -> bytes:
-    """`options`: further fields. A chat takes text."""
+    """Builds a request's JSON body. `options`: further fields. A chat needs a text prompt."""
     asked: dict[str, object] = (
         {"messages": [{"role": "user", "content": prompt.content}], "max_completion_tokens": prompt.max_tokens}
         if is_chat

@@ -1,4 +1,4 @@
-"""How figures are told: the table and the JSON keys of `vllm bench serve`, which scripts read."""
+"""Formats the results with the table and the JSON keys of `vllm bench serve`, which scripts read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _HEADINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What was asked for. `request_rate` may be infinite."""
+    """The configured load. `request_rate` may be infinite."""
 
     backend: str
     model: str
@@ -30,7 +30,7 @@ class Traffic:
 
 
 def table(metrics: Metrics, traffic: Traffic, shown: Sequence[str]) -> str:
-    """`shown`: the latencies to tell."""
+    """Formats the results as a table. `shown`: names of the latencies to include."""
     return "\n".join(_lines(metrics, traffic, shown))
 
 
@@ -67,7 +67,7 @@ def _line(label: str, value: float) -> str:
 
 
 def result(metrics: Metrics, traffic: Traffic, date: str) -> dict[str, object]:
-    """What is saved. `date`: YYYYMMDD-hhmmss."""
+    """Returns the results as saved in the JSON file. `date`: YYYYMMDD-hhmmss."""
     values: dict[str, object] = {
         "date": date,
         "endpoint_type": traffic.backend,
@@ -100,7 +100,7 @@ def result(metrics: Metrics, traffic: Traffic, date: str) -> dict[str, object]:
 
 
 def _finite(value: float) -> float | str:
-    """JSON has no infinity."""
+    """Returns "inf" for infinity, which JSON cannot represent."""
     return value if math.isfinite(value) else "inf"
 
 

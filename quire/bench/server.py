@@ -1,4 +1,4 @@
-"""What is asked of a server before it is measured: its model, and what its tokens are."""
+"""Queries a server before the benchmark: its model and its tokenizer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import aiohttp
 
 from quire.bench.measurement import error_message, error_text
 
-# Questions at once, at most.
+# Maximum number of concurrent queries.
 _MAX_CONCURRENCY = 64
 
 
 class ServerError(Exception):
-    """The server cannot be asked; the message is meant for the person who named it."""
+    """A query that failed. The message is shown to the user."""
 
 
 class NotServedError(ServerError):
-    """It answers, but not to that."""
+    """A query that the server does not support or answers with an error."""
 
 
 class Server:
@@ -29,23 +29,24 @@ class Server:
         self._turn = asyncio.Semaphore(_MAX_CONCURRENCY)
 
     async def first_model(self) -> str:
-        """Raises ServerError."""
+        """Returns the id of the server's first model. Raises ServerError."""
         models = await self._ask("GET", "/v1/models", "data")
         if not models:
             raise ServerError(f"the server at {self._url} has no model")
         return str(models[0]["id"])
 
     async def tokenize(self, model: str, text: str, *, special: bool = True) -> list[int]:
-        """`special`: with what the model puts in front of a text. Raises ServerError."""
+        """Returns the token ids of `text`. `special`: add the model's special tokens, such as BOS. Raises
+        ServerError."""
         body = {"model": model, "prompt": text, "add_special_tokens": special}
         return [int(token) for token in await self._ask("POST", "/tokenize", "tokens", body)]
 
     async def detokenize(self, model: str, tokens: list[int]) -> str:
-        """Raises ServerError."""
+        """Returns the text of `tokens`. Raises ServerError."""
         return str(await self._ask("POST", "/detokenize", "prompt", {"model": model, "tokens": tokens}))
 
     async def _ask(self, method: str, path: str, key: str, body: dict[str, object] | None = None) -> Any:
-        """What is under `key` in the answer."""
+        """Sends a query and returns the value of `key` in the answer. Raises ServerError."""
         url = self._url + path
         try:
             async with self._turn, self._session.request(method, url, json=body, allow_redirects=False) as response:

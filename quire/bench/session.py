@@ -1,4 +1,4 @@
-"""The HTTP session that requests go through: a connection per request in progress, and those at rest are used again."""
+"""The benchmark's HTTP session. Each running request has its own connection, and idle connections are reused."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from contextvars import ContextVar
 
 import aiohttp
 
-# Of the connection that the running task's request has got.
+# Whether the connection of the current task's request was idle before, not newly opened.
 _was_at_rest: ContextVar[bool] = ContextVar("was_at_rest", default=False)
 
 
 def open_session(key: str) -> aiohttp.ClientSession:
-    """`key`: the server's, empty if it asks for none. No request waits for another's connection, and none is given up.
-    Answers come as the server writes them, not compressed, and no cookie ties later requests to one of its replicas."""
+    """Opens the session. `key`: the server's API key, empty for none. Connections are unlimited and requests have no
+    timeout. Answers are not compressed. Cookies are not stored, so none ties later requests to one replica."""
     headers = {"User-Agent": "quire-bench", "Accept-Encoding": "identity"}
     if key:
         headers["Authorization"] = f"Bearer {key}"
@@ -27,8 +27,8 @@ def open_session(key: str) -> aiohttp.ClientSession:
 
 
 async def _send_again(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """As long as it meets connections that end before an answer begins and were at rest before: the server may have
-    closed them as the request was on its way. The request's time runs on."""
+    """Retries a request if a reused idle connection closes before an answer begins: the server may have closed it while
+    the request was on its way. The request's latency includes the retries."""
     while True:
         try:
             return await handler(request)

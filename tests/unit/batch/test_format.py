@@ -40,17 +40,17 @@ def test_a_request_is_taken_with_everything_in_its_body() -> None:
         (b"\xff", "invalid_json", "not UTF-8"),
         (b"[" * 200_000, "invalid_json", "nested too deeply"),
         (b"9" * 5000, "invalid_json", "not JSON"),
-        (b"[1]", "invalid_json", "no JSON object"),
-        (line(custom_id=...), "invalid_line", "'custom_id' is missing, or no string"),
-        (line(custom_id=3), "invalid_line", "'custom_id' is missing, or no string"),
+        (b"[1]", "invalid_json", "not a JSON object"),
+        (line(custom_id=...), "invalid_line", "'custom_id' is missing or not a string"),
+        (line(custom_id=3), "invalid_line", "'custom_id' is missing or not a string"),
         (line(method="GET"), "invalid_line", '\'method\' is "GET": use "POST"'),
         (line(method=...), "invalid_line", "'method' is null"),
         (line(url="v1/completions"), "invalid_line", "use a path such as /v1/chat/completions"),
         (line(url="@evil.example/"), "invalid_line", "'url' is \"@evil.example/\""),
         (line(url="/v1/com pletions"), "invalid_line", "'url' is"),
         (line(url="/" + "ü" * 1000), "invalid_line", "…"),
-        (line(body=[]), "invalid_line", "'body' is missing, or no object"),
-        (line(body={"stream": True}), "stream_not_supported", "a line has one answer"),
+        (line(body=[]), "invalid_line", "'body' is missing or not an object"),
+        (line(body={"stream": True}), "stream_not_supported", "batch answers cannot be streamed"),
     ],
 )
 def test_a_bad_line_is_told(text: bytes | None, code: str, message: str) -> None:
@@ -109,5 +109,5 @@ def test_a_request_without_an_answer_has_an_error() -> None:
     "text", [b"nonsense\n", b"{}\n", b"[]\n", line(), b'{"custom_id": "a", "response": {"status_code": "x"}}\n']
 )
 def test_what_is_no_output_is_told_from_it(text: bytes) -> None:
-    with pytest.raises(ValueError, match="no line of run-batch's output"):
+    with pytest.raises(ValueError, match="a line that run-batch did not write"):
         read_output_line(text)

@@ -193,9 +193,9 @@ async def test_a_run_that_is_stopped_leaves_whole_lines_and_goes_on(tmp_path: Pa
 @pytest.mark.parametrize(
     ("there", "complaint"),
     [
-        (b"my thesis\n", "is in the way: this is no line of run-batch's output"),
-        (b'{"custom_id": "z", "response": null}\n', "is in the way: it answers 'z' for 'a'"),
-        (b'{"custom_id": "a", "response": null}\n' * 2, "is in the way: it has more lines than the input"),
+        (b"my thesis\n", "cannot be continued: it has a line that run-batch did not write"),
+        (b'{"custom_id": "z", "response": null}\n', "cannot be continued: it answers 'z' for 'a'"),
+        (b'{"custom_id": "a", "response": null}\n' * 2, "cannot be continued: it has more lines than the input"),
     ],
 )
 async def test_a_file_of_something_else_is_left_as_it_is(tmp_path: Path, there: bytes, complaint: str) -> None:

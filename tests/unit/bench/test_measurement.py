@@ -94,13 +94,13 @@ def test_without_usage_a_chunk_is_a_token() -> None:
     ("arrivals", "told"),
     [
         ([(0.5, text("a")), (0.75, {"error": {"message": "no worker", "code": 503}})], "in the stream: no worker"),
-        ([(0.5, text("a"))], "the stream broke off"),
-        ([], "no stream of chunks"),
-        ([(0.5, DONE)], "no stream of chunks"),
-        ([(0.5, "{cut")], "no chunk: b'{cut'"),
-        ([(0.5, "[1]")], "no chunk"),
-        ([(0.5, '{"choices": [1]}')], "no chunk"),
-        ([(0.5, '{"choices": {"a": 1}}')], "no chunk"),
+        ([(0.5, text("a"))], "the stream ended before the answer did"),
+        ([], "not a stream of chunks"),
+        ([(0.5, DONE)], "not a stream of chunks"),
+        ([(0.5, "{cut")], "not a chunk: b'{cut'"),
+        ([(0.5, "[1]")], "not a chunk"),
+        ([(0.5, '{"choices": [1]}')], "not a chunk"),
+        ([(0.5, '{"choices": {"a": 1}}')], "not a chunk"),
     ],
 )
 def test_what_is_no_answer_is_told(arrivals: list[tuple[float, dict[str, Any] | str]], told: str) -> None:
@@ -164,7 +164,7 @@ async def test_an_answer_that_is_cut_or_none_is_told(data: bytes) -> None:
 
 
 async def test_a_stream_that_ends_too_early_is_told() -> None:
-    assert (await asked(STREAM_HEAD + chunk(EVENTS[0]) + STREAM_END)).error == "the stream broke off"
+    assert (await asked(STREAM_HEAD + chunk(EVENTS[0]) + STREAM_END)).error == "the stream ended before the answer did"
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ async def test_a_file_with_fewer_questions_is_asked_again(tmp_path: Path) -> Non
 async def test_a_file_without_a_fitting_question_is_told(tmp_path: Path) -> None:
     turns = read_sharegpt(save(tmp_path / "file", (1, 1)))
 
-    with pytest.raises(DatasetError, match="no conversation"):
+    with pytest.raises(DatasetError, match="every conversation in the file is too short or too long"):
         await sharegpt_prompts(turns, 1, None, num_words, random.Random(0))
 
 

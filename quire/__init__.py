@@ -1,6 +1,6 @@
 """Quire serves large language models from a paged KV cache.
 
-What a user imports is here, and loaded when it is first used: `import quire` itself costs nothing.
+The package's public names are loaded on first use, so that `import quire` itself loads nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`quire bench serve`: measures a server with the options, and into the figures, of `vllm bench serve`."""
+"""`quire bench serve`: measures a server with the options and the metrics of `vllm bench serve`."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class BenchConfig:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Which ones are told; `objectives` in milliseconds."""
+    """The figures to report. `objectives`: limits in milliseconds by name."""
 
     latencies: tuple[str, ...]
     percents: tuple[float, ...]
@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
     key = config.api_key[0] if config.api_key else os.environ.get("OPENAI_API_KEY", "")
     try:
         if not re.fullmatch("[!-~]*", key):
-            raise ConfigError("the API key has a character that no header carries")
+            raise ConfigError("the API key has a character that an HTTP header cannot contain")
         figures = _check(config)
         turns = read_sharegpt(config.dataset_path) if config.dataset_name == "sharegpt" else []
     except (ConfigError, DatasetError) as error:
@@ -144,7 +144,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check(config: BenchConfig) -> Figures:
-    """What options by themselves cannot say. Raises ConfigError."""
+    """Checks the options that `resolve` cannot check, and parses those that hold lists. Raises ConfigError."""
     check_url(config.url)
     for name, value in (("--request-rate", config.request_rate), ("--burstiness", config.burstiness)):
         if not value > 0:
@@ -152,7 +152,7 @@ def _check(config: BenchConfig) -> Figures:
     if not config.random_range_ratio < 1:
         raise ConfigError(f"--random-range-ratio is {config.random_range_ratio}: use less than 1")
     if (config.dataset_name == "sharegpt") != bool(config.dataset_path):
-        raise ConfigError("--dataset-name sharegpt and --dataset-path need each other")
+        raise ConfigError("--dataset-name sharegpt and --dataset-path must be given together")
     latencies = tuple(name for name in config.percentile_metrics.split(",") if name)
     if unknown := sorted(set(latencies) - set(LATENCIES)):
         raise ConfigError(f"--percentile-metrics names {unknown[0]!r}: use some of {','.join(LATENCIES)}")
@@ -176,12 +176,13 @@ def _objective(text: str) -> tuple[str, float]:
     except ValueError:
         milliseconds = math.nan
     if name not in OBJECTIVES or not milliseconds >= 0:
-        raise ConfigError(f"--goodput is {text!r}: use NAME:MILLISECONDS with {', '.join(OBJECTIVES)} for a name")
+        raise ConfigError(f"--goodput is {text!r}: use NAME:MILLISECONDS with {', '.join(OBJECTIVES)} as NAME")
     return name, milliseconds
 
 
 async def _measure(config: BenchConfig, key: str, turns: Sequence[Turn]) -> tuple[Load, str, bool]:
-    """The load that was put on, the model, and whether it came to its end. Raises ServerError, DatasetError."""
+    """Runs the benchmark. Returns the load, the model's name, and whether the benchmark ran to its end. Raises
+    ServerError, DatasetError."""
     async with open_session(key) as session:
         server = Server(session, config.url)
         model = config.model or await server.first_model()
@@ -202,7 +203,7 @@ async def _measure(config: BenchConfig, key: str, turns: Sequence[Turn]) -> tupl
 
 
 def _options(config: BenchConfig) -> dict[str, object]:
-    """Fields of every request, left out where the server's default is meant."""
+    """Returns the fields that every request has, without those that keep the server's default."""
     options: dict[str, object] = {}
     if config.ignore_eos or (config.ignore_eos is None and config.dataset_name == "random"):
         options["ignore_eos"] = True
@@ -212,7 +213,7 @@ def _options(config: BenchConfig) -> dict[str, object]:
 
 
 async def _prompts(config: BenchConfig, server: Server, model: str, turns: Sequence[Turn]) -> list[Prompt]:
-    """Those to measure, then those to warm up with. Raises ServerError, DatasetError."""
+    """Returns the prompts to measure, followed by the warm-up prompts. Raises ServerError, DatasetError."""
     rng = random.Random(config.seed)
     count = config.num_prompts + config.num_warmups
     if config.dataset_name == "sharegpt":
@@ -224,7 +225,7 @@ async def _prompts(config: BenchConfig, server: Server, model: str, turns: Seque
             await num_tokens(SAMPLE_TEXT)
         except NotServedError as error:
             if config.sharegpt_output_len is None:
-                raise ServerError(f"{error}; without it, --sharegpt-output-len must be given") from None
+                raise ServerError(f"{error}; for a server without it, set --sharegpt-output-len") from None
             return await sharegpt_prompts(turns, count, config.sharegpt_output_len, None, rng)
         return await sharegpt_prompts(turns, count, config.sharegpt_output_len, num_tokens, rng)
     tokens: Sequence[int]
@@ -234,7 +235,7 @@ async def _prompts(config: BenchConfig, server: Server, model: str, turns: Seque
         try:
             tokens = sorted(set(await server.tokenize(model, SAMPLE_TEXT, special=False)))
         except NotServedError as error:
-            raise ServerError(f"{error}; without it, --random-vocab-size must be given") from None
+            raise ServerError(f"{error}; for a server without it, set --random-vocab-size") from None
     lengths = config.random_input_len, config.random_output_len, config.random_range_ratio
     prompts = random_prompts(count, tokens, *lengths, rng)
     if config.endpoint == CHAT:
@@ -246,9 +247,9 @@ async def _prompts(config: BenchConfig, server: Server, model: str, turns: Seque
 
 
 async def _until_interrupted(load: Load, requests: Sequence[Request], times: Sequence[float]) -> bool:
-    """Whether the load came to its end. Ctrl-C cuts it short, and what came until then counts."""
+    """Runs the load and returns whether it ran to its end. Ctrl-C ends it early; the answers until then count."""
     gc.collect()
-    gc.freeze()  # What is there stays: collections need not look at it in the middle of an answer.
+    gc.freeze()  # Keep collections during answers short: they skip all objects that exist now.
     running = asyncio.create_task(load.run(requests, times))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGINT, running.cancel)
@@ -262,7 +263,7 @@ async def _until_interrupted(load: Load, requests: Sequence[Request], times: Seq
 
 
 def _tell(config: BenchConfig, figures: Figures, load: Load, model: str) -> bool:
-    """Prints the figures, and saves them if asked to; False where that failed."""
+    """Prints the results and saves them if requested. Returns False if saving failed."""
     metrics = summarize(load.measurements, load.duration, figures.percents, figures.objectives)
     traffic = Traffic(
         backend="openai-chat" if config.endpoint == CHAT else "openai",
@@ -283,12 +284,12 @@ def _tell(config: BenchConfig, figures: Figures, load: Load, model: str) -> bool
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result(metrics, traffic, date), indent=2) + "\n")
     except OSError as error:
-        print(f"{PROG}: the figures were not saved: {error}", file=sys.stderr)
+        print(f"{PROG}: the results were not saved: {error}", file=sys.stderr)
         return False
     return True
 
 
 def _raise_file_limit() -> None:
-    """A connection is a file, and the usual limit is 1,024."""
+    """Raises the limit on open files, usually 1,024: each connection needs one."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

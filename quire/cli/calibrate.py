@@ -1,4 +1,4 @@
-"""`quire calibrate MODEL`: measures how long steps take on the device at hand, for `quire simulate`."""
+"""`quire calibrate MODEL`: measures how long steps take on this host's device, for `quire simulate`."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ PROG = "quire calibrate"
 
 @dataclass(frozen=True, slots=True)
 class CalibrateConfig(WorkerConfig):
-    """The worker's own options, as what it can do depends on them."""
+    """The worker's options, on which its speed and memory depend, and the output file."""
 
     output: str = option("device.json", "File to write the measurements to.")
 
 
 class WorkerFailedError(Exception):
-    """The worker did not start; says why."""
+    """A worker that did not start. The message gives the reason."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -72,7 +72,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 async def _calibrate(config: CalibrateConfig) -> tuple[Device, Calibration]:
-    """Raises WorkerFailedError and WorkerLostError."""
+    """Starts a worker and measures it. Raises WorkerFailedError, WorkerLostError."""
     with Progress(console=Console(stderr=True)) as progress:
         task = progress.add_task("starting the worker", total=None)
         async with _worker(config) as (link, device_name):
@@ -94,7 +94,7 @@ async def _calibrate(config: CalibrateConfig) -> tuple[Device, Calibration]:
 
 @contextlib.asynccontextmanager
 async def _worker(config: CalibrateConfig) -> AsyncIterator[tuple[WorkerLink, str]]:
-    """A worker process that we own, and its device's name."""
+    """Starts a worker process for the calibration and yields its link and its device's name. Stops it at the end."""
     values = {field.name: getattr(config, field.name) for field in fields(WorkerConfig)}
     with tempfile.TemporaryDirectory(prefix="quire-calibrate-") as directory:
         address = f"unix:{directory}/worker.sock"
@@ -120,7 +120,7 @@ async def _worker(config: CalibrateConfig) -> AsyncIterator[tuple[WorkerLink, st
 
 
 class _Start:
-    """Sees a part come up."""
+    """Observes the start of a part. `ready` is set when the part is ready."""
 
     def __init__(self) -> None:
         self.ready = asyncio.Event()
@@ -130,7 +130,7 @@ class _Start:
             self.ready.set()
 
     def on_line(self, name: str, line: str) -> None:
-        """Kept by the part."""
+        """Does nothing: the part keeps its last lines itself."""
 
 
 def _device(hello: WorkerHello, device_name: str, fitted: Calibration) -> Device:

@@ -1,4 +1,4 @@
-"""`quire chat`: talk to a server in the terminal."""
+"""`quire chat`: a chat with a server's model in the terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shared.config import option, resolve
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession
 
-# Seconds after which it says what it waits for.
+# Seconds of waiting after which the command prints what it waits for.
 PATIENCE_S = 2.0
 HELP = """\
 /system TEXT   set the system message; without TEXT, show it
@@ -70,13 +70,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _first_model(client: OpenAI, url: str) -> str:
-    """Raises openai.APIError, and StopIteration where there is none."""
-    with _told(f"waiting for the server at {url} to name its models"):
+    """Returns the id of the server's first model. Raises openai.APIError, or StopIteration if there is no model."""
+    with _told(f"waiting for the server at {url} to list its models"):
         return next(iter(client.models.list())).id
 
 
 def _answer(conversation: Conversation, text: str) -> Generator[str, None, None]:
-    """The pieces of `Conversation.answer`."""
+    """Yields the pieces of `Conversation.answer`; prints a notice if the first takes long."""
     with _told("waiting for the answer to begin") as has_come, closing(conversation.answer(text)) as pieces:
         for piece in pieces:
             has_come()
@@ -98,7 +98,7 @@ def _told(what: str) -> Iterator[Callable[[], None]]:
 
 
 def _read_lines(conversation: Conversation, lines: Iterable[str]) -> None:
-    """A line in, an answer out, and nothing else. Raises openai.APIError."""
+    """Prints the answer to each non-empty line, and no other text. Raises openai.APIError."""
     for line in lines:
         if line.strip():
             for piece in _answer(conversation, line.strip()):
@@ -116,7 +116,7 @@ def _talk(conversation: Conversation, url: str, model: str) -> None:
         try:
             text = session.prompt("\n› ").strip()
         except KeyboardInterrupt:
-            continue  # Drops the line that was being typed.
+            continue  # Ctrl-C drops the line that the user was typing.
         except EOFError:
             return
         match text.split(maxsplit=1):
@@ -135,7 +135,7 @@ def _talk(conversation: Conversation, url: str, model: str) -> None:
                 conversation.system = system
                 console.print("system message set", style="dim")
             case [word, *_] if word.startswith("/") and word.count("/") == 1:
-                console.print(f"there is no {word}; /help lists the commands", style="dim", markup=False)
+                console.print(f"there is no command {word}; /help lists the commands", style="dim", markup=False)
             case _:
                 try:
                     with closing(_answer(conversation, text)) as pieces:
@@ -170,4 +170,4 @@ def _sentence(error: APIError, url: str) -> str:
         return error.message
     if isinstance(error, APIConnectionError):
         return f"no server answers at {url}; start one with: quire serve"
-    return f"the server at {url} broke off: {error.message}"
+    return f"the answer of the server at {url} failed: {error.message}"

@@ -12,8 +12,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> Callable[[], None]:
-    """A preexec_fn: the kernel kills the child when the thread that started it ends, even by SIGKILL. Only Linux has
-    this; elsewhere a parent killed that way leaves its children behind."""
+    """Returns a preexec_fn that makes the kernel kill the child when the thread that started it ends, even by SIGKILL.
+    Only Linux supports this. On other systems, a parent that is killed leaves its children running."""
     if sys.platform != "linux":
         return lambda: None
     prctl = ctypes.CDLL(None, use_errno=True).prctl
@@ -21,7 +21,7 @@ def die_with_parent() -> Callable[[], None]:
 
     def arrange() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # It died in between.
+        if os.getppid() != parent:  # The parent ended before the prctl call.
             os._exit(1)
 
     return arrange

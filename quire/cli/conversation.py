@@ -1,4 +1,4 @@
-"""A conversation with a model: what was said, and answers as they come."""
+"""A conversation with a model: the turns so far, and streamed answers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one answer; seconds and tokens. `rate` is tokens per second after the first, or None with fewer than two."""
+    """Timing of one answer, in seconds and tokens. `rate`: tokens per second after the first token, None for fewer than
+    two tokens."""
 
     time_to_first_token: float
     num_tokens: int
@@ -25,7 +26,7 @@ class Figures:
 
 
 class Conversation:
-    """Remembers every turn. `options` go with each request, such as temperature."""
+    """Keeps every turn and sends them with each question. `options`: further request fields, such as temperature."""
 
     def __init__(self, client: OpenAI, model: str, system: str, options: dict[str, float | int]) -> None:
         self._client = client
@@ -33,15 +34,15 @@ class Conversation:
         self._options = options
         self.system = system
         self.turns: list[dict[str, str]] = []
-        # Of the last complete answer.
+        # Timing of the last answer, if it was complete.
         self.figures: Figures | None = None
 
     def reset(self) -> None:
         self.turns.clear()
 
     def answer(self, text: str) -> Generator[str, None, None]:
-        """Asks, and yields the answer piece by piece. An answer that is closed halfway is remembered as far as it came,
-        and the server stops working on it; a turn without a first piece is forgotten. Raises openai.APIError."""
+        """Sends `text` and yields the answer piece by piece. Closing the generator early stops the server, and keeps
+        the part of the answer that has arrived. A turn without any piece is not kept. Raises openai.APIError."""
         self.figures = None
         pieces: list[str] = []
         start = time.monotonic()

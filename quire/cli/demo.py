@@ -1,4 +1,4 @@
-"""`quire demo`: starts everything, streams one answer, stops everything."""
+"""`quire demo`: starts a local stack, streams one answer, stops the stack."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a start and what happens after it look in a log or a pipe: plain lines."""
+"""Shows the start of a stack and later events as plain lines, for logs and pipes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Self
 
 from shared.status import Status
 
-# Progress is told in steps this large.
+# Progress is shown in steps of this fraction.
 PROGRESS_STEP = 0.25
 
 
 class News:
-    """What of the parts' statuses is worth a line: what changed, but for failures, which the stack's end tells."""
+    """Selects the statuses to print: those that differ from the part's last one. Failures are left out, because the
+    error at the end of the stack reports them."""
 
     def __init__(self) -> None:
         self._last: dict[str, str] = {}
@@ -29,7 +30,8 @@ class News:
 
 
 class PlainDisplay:
-    """A line per news. `verbose`: the parts' own lines too, with the part's name in front."""
+    """Prints a line for each new status. `verbose`: print the parts' log lines as well, prefixed with the part's
+    name."""
 
     def __init__(self, verbose: bool) -> None:
         self._verbose = verbose
@@ -56,4 +58,4 @@ class PlainDisplay:
         print(text, file=sys.stderr, flush=True)
 
     def settle(self) -> None:
-        """The start is over."""
+        """Does nothing at the end of the start: all lines are printed already."""

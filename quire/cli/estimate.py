@@ -1,4 +1,4 @@
-"""`quire estimate MODEL`: what a model needs and which GPUs hold how much of it, from its config.json alone."""
+"""`quire estimate MODEL`: a model's memory and the GPUs that hold it, computed from its config.json alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from shared.config import option, resolve
 if TYPE_CHECKING:
     from services.worker.architectures.config import ModelConfig
 
-# Memory in bytes (10⁹ to the gigabyte, as on the data sheets).
+# Memory in bytes. A gigabyte is 10⁹ bytes, as in the GPUs' data sheets.
 GPUS = {
     "L4": 24e9,
     "A10G": 24e9,
@@ -59,14 +59,14 @@ class EstimateConfig:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """One GPU kind and number of ranks that hold the model."""
+    """A GPU type and number of ranks that hold the model."""
 
     gpu: str
     tensor_parallel_size: int
     weight_gb_per_gpu: float
     num_blocks: int
     num_kv_tokens: int
-    num_sequences: int  # of `context` tokens, at once
+    num_sequences: int  # concurrent sequences of `context` tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +123,14 @@ def _placements(
 
 
 def can_split(model: ModelConfig, ranks: int) -> bool:
-    """Whether every rank gets as many heads, and KV heads are split or copied evenly."""
+    """Returns whether every rank gets the same number of heads, and KV heads can be split or copied evenly."""
     splits_kv = model.num_kv_heads % ranks == 0 or ranks % model.num_kv_heads == 0
     return model.num_heads % ranks == 0 and model.intermediate_size % ranks == 0 and splits_kv
 
 
 def find_model(config: EstimateConfig) -> ModelConfig:
-    """Of a model on the hub, config.json alone is downloaded. Raises ModelError."""
+    """Reads the model's configuration. Downloads only config.json and generation_config.json of a model on the hub.
+    Raises ModelError."""
     from services.worker.checkpoint.find import find_checkpoint
     from services.worker.config import WorkerConfig
 
@@ -152,7 +153,7 @@ def text(result: Estimate, context: int) -> str:
         for place in result.placements
     ]
     if not result.placements:
-        lines.append("No number of these GPUs up to eight holds it.")
+        lines.append("The model does not fit on one, two, four or eight of these GPUs.")
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""`quire gateway`: Envoy with a rendered configuration, started, watched and drained."""
+"""`quire gateway`: renders Envoy's configuration, then starts, watches and drains Envoy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from shared.status import StatusReporter
 
 logger = logging.getLogger(__name__)
 
-# Envoy tells at `info` what only its developers ask for.
+# Envoy's `info` messages are of use to its developers only.
 ENVOY_LOG_LEVELS = {"debug": "info", "info": "warning", "warning": "warning", "error": "error"}
 ENVOY_LOG_FORMATS = {
     "text": "%T gateway %L %v",
@@ -39,7 +39,8 @@ ACTIVE_CONNECTIONS = "http.gateway.downstream_cx_active"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DrainFile:
-    """Tells Envoy whether to close connections as soon as they are idle; it watches for the file to be replaced."""
+    """A file that tells Envoy whether to close connections once they are idle. Envoy reads it again when it is
+    replaced."""
 
     path: Path
 
@@ -53,7 +54,7 @@ class DrainFile:
 
 
 class GatewayError(Exception):
-    """Why the gateway cannot run, in a sentence for the person who started it."""
+    """A gateway that cannot run. The message is shown to the user."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -80,7 +81,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def with_real_address(config: GatewayConfig) -> GatewayConfig:
-    """The host as an IP address and port 0 replaced by a free one. Raises GatewayError when the port cannot be had."""
+    """Returns `config` with the host as an IP address and port 0 replaced by a free port. Raises GatewayError if the
+    gateway cannot listen there."""
     if config.listen:
         return config
     try:
@@ -101,7 +103,8 @@ def with_real_address(config: GatewayConfig) -> GatewayConfig:
 
 
 def url(config: GatewayConfig) -> str:
-    """Where a program on this host finds the gateway: its socket, unix:/path, if it has one."""
+    """Returns the address at which programs on this host reach the gateway: unix:/path if it listens on a Unix socket,
+    else an http URL."""
     if config.listen:
         return config.listen
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
@@ -162,7 +165,7 @@ async def _watch(
         await asyncio.wait((exited, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     if exited.done():
-        raise GatewayError(f"Envoy ended by itself, with status {exited.result()}")
+        raise GatewayError(f"Envoy exited unexpectedly with status {exited.result()}")
     draining = asyncio.create_task(_drained(admin, drain, config))
     hurried = asyncio.create_task(hurry.wait())
     await asyncio.wait((exited, draining, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -180,8 +183,9 @@ async def _until_live(admin: str) -> None:
 
 
 async def _drained(admin: str, drain: DrainFile, config: GatewayConfig) -> None:
-    """Returns once no request is under way and no connection is left, or after `config.drain_timeout` seconds. Health
-    says no from the start; `config.drain_delay` seconds later clients are told to go, by GOAWAY or `connection: close`.
+    """Drains Envoy: waits until no request is running and no connection is open, for at most `config.drain_timeout`
+    seconds. The health check fails at once. After `config.drain_delay` seconds, Envoy sends clients GOAWAY or
+    `connection: close`.
     """
     with contextlib.suppress(OSError, TimeoutError):
         await ask(admin, "/healthcheck/fail", method="POST")
@@ -189,12 +193,12 @@ async def _drained(admin: str, drain: DrainFile, config: GatewayConfig) -> None:
         async with asyncio.timeout(config.drain_timeout):
             await ask(admin, "/drain_listeners?graceful&skip_exit", method="POST")
             drain.drain()
-            while await _num_active(admin) > 0:  # noqa: ASYNC110 - Envoy tells only who asks
+            while await _num_active(admin) > 0:  # noqa: ASYNC110 - Envoy offers no event for it
                 await asyncio.sleep(0.05)
 
 
 async def _num_active(admin: str) -> int:
-    """Requests and connections."""
+    """Returns the number of active requests plus open connections."""
     answer = await ask(admin, f"/stats?format=json&filter=^({ACTIVE_REQUESTS}|{ACTIVE_CONNECTIONS})$")
     return sum(int(stat["value"]) for stat in json.loads(answer.body)["stats"])
 

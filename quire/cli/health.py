@@ -1,4 +1,5 @@
-"""`quire health`: is a part serving? For a container's health check: exit status 0 if so, 1 and a sentence if not."""
+"""`quire health`: checks whether a part is serving, for containers' health checks. Exits with status 0 if it is,
+otherwise with status 1 and an error line."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def _http(address: str) -> str:
     try:
         answer = asyncio.run(ask(address, "/health", timeout=TIMEOUT_S))
     except OSError as error:
-        return f"is not there: {error}"
+        return f"is not reachable: {error}"
     return "" if answer.status == 200 else f"answers {answer.status}"
 
 
@@ -41,5 +42,5 @@ def _grpc(address: str) -> str:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
         except grpc.RpcError as error:
-            return f"is not there: {error.details()}"
+            return f"is not reachable: {error.details()}"
     return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "is not serving"

@@ -1,4 +1,4 @@
-"""The smallest HTTP client that asks a gateway or Envoy's admin interface a question, over TCP or a Unix socket."""
+"""A minimal HTTP client for the gateway and Envoy's admin interface, over TCP or a Unix socket."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ async def ask(
     api_key: str | None = None,
     timeout: float = 2.0,  # noqa: ASYNC109
 ) -> Answer:
-    """`address` is `host:port` or `unix:/path`. Raises OSError when nobody answers within `timeout` seconds."""
+    """Sends a request to `address` (`host:port` or `unix:/path`) and returns the answer. Raises OSError if no answer
+    arrives within `timeout` seconds."""
     try:
         return await asyncio.wait_for(_ask(address, path, method, api_key), timeout)
     except TimeoutError as error:

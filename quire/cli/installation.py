@@ -1,4 +1,5 @@
-"""How to install what a command lacks, given where this Quire came from. Quire is on no package index."""
+"""Finds the command that installs a missing extra. Quire is not on a package index, so the command names the source
+tree or wheel of this installation."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import quire
 
 
 def install_command(extra: str) -> str:
-    """A command line for a shell that installs the extra."""
+    """Returns a shell command that installs the extra."""
     source_tree = Path(quire.__file__).parents[1]
     if (source_tree / "pyproject.toml").exists():
         return f"pip install -e {shlex.quote(f'{source_tree}[{extra}]')}"
@@ -21,7 +22,7 @@ def install_command(extra: str) -> str:
 
 
 def _wheel() -> str | None:
-    """The file that this Quire was installed from, if it is still there (PEP 610)."""
+    """Returns the wheel that this Quire was installed from, if the file still exists (PEP 610)."""
     try:
         origin = distribution("quire").read_text("direct_url.json")
     except PackageNotFoundError:

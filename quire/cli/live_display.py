@@ -1,4 +1,4 @@
-"""How a start looks on a terminal: a table with a row per part that moves until the stack is up, then lines."""
+"""Shows the start of a stack on a terminal: a live table with a row per part, then lines for later events."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ MARKS = {"ready": Text("✓", "green"), "failed": Text("✗", "red")}
 
 
 class LiveDisplay:
-    """`names`: the parts, in the order of their rows. `verbose`: their own lines too, above the table."""
+    """The live table. `names`: the parts in row order. `verbose`: print the parts' log lines above the table."""
 
     def __init__(self, names: Sequence[str], verbose: bool) -> None:
         self._verbose = verbose
         self._news = News()
         self._statuses = {name: Status("starting") for name in names}
-        # One for all, so that they turn together.
+        # One spinner for all rows, so that they turn in sync.
         self._spinner = Spinner("dots")
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(get_renderable=self._table, console=self._console, refresh_per_second=8)
@@ -54,7 +54,7 @@ class LiveDisplay:
         self._console.print(Text(text), soft_wrap=True)
 
     def settle(self) -> None:
-        """The start is over; the table stays as it is."""
+        """Ends the live table at the end of the start. Its last state stays on the screen."""
         self._live.stop()
 
     def _table(self) -> Table:

@@ -1,4 +1,4 @@
-"""The `quire` command. Its first word names what to run, and only that is imported, so that every part starts fast."""
+"""The `quire` command. Imports only the module of the chosen subcommand, so that every part starts fast."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from shared.version import version
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`module` has a `main(argv) -> int`; `extra` is what to install where its imports fail; `serves`: it runs until
-    it is stopped, and must survive a reader of its output that goes away."""
+    """A subcommand. `module` has a function `main(argv) -> int`. `extra`: the extra to install if an import fails.
+    `serves`: the command runs until it is stopped, even if the reader of its output goes away."""
 
     module: str
     extra: str
@@ -23,31 +23,32 @@ class Command:
     serves: bool = False
 
 
-# Older sockets of gRPC's, read by the thread that takes completions: with the newer ones, whatever a peer on a Unix
-# socket reads wakes further threads for nothing, a fifth of what a small message costs (ADR 16). A release that has
-# dropped them says so in its log and goes on without. Read when grpc is imported.
+# Use gRPC's older socket code, in which the thread that polls for completions also reads the sockets. With the newer
+# code, every read by a peer on a Unix socket wakes further threads without need: a fifth of the cost of a small message
+# (ADR 16). A release of gRPC without the older code logs that and works with the newer. grpc reads the variable when it
+# is imported.
 GRPC_EXPERIMENTS = "-event_engine_listener,-event_engine_client,-event_engine_for_all_other_endpoints"
 
 COMMANDS = {
-    "serve": Command("quire.cli.serve", "local", "the whole stack on this host, in one command", serves=True),
+    "serve": Command("quire.cli.serve", "local", "run the whole stack on this host", serves=True),
     "chat": Command("quire.cli.chat", "local", "talk to a server in the terminal"),
     "run-batch": Command("quire.cli.run_batch", "local", "answer a file of requests in OpenAI's batch format"),
-    "demo": Command("quire.cli.demo", "local", "start everything, stream one answer, stop everything"),
+    "demo": Command("quire.cli.demo", "local", "start the stack, stream one answer, stop the stack"),
     "router": Command(
-        "services.router.main", "router", "one router: APIs and text, in front of schedulers", serves=True
+        "services.router.main", "router", "run one router: APIs and text, in front of schedulers", serves=True
     ),
     "scheduler": Command(
         "services.scheduler.main",
         "scheduler",
-        "one scheduler: continuous batching and block tables for its workers",
+        "run one scheduler: continuous batching and block tables for its workers",
         serves=True,
     ),
-    "worker": Command("services.worker.main", "worker", "one worker: weights, KV cache and sampling", serves=True),
+    "worker": Command("services.worker.main", "worker", "run one worker: weights, KV cache and sampling", serves=True),
     "gateway": Command(
-        "quire.cli.gateway", "gateway", "one gateway: Envoy, HTTP and gRPC in front of routers", serves=True
+        "quire.cli.gateway", "gateway", "run one gateway: Envoy, HTTP and gRPC in front of routers", serves=True
     ),
     "estimate": Command(
-        "quire.cli.estimate", "worker", "how much memory a model needs and which GPUs hold it, from its config"
+        "quire.cli.estimate", "worker", "estimate a model's memory and the GPUs that hold it, from its config"
     ),
     "calibrate": Command("quire.cli.calibrate", "local", "measure how long steps take on this device, for simulate"),
     "simulate": Command("quire.cli.simulate", "simulator", "simulate a cluster on a trace, in virtual time"),
@@ -71,7 +72,8 @@ Try: quire serve              serve the bundled model on http://127.0.0.1:8000
 
 def main(argv: Sequence[str] | None = None) -> int:
     if argv is None:
-        # This process is the command: those that multiprocessing starts import nothing from the current directory.
+        # main() runs as the command: keep processes that multiprocessing starts from importing from the current
+        # directory.
         os.environ["PYTHONSAFEPATH"] = "1"
     words = list(sys.argv[1:] if argv is None else argv)
     name, rest = (words[0], words[1:]) if words else ("help", [])
@@ -91,7 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr = dropping(sys.stderr)
         if command.serves:
             sys.stdout = dropping(sys.stdout)
-            if not any(word.startswith("--status-fd") for word in rest):  # Who started this part has said it.
+            # With --status-fd, the parent process has already warned.
+            if not any(word.startswith("--status-fd") for word in rest):
                 _warn_of_variables(name)
     os.environ.setdefault("GRPC_EXPERIMENTS", GRPC_EXPERIMENTS)
     try:

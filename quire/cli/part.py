@@ -1,4 +1,4 @@
-"""One part of the local stack: a child process that tells on a pipe how its start goes."""
+"""One part of the local stack: a child process that reports the progress of its start on a pipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ KEPT_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class PartSpec:
-    """What to run: `argv` takes `--status-fd N` after it. `stop_timeout`: seconds from SIGTERM to SIGKILL."""
+    """How to run a part. `argv`: its command, to which `--status-fd N` is added. `stop_timeout`: seconds from SIGTERM
+    to SIGKILL."""
 
     name: str
     argv: tuple[str, ...]
@@ -30,12 +31,12 @@ class PartObserver(Protocol):
     def on_status(self, name: str, status: Status) -> None: ...
 
     def on_line(self, name: str, line: str) -> None:
-        """A line of the part's standard error."""
+        """Called with each line of the part's standard error."""
 
 
 class Part:
-    """A running part. It leads a session of its own: signals of the terminal do not reach it, and what it started can
-    be ended with it."""
+    """A running part. It leads its own session, so that signals of the terminal do not reach it and its child processes
+    can be killed with it."""
 
     def __init__(self, spec: PartSpec, process: asyncio.subprocess.Process) -> None:
         self.spec = spec
@@ -46,8 +47,9 @@ class Part:
 
     @classmethod
     async def start(cls, spec: PartSpec, environment: Mapping[str, str], observer: PartObserver) -> Part:
-        """Raises OSError when there is no such program."""
-        # Pipes of our own: asyncio would take a process for running as long as anything holds one of its pipes open.
+        """Starts the part. Raises OSError if the program cannot be run."""
+        # Create the pipes here: asyncio considers a process running as long as any process holds one of asyncio's pipes
+        # open.
         status_reader, status_writer = os.pipe()
         lines_reader, lines_writer = os.pipe()
         try:
@@ -84,10 +86,10 @@ class Part:
         return self._process.returncode is None
 
     async def ended(self) -> str:
-        """Waits for the process to end, by itself or not, and tells why: its own word if it gave one, else its status
-        and last lines."""
+        """Waits for the process to end and returns the reason: the failure that the part reported, else its exit status
+        and last log lines."""
         code = await self._process.wait()
-        # Whatever it left behind in its session holds the pipes open.
+        # Kill the remaining processes of the session: they hold the pipes open.
         self.kill()
         await asyncio.wait(self._readers, timeout=1)
         for reader in self._readers:
@@ -103,12 +105,12 @@ class Part:
                 self._process.terminate()
 
     def kill(self) -> None:
-        """Ends it and everything in its session at once."""
+        """Kills the part and all processes in its session."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL where that is not enough."""
+        """Stops the part with SIGTERM, and with SIGKILL after `stop_timeout` seconds."""
         self.terminate()
         try:
             await asyncio.wait_for(self._process.wait(), self.spec.stop_timeout)
@@ -128,7 +130,7 @@ class Part:
 
 
 async def _read(fd: int, on_line: Callable[[bytes], None]) -> None:
-    """Until the pipe ends; closes it."""
+    """Calls `on_line` with each line until the pipe ends, then closes it."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(fd, "rb", buffering=0)
@@ -138,7 +140,7 @@ async def _read(fd: int, on_line: Callable[[bytes], None]) -> None:
             try:
                 line = await reader.readline()
             except ValueError:
-                continue  # Longer than the reader's limit, and dropped.
+                continue  # The line is longer than the reader's limit: drop it.
             if not line:
                 return
             on_line(line)

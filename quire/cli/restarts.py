@@ -1,4 +1,4 @@
-"""How often a part that crashed is started again."""
+"""Limits how often a crashed part is restarted."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ WINDOW_S = 60.0
 
 
 class Restarts:
-    """Three restarts in any minute, each after a longer pause."""
+    """Allows three restarts per minute, each after a longer pause."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque()
 
     def pause(self, now: float) -> float | None:
-        """Seconds to wait before the restart of a part that crashed at `now` (seconds, any origin); None: no more."""
+        """Returns the seconds to wait before restarting a part that crashed at `now` (seconds, any origin). Returns
+        None if the part must not be restarted."""
         while self._times and self._times[0] <= now - WINDOW_S:
             self._times.popleft()
         if len(self._times) == len(BACKOFF_S):

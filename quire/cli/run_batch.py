@@ -1,4 +1,4 @@
-"""`quire run-batch`: answers a file of requests, from a stack of its own or from a server that runs."""
+"""`quire run-batch`: answers a file of requests with its own stack or with a running server."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ own stack, which takes quire serve's options.
 Exit status: 0 if every request succeeded; 1 if one failed or the run could not continue; 2 for invalid options;
 130 if it was interrupted."""
 STANDARD_INPUT = "-"
-# The stack listens on a socket that nobody else knows.
+# Options without effect: the stack listens on a private Unix socket.
 ADDRESS = frozenset({"host", "port"})
-# Requests at once to a server of which nothing is known; what it does not take is sent again.
+# Concurrent requests to a server of unknown capacity. Requests that it refuses are retried.
 DEFAULT_CONCURRENCY = 256
 
 
@@ -89,7 +89,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _stack(config: BatchConfig, flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
-    """The one to start; with --base-url, the holder of a key. Raises ConfigError."""
+    """Builds the configuration of the stack. With --base-url, only its API key is used. Raises ConfigError."""
     for name in ("input_file", "output_file"):
         if not getattr(config, name):
             raise ConfigError(f"--{name.replace('_', '-')} is missing")
@@ -97,15 +97,16 @@ def _stack(config: BatchConfig, flags: Mapping[str, Any], file: Mapping[str, Any
         check_url(config.base_url)
         if others := sorted({*flags, *file} - {"api_key", "api-key"}):
             raise ConfigError(
-                f"--{others[0].replace('_', '-')} is for a stack to start; --base-url names one that runs"
+                f"--{others[0].replace('_', '-')} configures a new stack, but --base-url names a running one"
             )
     if addresses := sorted(ADDRESS & flags.keys()):
-        raise ConfigError(f"--{addresses[0]} is for quire serve; the stack of run-batch is on no network")
+        raise ConfigError(f"--{addresses[0]} is for quire serve; the stack of run-batch listens on a private socket")
     return build_stack(flags, file)
 
 
 async def _run(config: BatchConfig, fd: int, stack: Stack, tally: Tally, verbose: bool) -> bool:
-    """Whether it came to its end. `fd`: of the input. Raises BatchError, StackError."""
+    """Runs the batch and returns whether it ran to its end. `fd`: file descriptor of the input. Raises BatchError,
+    StackError."""
     with BatchOutput(config.output_file) as output:
         if output.is_same_file(fd):
             raise BatchError("--input-file and --output-file are the same file")
@@ -114,7 +115,7 @@ async def _run(config: BatchConfig, fd: int, stack: Stack, tally: Tally, verbose
         await skip_answered(lines, output, tally)
         first = await anext(lines, None)
         if first is None:
-            return True  # No model is loaded for nothing.
+            return True  # Every line has an answer: do not load the model.
         rest = _chain(first, lines)
         is_whole = False
 
@@ -142,7 +143,7 @@ async def _run(config: BatchConfig, fd: int, stack: Stack, tally: Tally, verbose
 
 
 def _open_input(path: str) -> int:
-    """Raises BatchError."""
+    """Opens the input file for reading. Raises BatchError."""
     if path == STANDARD_INPUT:
         return 0
     try:
@@ -152,7 +153,8 @@ def _open_input(path: str) -> int:
 
 
 def _count_lines(fd: int) -> int | None:
-    """Of a file, from where it stands; None for what can be read only once."""
+    """Counts the lines of a file from its current position. Returns None for a pipe or a terminal, which can be read
+    only once."""
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         return None
     start = os.lseek(fd, 0, os.SEEK_CUR)
@@ -171,7 +173,8 @@ async def _chain(first: Line, rest: AsyncIterator[Line]) -> AsyncIterator[Line]:
 
 
 def _default_concurrency(config: BatchConfig, stack: Stack) -> int:
-    """Of an own stack, a full step and as many that wait for their turn."""
+    """Returns the number of concurrent requests. For run-batch's own stack, it is a full step plus as many waiting
+    requests."""
     if config.base_url:
         return DEFAULT_CONCURRENCY
     return int(min(2 * stack.configs["worker"].max_num_seqs, stack.configs["scheduler"].max_num_queued_reqs))
@@ -179,9 +182,9 @@ def _default_concurrency(config: BatchConfig, stack: Stack) -> int:
 
 def _summary(config: BatchConfig, tally: Tally, is_whole: bool, seconds: float) -> str:
     name = "standard output" if config.output_file == STANDARD_OUTPUT else config.output_file
-    before = f", {tally.kept} of them there before" if tally.kept else ""
+    before = f", {tally.kept} of them from an earlier run" if tally.kept else ""
     text = f"{name}: {tally.written} answers{before}; {tally.failed} failed; {seconds:.1f} s"
-    return text if is_whole else f"{text}\nnot all were answered; start it again with the same files to go on"
+    return text if is_whole else f"{text}\nsome requests have no answer; start it again with the same files to continue"
 
 
 def _parser() -> argparse.ArgumentParser:

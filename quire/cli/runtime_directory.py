@@ -1,4 +1,5 @@
-"""Directories that go with the process that made them: at its end, or when the next one is made after a SIGKILL."""
+"""Temporary directories that are removed when their process ends. A directory left by SIGKILL is removed when the next
+one is created."""
 
 from __future__ import annotations
 
@@ -10,20 +11,21 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-# Its owner holds a lock on this file in it for as long as it lives; the kernel lets go of it however the owner ends.
+# The process holds a lock on this file in its directory. The kernel releases the lock when the process ends, however it
+# ends.
 _LOCK = ".quire-lock"
-# What tempfile.mkdtemp adds to a prefix.
+# Glob for the random suffix that tempfile.mkdtemp adds to a prefix.
 _RANDOM = "?" * 8
 
 
 @contextlib.contextmanager
 def runtime_directory(prefix: str, parent: Path) -> Iterator[Path]:
-    """Makes a private directory (mode 700) whose name begins with `prefix`, after removing those that dead processes
-    left with the same prefix. Raises OSError where none can be made."""
+    """Creates a private directory (mode 700) whose name begins with `prefix`. First removes directories with the same
+    prefix that dead processes left. Raises OSError if none can be created."""
     remove_left(prefix, parent)
     directory = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
-        # Locked before it has its name: whoever cleans up finds no file, or a locked one.
+        # Lock the file before it gets its name, so that a process that cleans up finds no lock file or a locked one.
         with (directory / f"{_LOCK}.new").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             Path(lock.name).rename(directory / _LOCK)
@@ -33,7 +35,7 @@ def runtime_directory(prefix: str, parent: Path) -> Iterator[Path]:
 
 
 def remove_left(prefix: str, parent: Path) -> None:
-    """Removes this user's directories of the name whose owner is gone."""
+    """Removes this user's directories with the prefix whose process has ended."""
     for directory in parent.glob(prefix + _RANDOM):
         with contextlib.suppress(OSError):
             if directory.is_symlink() or directory.stat().st_uid != os.getuid():

@@ -1,4 +1,4 @@
-"""`quire serve`: the whole stack on this host, in one command."""
+"""`quire serve`: runs the whole stack on this host with one command."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Serves a model on this host: starts gateway, router, scheduler and worker, and r
 Every option is also an environment variable (QUIRE_BLOCK_SIZE for --block-size) and a key of the TOML file.
 vLLM's command lines work: docs/coming-from-vllm.md compares every option."""
 
-# Called with the URL once the stack answers, and with what stops it.
+# Called once the stack answers, with its URL and a function that stops it.
 OnReady = Callable[[str, Callable[[], None]], Awaitable[None]]
 
 
@@ -59,14 +59,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def with_port(stack: Stack) -> Stack:
-    """The stack with the gateway's address settled. Raises GatewayError when it cannot be had."""
+    """Returns the stack with the gateway's final host and port. Raises GatewayError if the gateway cannot listen
+    there."""
     return replace(stack, configs={**stack.configs, "gateway": gateway.with_real_address(stack.gateway)})
 
 
 async def run(stack: Stack, on_ready: OnReady, *, verbose: bool, private: bool = False) -> None:
-    """Until a signal comes, or `on_ready` stops the stack. A `private` one listens on a Unix socket alone, and
-    `on_ready` gets that for a URL. Raises StackError when a part fails for good. No process is left when this
-    returns."""
+    """Runs the stack until a signal arrives or `on_ready` stops it. A `private` stack listens only on a Unix socket,
+    whose address `on_ready` gets as the URL. No process is left when this function returns. Raises StackError if a part
+    fails too often."""
     with stack_directory() as directory, start_display(tuple(stack.configs), verbose) as display:
         for note in stack.notes:
             display.note(note)
@@ -82,7 +83,7 @@ async def supervise(
     check: Check,
     on_ready: Callable[[Callable[[], None]], Awaitable[None]],
 ) -> None:
-    """A Supervisor that heeds the signals of this process: the first stops the parts in order, the second at once."""
+    """Runs a Supervisor that obeys this process's signals: the first stops the parts in order, the second at once."""
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -103,7 +104,7 @@ async def supervise(
 
 
 async def _unhealthy(url: str) -> str | None:
-    """What is wrong with the server, or None."""
+    """Returns the server's problem, or None if it is healthy."""
     try:
         answer = await ask(url.removeprefix("http://"), "/health")
     except OSError as error:
@@ -119,11 +120,11 @@ async def _welcome(url: str, api_key: str | None) -> None:
     if generates:
         message = {"role": "user", "content": "Hello!"}
         path, body = "chat/completions", {"model": model, "messages": [message], "stream": True}
-    # The key itself is not for a terminal, or a log.
+    # Do not print the key itself: the terminal's output may be logged.
     header, note = "", ""
     if api_key is not None:
         header = ' -H "authorization: Bearer $QUIRE_API_KEY"'
-        note = "      both with a key in the environment, as QUIRE_API_KEY\n"
+        note = "      Set QUIRE_API_KEY to the key for both commands.\n"
     print(
         f"\n{model} is served.\n"
         f"  OpenAI's API   {url}/v1\n"
@@ -138,7 +139,7 @@ async def _welcome(url: str, api_key: str | None) -> None:
 
 
 def start_display(names: Sequence[str], verbose: bool) -> PlainDisplay | LiveDisplay:
-    """`names`: the parts that are started."""
+    """Returns a live display on a terminal, otherwise one of plain lines. `names`: the parts of the stack."""
     if sys.stderr.isatty():
         from quire.cli.live_display import LiveDisplay
 
@@ -158,8 +159,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def add_stack_options(parser: argparse.ArgumentParser, decided: Collection[str] = WIRING) -> None:
-    """What build_stack takes, and `verbose` and `config`; skips what the parser has already, and hides what is
-    `decided`."""
+    """Adds the options of build_stack, and `verbose` and `config`. Skips those that the parser already has, and hides
+    those in `decided` from --help."""
     parser.add_argument("-v", "--verbose", action="store_true", help="show the log lines of all parts")
     parser.add_argument("--config", metavar="FILE", default=None, help="TOML file with options")
     for name in reversed(SERVICES):

@@ -1,4 +1,4 @@
-"""The URL of a server that somebody names."""
+"""Checks and normalizes a server URL that the user gives."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from shared.config import ConfigError
 
 
 def server_root(url: str) -> str:
-    """What all paths of the server stand behind: people name it with /v1 and without."""
+    """Returns the URL without a trailing /v1 or slash. Users write both forms."""
     return url.rstrip("/").removesuffix("/v1")
 
 
 def check_url(url: str) -> None:
-    """Raises ConfigError where it is none."""
+    """Raises ConfigError if `url` is not an http or https URL with a host."""
     try:
         parts = urlsplit(url)
         is_usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and "@" not in parts.netloc
-    except ValueError:  # The port is none, or brackets hold no address.
+    except ValueError:  # The port is not a number, or the brackets do not hold an address.
         is_usable = False
     if not is_usable:
-        raise ConfigError(f"{url!r} is no URL: use http://host:port")
+        raise ConfigError(f"{url!r} is not a URL: use http://host:port")

@@ -1,4 +1,4 @@
-"""`quire simulate TRACE`: what a cluster would do with a trace, and how many workers it takes, in virtual time."""
+"""`quire simulate TRACE`: simulates a cluster on a trace in virtual time, and finds the number of workers it needs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class SimulateConfig:
         "it, at most --workers.",
         minimum=0,
     )
-    slo_tbt_ms: float | None = option(None, "Target for the time between tokens in milliseconds, likewise.", minimum=0)
+    slo_tbt_ms: float | None = option(
+        None, "Target for the time between tokens in milliseconds, used like --slo-ttft-ms.", minimum=0
+    )
     slo_percentile: int = option(99, "Percentile that must meet the two targets: 50, 90, 95 or 99.")
 
     poisson: float | None = option(
@@ -77,8 +79,8 @@ class SimulateConfig:
     )
     step_overhead_ms: float = option(
         0.0,
-        "Milliseconds that a step takes longer than calibrated, because the router and other services share the "
-        "worker's processor cores: a lone request's time between tokens, minus the simulated one.",
+        "Milliseconds to add to each calibrated step, because the router and other services share the worker's "
+        "processor cores. Set it to a lone request's measured time between tokens minus the simulated one.",
         minimum=0,
     )
     run_ahead: int | None = option(
@@ -100,7 +102,8 @@ def main(argv: Sequence[str]) -> int:
     if config.slo_percentile not in PERCENTILES:
         stop(PROG, f"--slo-percentile is {config.slo_percentile}: use one of {PERCENTILES}")
     if config.output:
-        # Before the work, not after it, if they are missing or it cannot be written.
+        # Import now: if matplotlib is missing or the folder cannot be written, fail before the simulation, not after
+        # it.
         from quire.simulator import plots
     try:
         if config.output:
@@ -129,7 +132,7 @@ def main(argv: Sequence[str]) -> int:
             layout, requests, target, most=layout.num_groups, num_processes=processes, on_report=on_report
         )
         if best is None:
-            print(f"{PROG}: {layout.num_groups} workers do not meet the target; give --workers more", file=sys.stderr)
+            print(f"{PROG}: {layout.num_groups} workers do not meet the target; raise --workers", file=sys.stderr)
             return 1
         trial = best
     seconds = time.monotonic() - start
@@ -137,7 +140,7 @@ def main(argv: Sequence[str]) -> int:
     if config.json:
         print(text)
     else:
-        print(f"{table(trial.report)}\n\nsimulated in {seconds:.1f} s, in {processes} processes at most")
+        print(f"{table(trial.report)}\n\nsimulated in {seconds:.1f} s with at most {processes} processes")
     if config.output:
         samples = samples_of(requests, trial.result)
         page = plots.write(Path(config.output), _title(config), trial.report, samples, tried, config.slo_percentile)
@@ -159,7 +162,7 @@ def _requests(config: SimulateConfig) -> list[Request]:
         if config.duration is not None:
             requests = [request for request in requests if request.arrival_s < config.duration]
     if not requests:
-        raise ValueError("no request comes within --duration")
+        raise ValueError("the trace has no request within --duration")
     return [replace(request, arrival_s=request.arrival_s / config.speedup) for request in requests]
 
 

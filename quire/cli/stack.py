@@ -1,6 +1,6 @@
-"""The local stack: which parts there are, how they find each other, and the command that starts each of them.
+"""The local stack: its parts, their addresses, and the command that starts each part.
 
-The commands are those that containers run; only the addresses differ (Unix sockets in a private directory here).
+Containers run the same commands with other addresses. Here the parts use Unix sockets in a private directory.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from services.worker.config import WorkerConfig
 from shared.config import ENVIRONMENT_PREFIX, ConfigError, build, read_file, to_argv, unknown_variables
 from shared.python_child import child_environment, python_command
 
-# In the order in which the parts are stopped: nobody loses the one it is still talking to.
+# The parts in the order in which they are stopped, so that each part stops before the parts that it calls.
 SERVICES: dict[str, type] = {
     "gateway": GatewayConfig,
     "router": RouterConfig,
     "scheduler": SchedulerConfig,
     "worker": WorkerConfig,
 }
-# What the stack itself decides.
+# Options that the stack sets itself.
 WIRING = frozenset({"listen", "router", "scheduler", "worker", "status_fd"})
-# The kernel takes 107 bytes for a Unix socket's path; the longest below the stack's directory is the gateway's admin
-# socket, /quire-gateway-xxxxxxxx/admin.sock.
+# Maximum length of the parent directory's path. The kernel allows 107 bytes for a Unix socket's path. The longest path
+# below the stack's directory is the gateway's admin socket, /quire-gateway-xxxxxxxx/admin.sock.
 LONGEST_PARENT = 107 - 34 - len("/quire-xxxxxxxx")
-# Between the end of a part's own drain and SIGKILL.
+# Seconds between the end of a part's drain and SIGKILL.
 STOP_MARGIN_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A config object per part, without the wiring. `notes`: what the person who starts it should know."""
+    """The configuration of each part, without the parts' addresses. `notes`: messages to show the user at the start."""
 
     configs: Mapping[str, Any]
     notes: tuple[str, ...] = ()
@@ -56,20 +56,21 @@ class Stack:
 
     @property
     def api_key(self) -> str | None:
-        """A key that the stack takes, or None where everyone may ask."""
+        """Returns one of the stack's API keys, or None if clients need none."""
         config = self.configs["router"]
         assert isinstance(config, RouterConfig)
         return next(iter(config.api_key), None)
 
 
 def read_options(path: str | None) -> dict[str, Any]:
-    """A TOML file of the stack's options. Raises ConfigError."""
+    """Reads a TOML file with the stack's options. Raises ConfigError."""
     return read_file(path, {option.name for option in vllm_options.OPTIONS.values() if option.form is Form.JSON})
 
 
 def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
-    """`flags` by field name, `file` by option name, both with vLLM's options. What several parts have goes to each.
-    Raises ConfigError, with a line for everything that is wrong."""
+    """Builds the stack's configuration. The keys of `flags` are field names, those of `file` option names; both may
+    hold vLLM's options. An option that several parts have is set for each of them. Raises ConfigError with one line per
+    problem."""
     wired = [
         *(f"--{name.replace('_', '-')}" for name in sorted(WIRING & flags.keys())),
         *(f"{name} in the configuration file" for name in sorted({w.replace("_", "-") for w in WIRING} & file.keys())),
@@ -78,7 +79,7 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
         raise ConfigError(f"{wired[0]} is for parts started one by one; quire serve sets it itself")
     unknown = sorted(file.keys() - {name.replace("_", "-") for name in option_names() | vllm_options.OPTIONS.keys()})
     if unknown:
-        raise ConfigError(f"{unknown[0]} in the configuration file is no option; see quire serve --help")
+        raise ConfigError(f"{unknown[0]} in the configuration file is not an option; see quire serve --help")
     environment = {key: value for key, value in os.environ.items() if key not in map(variable, WIRING)}
     configs: dict[str, Any] = {}
     notes: tuple[str, ...] = ()
@@ -94,7 +95,7 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
     except ConfigError as error:
         problems.append(str(error))
     if problems:
-        # Several parts have the same option and report the same problem: each is told once.
+        # Parts that share an option report the same problem: keep it once.
         raise ConfigError("\n".join(dict.fromkeys(problems)))
     worker, scheduler = configs["worker"], configs["scheduler"]
     if scheduler.preemption_mode == "swap" and (
@@ -103,7 +104,7 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
         raise ConfigError("--preemption-mode is swap, but there is no swap space; set --swap-space, or use auto")
     step, longest = scheduler.max_num_batched_tokens, worker.max_model_len
     if not scheduler.enable_chunked_prefill and step is not None and longest is not None and longest > step:
-        # The scheduler would find out after the worker has loaded the model.
+        # Check it here: the scheduler would only fail after the worker has loaded the model.
         raise ConfigError(
             f"--no-enable-chunked-prefill computes each prompt in one step, but --max-model-len is {longest} and "
             f"--max-num-batched-tokens {step}; raise --max-num-batched-tokens or lower --max-model-len"
@@ -118,14 +119,16 @@ def build_stack(flags: Mapping[str, Any], file: Mapping[str, Any]) -> Stack:
 
 
 def _open_to_pages(config: GatewayConfig) -> GatewayConfig:
-    """What holds where a page has to bring a key like every other client."""
+    """Allows web pages of every origin and host by default, for a stack with an API key: a page needs the key like any
+    other client."""
     origins = (ANY,) if config.allowed_origins is None else config.allowed_origins
     hosts = (ANY,) if config.allowed_hosts is None else config.allowed_hosts
     return dataclasses.replace(config, allowed_origins=origins, allowed_hosts=hosts)
 
 
 def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple[PartSpec, ...]:
-    """`directory` is where the sockets go; the gateway's too, if the stack is `private`."""
+    """Returns how to run each part. `directory`: the place for the sockets. The gateway of a `private` stack listens on
+    a socket there, too."""
     sockets = {name: socket_address(directory, name) for name in SERVICES}
     wiring = {
         "gateway": ("--router", sockets["router"], *(("--listen", sockets["gateway"]) if private else ())),
@@ -144,17 +147,17 @@ def part_specs(stack: Stack, directory: Path, *, private: bool = False) -> tuple
 
 
 def _drain_seconds(config: Any) -> float:
-    """How long the part may take to stop."""
+    """Returns the maximum seconds that the part's drain takes."""
     return float(getattr(config, "drain_delay", 0.0) + getattr(config, "drain_timeout", 0.0))
 
 
 def socket_address(directory: Path, name: str) -> str:
-    """Where a part of the stack listens, if it does so on a Unix socket."""
+    """Returns the address of a part's Unix socket."""
     return f"unix:{directory}/{name}.sock"
 
 
 def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
-    """The parts get their options as flags; the environment carries what a command line must not show."""
+    """Returns the environment of the parts. It holds only the secret options; the parts get all others as flags."""
     resolved = {variable(name) for name in option_names()}
     environment = {key: value for key, value in child_environment().items() if key not in resolved}
     for config in stack.configs.values():
@@ -163,13 +166,14 @@ def part_environment(stack: Stack, directory: Path) -> dict[str, str]:
             if field.metadata["secret"] and value != field.default:
                 items = value if isinstance(value, tuple) else (value,)
                 environment[variable(field.name)] = ",".join(str(item) for item in items)
-    # What a part leaves in its temporary directory goes with the stack's.
+    # Temporary files of the parts are removed with the stack's directory.
     environment["TMPDIR"] = str(directory)
     return environment
 
 
 def stack_directory() -> AbstractContextManager[Path]:
-    """A private directory whose path is short enough for sockets. Raises ConfigError where there is none."""
+    """Creates a private directory whose path is short enough for Unix sockets. Raises ConfigError if no parent
+    directory is suitable."""
     for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir(), "/tmp"):
         if parent and _holds_sockets(path := os.path.abspath(parent)):
             return runtime_directory("quire-", Path(path))
@@ -182,8 +186,8 @@ def _holds_sockets(path: str) -> bool:
 
 
 def unknown_options(prog: str) -> dict[str, str]:
-    """Returns a sentence for each QUIRE_ variable that is no option of the stack. `prog`: the command, as it calls
-    itself."""
+    """Returns a warning for each QUIRE_ variable that is not an option of the stack. `prog`: the command's name in the
+    warning."""
     return unknown_variables(os.environ, option_names() | vllm_options.OPTIONS.keys(), prog)
 
 
@@ -192,5 +196,5 @@ def option_names() -> frozenset[str]:
 
 
 def variable(name: str) -> str:
-    """The environment variable of an option."""
+    """Returns the environment variable of an option."""
     return ENVIRONMENT_PREFIX + name.upper()

@@ -1,4 +1,4 @@
-"""Starts the parts of a stack together, keeps them running, and leaves nothing behind."""
+"""Starts the parts of a stack, restarts those that crash, and stops all of them at the end."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from quire.cli.part import Part, PartObserver, PartSpec
 from quire.cli.restarts import Restarts
 from shared.status import Status
 
-# After every part has said that it is ready, this long for the stack to answer as a whole.
+# Timeout for the stack to answer once every part has reported that it is ready.
 ANSWER_TIMEOUT_S = 60.0
 POLL_S = 0.05
 
-# Asks the stack itself; what is still wrong, or None when it works.
+# Checks the stack as a whole; returns its problem, or None if it works.
 Check = Callable[[], Awaitable[str | None]]
 
 
 class StackError(Exception):
-    """Why the stack stops; it names the part."""
+    """A failure that stops the stack. The message names the part that failed."""
 
 
 class Display(PartObserver, Protocol):
     def note(self, text: str) -> None:
-        """Something a person should know, such as a restart."""
+        """Shows the user a message, such as the restart of a part."""
 
 
 class Supervisor:
-    """`specs` stand in the order in which they are stopped. All of them start at once: each dials the others until they
-    answer."""
+    """Runs the parts of a stack. `specs`: the parts in the order in which they are stopped. All start at the same time,
+    and each part retries its connections until the others answer."""
 
     def __init__(
         self, specs: Sequence[PartSpec], environment: Mapping[str, str], display: Display, check: Check
@@ -46,8 +46,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
 
     async def run(self, stop: asyncio.Event, hurry: asyncio.Event, on_ready: Callable[[], Awaitable[None]]) -> None:
-        """Until `stop` is set, or a part fails for good: then raises StackError. `on_ready` runs once the stack works.
-        `hurry` ends all parts at once. No part is left when this returns, however it does."""
+        """Runs the stack until `stop` is set. Calls `on_ready` once the stack works. `hurry` kills all parts at once.
+        No part is left when this method returns or raises. Raises StackError if a part fails too often."""
         keepers = [asyncio.create_task(self._keep(spec)) for spec in self._specs]
         starting = asyncio.create_task(self._start(on_ready))
         waiting = asyncio.create_task(stop.wait())
@@ -64,7 +64,8 @@ class Supervisor:
             await self._stop_all(keepers, hurry)
 
     async def _keep(self, spec: PartSpec) -> None:
-        """Runs one part, again and again if it must. Raises StackError when it may not be started again."""
+        """Runs one part and restarts it when it crashes. Raises StackError if it crashes during the start or too
+        often."""
         restarts = Restarts()
         while not self._stopping.is_set():
             try:
@@ -86,13 +87,16 @@ class Supervisor:
                 await asyncio.wait_for(self._stopping.wait(), pause)
 
     async def _start(self, on_ready: Callable[[], Awaitable[None]]) -> None:
-        """Returns when the stack works as a whole. Raises StackError when its parts work and it does not."""
+        """Waits until the stack works, then calls `on_ready`. Raises StackError if all parts are ready but the stack
+        does not answer."""
         for ready in self._ready.values():
             await ready.wait()
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         while (wrong := await self._check()) is not None:
             if time.monotonic() > deadline:
-                raise StackError(f"every part is ready, but after {ANSWER_TIMEOUT_S:g} s the stack is not: {wrong}")
+                raise StackError(
+                    f"every part is ready, but the stack does not work after {ANSWER_TIMEOUT_S:g} s: {wrong}"
+                )
             await asyncio.sleep(POLL_S)
         self._started = True
         await on_ready()
@@ -118,7 +122,7 @@ class Supervisor:
         for part in self._parts.values():
             if part.running:
                 part.kill()
-        # Each ends with its part.
+        # A keeper ends when its part has ended.
         await asyncio.gather(*keepers, return_exceptions=True)
 
     async def _stop_in_order(self) -> None:

@@ -1,4 +1,4 @@
-"""How an option of vLLM's that Quire does not have is treated."""
+"""Describes a vLLM option that Quire does not have: the values that Quire accepts, and the answer to others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from shared.option_parser import StoreItems, StoreJson
 
-# In place of values: the model itself; a flag without a value.
+# Special entries of `accepted`: the model's own name or path, and a flag without a value.
 MODEL = "the model"
 NO_VALUE = "no value"
 
@@ -26,8 +26,9 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class VllmOption:
-    """`accepted`: the values that ask for what Quire does anyway. Others stop the start with a sentence, `refusal`, or
-    if there is none, they are named at the start with `note`, which says why they change nothing."""
+    """A vLLM option. `accepted`: the values that match Quire's behaviour. Any other value stops the start with the
+    error `refusal`. If `refusal` is empty, the start continues and prints `note`, the reason why the option has no
+    effect."""
 
     name: str  # as a flag, without the dashes
     form: Form
@@ -41,7 +42,7 @@ class VllmOption:
         return self.name.replace("-", "_")
 
     def add_to(self, parser: argparse._ActionsContainer) -> None:
-        """As a flag that --help does not show."""
+        """Adds the option as a flag that --help does not show."""
         flags = [form for form in (self.short, f"--{self.name}") if form]
         options: dict[str, Any] = {"dest": self.key, "default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
         if self.form is Form.SWITCH:
@@ -62,7 +63,7 @@ class VllmOption:
 
 
 def _is_same(one: str, model: str) -> bool:
-    """Names on the hub, or paths."""
+    """Returns whether two names on the hub, or two paths, mean the same model."""
     return one == model or (bool(model) and Path(one).expanduser().resolve() == Path(model).expanduser().resolve())
 
 

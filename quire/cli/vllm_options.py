@@ -1,4 +1,4 @@
-"""The options of vLLM that people have on their command lines and Quire does not have."""
+"""vLLM options that Quire accepts or refuses with a message, because vLLM command lines contain them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OPTIONS: Mapping[str, VllmOption] = {
         # Chat and tools.
         value("chat-template-content-format", "auto", refusal="Quire detects it from the template; leave it out"),
         switch("trust-request-chat-template", True,
-               refusal="requests may always bring a chat template; it is rendered in a process with limits"),
+               refusal="requests may always contain a chat template; it is rendered in a process with limits"),
         json("default-chat-template-kwargs", refusal=f"{_IN_REQUESTS} as chat_template_kwargs"),
         value("response-role", "assistant", refusal="the role of answers is assistant"),
         switch("enable-auto-tool-choice", True, refusal="--tool-call-parser none leaves tool calls in the text"),
@@ -158,8 +158,9 @@ OPTIONS: Mapping[str, VllmOption] = {
 def check(
     flags: Mapping[str, Any], environment: Mapping[str, str], file: Mapping[str, Any], model: str
 ) -> tuple[str, ...]:
-    """A sentence for each of vLLM's options that is accepted and changes nothing. Raises ConfigError for those that
-    would change something. The arguments are those of shared.config.build."""
+    """Checks the vLLM options that are set. Returns a note for each option that is ignored. Raises ConfigError for
+    options that Quire cannot follow. Takes the same `flags`, `environment` and `file` as shared.config.build; `model`:
+    the model's name or path."""
     refused: list[str] = []
     notes: list[str] = []
     for option in OPTIONS.values():

@@ -86,7 +86,7 @@ async def test_a_stopped_and_killed_batch_goes_on_and_survives_its_worker(tmp_pa
         go_on(worker)
         _, told = process.communicate(timeout=HANG_S)
     assert process.returncode == 130, told
-    assert told.endswith("not all were answered; start it again with the same files to go on\n")
+    assert told.endswith("some requests have no answer; start it again with the same files to continue\n")
 
     with stopped_batch(tmp_path) as (process, worker):
         process.kill()
@@ -99,7 +99,7 @@ async def test_a_stopped_and_killed_batch_goes_on_and_survives_its_worker(tmp_pa
         _, told = process.communicate(timeout=HANG_S)
 
     assert process.returncode == 0, told
-    assert re.search(rf"out: 24 answers, {kept.count(chr(10).encode())} of them there before; 0 failed", told)
+    assert re.search(rf"out: 24 answers, {kept.count(chr(10).encode())} of them from an earlier run; 0 failed", told)
     assert "worker: was killed by SIGKILL; starting it again" in told
     data = (tmp_path / "out").read_bytes()
     assert data.startswith(kept)

@@ -199,7 +199,7 @@ async def test_commands_figures_and_history(gateway: Gateway, parrot: Parrot, tm
         await terminal.type(b"/reset\r")
         await terminal.see("conversation forgotten")
         await terminal.type(b"/nonsense\r")
-        await terminal.see("there is no /nonsense")
+        await terminal.see("there is no command /nonsense")
         await terminal.type(UP + UP + UP + b"\r")
         await terminal.see("<system:be brief|user:first>")
         await terminal.type(b"/exit\r")
@@ -222,7 +222,7 @@ async def test_a_person_is_told_what_they_wait_for(gateway: Gateway, router: Fak
     server = await asyncio.start_server(silent, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server, Terminal(url, tmp_path) as terminal:
-        await terminal.see(f"waiting for the server at {url} to name its models ...")
+        await terminal.see(f"waiting for the server at {url} to list its models ...")
         seen.set()
         assert await terminal.ended() == 1
 

@@ -43,8 +43,8 @@ def test_help_names_vllm_s_options(capsys: pytest.CaptureFixture[str]) -> None:
         (["--burstiness", "-1"], "--burstiness is -1.0"),
         (["--random-range-ratio", "1"], "--random-range-ratio is 1.0: use less than 1"),
         (["--random-range-ratio", "nan"], "--random-range-ratio is nan"),
-        (["--dataset-name", "sharegpt"], "need each other"),
-        (["--dataset-path", "file"], "need each other"),
+        (["--dataset-name", "sharegpt"], "must be given together"),
+        (["--dataset-path", "file"], "must be given together"),
         (["--dataset-name", "sharegpt", "--dataset-path", "/nowhere"], "No such file"),
         (["--endpoint", "/v1/embeddings"], "--endpoint is '/v1/embeddings': use one of /v1/completions"),
         (["--percentile-metrics", "ttft,tbt"], "--percentile-metrics names 'tbt'"),
@@ -53,14 +53,14 @@ def test_help_names_vllm_s_options(capsys: pytest.CaptureFixture[str]) -> None:
         (["--goodput", "ttft"], "--goodput is 'ttft'"),
         (["--goodput", "ttft:soon"], "--goodput is 'ttft:soon'"),
         (["--goodput", "itl:3"], "--goodput is 'itl:3'"),
-        (["--base-url", "127.0.0.1:8000"], "'127.0.0.1:8000' is no URL"),
-        (["--base-url", "ftp://127.0.0.1"], "'ftp://127.0.0.1' is no URL"),
-        (["--base-url", "http://"], "is no URL"),
-        (["--base-url", "http://host:99999999"], "is no URL"),
-        (["--base-url", "http://[host"], "is no URL"),
-        (["--base-url", "http://name:password@host"], "is no URL"),
+        (["--base-url", "127.0.0.1:8000"], "'127.0.0.1:8000' is not a URL"),
+        (["--base-url", "ftp://127.0.0.1"], "'ftp://127.0.0.1' is not a URL"),
+        (["--base-url", "http://"], "is not a URL"),
+        (["--base-url", "http://host:99999999"], "is not a URL"),
+        (["--base-url", "http://[host"], "is not a URL"),
+        (["--base-url", "http://name:password@host"], "is not a URL"),
         (["--max-concurrency", "0"], "use at least 1"),
-        (["--api-key", "a b"], "a character that no header carries"),
+        (["--api-key", "a b"], "a character that an HTTP header cannot contain"),
     ],
 )
 def test_a_bad_option_is_told(words: list[str], told: str) -> None:
@@ -111,4 +111,4 @@ def test_a_result_that_cannot_be_saved_is_told(tmp_path: Path, capsys: pytest.Ca
     words = ["--port", "1", "--model", "x", "--random-vocab-size", "9", "--num-prompts", "1", "--save-result"]
 
     assert main(["serve", *words, "--result-dir", str(tmp_path / "file")]) == 1
-    assert "the figures were not saved: " in capsys.readouterr().err
+    assert "the results were not saved: " in capsys.readouterr().err

@@ -80,4 +80,4 @@ def test_health_tells_what_is_wrong() -> None:
     result = run("health", "http://127.0.0.1:1")
 
     assert result.returncode == 1
-    assert result.stderr.startswith("quire health: http://127.0.0.1:1 is not there")
+    assert result.stderr.startswith("quire health: http://127.0.0.1:1 is not reachable")

@@ -45,10 +45,10 @@ def bodies(directory: Path) -> list[object]:
         (["-o", "out"], "--input-file is missing"),
         (["-i", "in"], "--output-file is missing"),
         (["-i", "in", "-o", "out", "--max-concurrency", "0"], "--max-concurrency is 0: use at least 1"),
-        (["-i", "in", "-o", "out", "--base-url", "host:1"], "'host:1' is no URL"),
-        (["-i", "in", "-o", "out", "--base-url", "http://h", "--model", "m"], "--model is for a stack to start"),
-        (["-i", "in", "-o", "out", "--base-url", "http://h", "--dtype", "auto"], "--dtype is for a stack to start"),
-        (["-i", "in", "-o", "out", "--port", "8000"], "--port is for quire serve; the stack of run-batch is on no"),
+        (["-i", "in", "-o", "out", "--base-url", "host:1"], "'host:1' is not a URL"),
+        (["-i", "in", "-o", "out", "--base-url", "http://h", "--model", "m"], "--model configures a new stack"),
+        (["-i", "in", "-o", "out", "--base-url", "http://h", "--dtype", "auto"], "--dtype configures a new stack"),
+        (["-i", "in", "-o", "out", "--port", "8000"], "--port is for quire serve; the stack of run-batch listens on"),
         (["-i", "in", "-o", "out", "--block-size", "x"], "--block-size is 'x': use a whole number"),
         (["-i", "in", "-o", "out", "--scheduler", "x"], "--scheduler is for parts started one by one"),
     ],
@@ -94,7 +94,7 @@ async def test_a_failure_is_in_the_exit_status_and_stays_there(
 
     # Nothing is left to ask, so that nobody needs to be there.
     assert await asyncio.to_thread(main, words) == 1
-    assert "out: 3 answers, 3 of them there before; 2 failed;" in capsys.readouterr().err
+    assert "out: 3 answers, 3 of them from an earlier run; 2 failed;" in capsys.readouterr().err
 
 
 async def test_the_key_comes_from_an_option_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,4 +186,4 @@ async def test_an_interrupted_run_tells_how_to_go_on(tmp_path: Path) -> None:
 
     assert process.returncode == 130
     assert b"out: 1 answers; 0 failed" in told
-    assert told.endswith(b"not all were answered; start it again with the same files to go on\n")
+    assert told.endswith(b"some requests have no answer; start it again with the same files to continue\n")

@@ -114,7 +114,7 @@ def test_an_option_from_the_environment_is_resolved_once(monkeypatch: pytest.Mon
     ("flags", "file", "complaint"),
     [
         ({"worker": ["x:1"]}, {}, "--worker is for parts started one by one"),
-        ({}, {"blok-size": 3}, "blok-size in the configuration file is no option"),
+        ({}, {"blok-size": 3}, "blok-size in the configuration file is not an option"),
         ({}, {"worker": "x:1"}, "worker in the configuration file is for parts started one by one"),
         ({"block_size": "x"}, {}, "--block-size is 'x': use a whole number"),
         ({"api_key": ["good", "two words"]}, {}, "^--api-key takes visible ASCII characters other than commas$"),

@@ -1,4 +1,4 @@
-"""The client for asyncio."""
+"""The typed API's client for asyncio."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ from quire.inference.v1 import inference_pb2, inference_pb2_grpc
 
 
 class AsyncClient:
-    """Talks to a router (or to Envoy in front of some), on one event loop.
+    """Client of a router, or of Envoy in front of routers, on one event loop.
 
-    Calls that have brought nothing yet are tried again when the server is away or too busy; after its first token, no
-    call is. Every method raises QuireError.
+    Retries a call while the server is unreachable or overloaded. A stream that has returned its first token is not
+    retried. Every method raises QuireError.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AsyncClient:
         timeout: float | None = None,
         max_retries: int = 4,
     ) -> None:
-        """`address`: host:port or unix:/path. `timeout`: seconds per call, with all its tries; None: no limit."""
+        """`address`: host:port or unix:/path. `timeout`: seconds per call, retries included; None: no limit."""
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub: inference_pb2_grpc.InferenceServiceAsyncStub = inference_pb2_grpc.InferenceServiceStub(
             self._channel
@@ -79,11 +79,11 @@ class AsyncClient:
         await self._channel.close()
 
     async def generate(self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]) -> Result:
-        """Continues a prompt: text or token ids. `model` may be left out where there is only one."""
+        """Continues a prompt, given as text or token ids. `model` may be left out if the server has only one."""
         return await self._generate(generate_request(model, prompt, options, whole=True)).result()
 
     async def chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> Result:
-        """Answers a conversation: mappings with `role` and `content`."""
+        """Answers a conversation. `messages`: mappings with `role` and `content`."""
         return await self.stream_chat(messages, model=model, **options).result()
 
     def stream_generate(
@@ -100,7 +100,7 @@ class AsyncClient:
     async def embed(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], *, model: str = "", **options: Unpack[EmbedOptions]
     ) -> Embeddings:
-        """A vector for each input, all of them texts or all of them token ids."""
+        """Returns a vector for each input. The inputs are all texts or all token ids."""
         request, retries = embed_request(model, inputs, options), self._retries()
         while True:
             gatherer = VectorGatherer()
@@ -109,7 +109,7 @@ class AsyncClient:
                     gatherer.add(message)
                 return gatherer.result()
             except (grpc.aio.AioRpcError, StreamCutError) as raised:
-                # The same inputs give the same vectors, so what has come already may be asked for again.
+                # A retry after partial results is safe: the same inputs give the same vectors.
                 error = raised if isinstance(raised, QuireError) else _error_of(raised)
                 await asyncio.sleep(retries.delay(error))
 
@@ -121,7 +121,8 @@ class AsyncClient:
         model: str = "",
         **options: Unpack[ScoreOptions],
     ) -> Scores:
-        """How alike each of `text_2` is to the one text of `text_1`, or to that at its place."""
+        """Returns the similarity of each text of `text_2` to the single text of `text_1`, or to the text at the same
+        index."""
         response = await self._call(self._stub.Score, score_request(model, text_1, text_2, options))
         return Scores(tuple(response.scores), usage_from_proto(response.usage))
 
@@ -133,7 +134,8 @@ class AsyncClient:
         add_special_tokens: bool | None = None,
         **options: Unpack[TemplateOptions],
     ) -> list[int]:
-        """Token ids of a text, or of the prompt that a conversation is as the model's chat template renders it."""
+        """Returns the token ids of a text, or of the prompt that the model's chat template renders from a
+        conversation."""
         request = tokenize_request(model, text, add_special_tokens, options)
         response = await self._call(self._stub.Tokenize, request)
         return list(response.token_ids)
@@ -144,7 +146,8 @@ class AsyncClient:
         return text
 
     async def token_texts(self, token_ids: Sequence[int], *, model: str = "") -> list[str]:
-        """Each token's own; a character of which it is a piece is a replacement character."""
+        """Returns the text of each token. A token that is only a part of a character has a replacement character
+        instead."""
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids, each=True)
         response = await self._call(self._stub.Detokenize, request)
         return list(response.texts)
@@ -171,8 +174,8 @@ class AsyncClient:
 
 
 class AsyncStream:
-    """Deltas as they come. Iterate once; `usage` and `timings` are set when the iteration has ended, and
-    `prompt_token_ids` where they were asked for."""
+    """An answer as a stream of deltas. Iterate over it once. `usage` and `timings` are set when the iteration has
+    ended, and so is `prompt_token_ids` if the request asks for it."""
 
     def __init__(self, start: Callable[[float | None], Any], retries: Retries) -> None:
         self.usage: Usage | None = None
@@ -192,13 +195,13 @@ class AsyncStream:
         self.close()
 
     def close(self) -> None:
-        """Ends the generation, too, if it is still running."""
+        """Ends the stream, and the generation if it is still running."""
         self._is_closed = True
         if self._call is not None:
             self._call.cancel()
 
     async def result(self) -> Result:
-        """The whole answer."""
+        """Reads the stream to its end and returns the whole answer."""
         gatherer = Gatherer()
         async for delta in self:
             gatherer.add(delta)
@@ -222,7 +225,7 @@ class AsyncStream:
                         raise StreamCutError
                 except asyncio.CancelledError:
                     task = asyncio.current_task()
-                    # A closed call looks like a cancelled task to whoever waits for it.
+                    # grpc raises CancelledError for a call that close() has cancelled, as if the task were cancelled.
                     if self._is_closed and not (task is not None and task.cancelling()):
                         return
                     raise

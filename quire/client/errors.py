@@ -1,4 +1,4 @@
-"""What a client raises."""
+"""The exceptions that the clients raise."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import grpc
 
 
 class QuireError(Exception):
-    """The server's error. `type`, `param` and `code` as in OpenAI's error object; `retry_after` in seconds. `is_final`:
-    the server says that another try of the same call cannot succeed."""
+    """An error of the server. `type`, `param` and `code` are those of OpenAI's error object. `retry_after`: seconds.
+    `is_final`: the server reports that a retry of the same call cannot succeed."""
 
     def __init__(
         self,
@@ -34,18 +34,18 @@ class QuireError(Exception):
 
 
 class StreamCutError(QuireError):
-    """The stream ended without its final message: what came is not the whole answer."""
+    """A stream that ended without its final message, so that the answer is incomplete."""
 
     def __init__(self) -> None:
         super().__init__(
-            grpc.StatusCode.UNAVAILABLE, "The stream ended without its final message; the answer is cut off."
+            grpc.StatusCode.UNAVAILABLE, "The stream ended without its final message; the answer is incomplete."
         )
 
 
 def error_from_status(
     status: grpc.StatusCode, details: str | None, trailers: Iterable[tuple[str, str | bytes]] | None
 ) -> QuireError:
-    """The error that a call's status and trailing metadata describe."""
+    """Builds the error that a call's status and trailing metadata describe."""
     metadata = dict(trailers or ())
     retry_after = _seconds(metadata.get("retry-after"))
     pushback = _seconds(metadata.get("grpc-retry-pushback-ms"))
@@ -55,9 +55,10 @@ def error_from_status(
         message = str(error["message"])
         fields = {name: error.get(name) for name in ("type", "param", "code")}
     except (KeyError, TypeError, ValueError):
-        # A proxy's or the transport's own error has no such body. Envoy can only reset a stream whose router is gone.
+        # Errors of a proxy or the transport have no quire-error. When a router vanishes, Envoy can only reset its
+        # streams.
         if status is grpc.StatusCode.INTERNAL and "RST_STREAM" in (details or ""):
-            return QuireError(grpc.StatusCode.UNAVAILABLE, "The stream broke: the router that served it is gone.")
+            return QuireError(grpc.StatusCode.UNAVAILABLE, "The stream was reset: the router that served it is gone.")
         return QuireError(status, details or status.name, retry_after=retry_after, is_final=is_final)
     return QuireError(status, message, **fields, retry_after=retry_after, is_final=is_final)
 

@@ -1,4 +1,4 @@
-"""From Python arguments to the typed API's requests."""
+"""Builds the typed API's requests from Python arguments."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class Options(TypedDict, total=False):
     stop_token_ids: Sequence[int]
     ignore_eos: bool
     min_tokens: int
-    # The structure of the output, at most one of: a JSON schema, as an object or as a JSON string; True for any JSON
-    # object; a regular expression; strings of which the output is one; a grammar in Lark or GBNF notation.
+    # The structure of the output; set at most one of the five. json_schema: an object or a JSON string. json_object:
+    # True for any JSON object. regex: a regular expression for the whole output. choices: the allowed outputs. grammar:
+    # in Lark or GBNF notation.
     json_schema: Mapping[str, Any] | str
     json_object: bool
     regex: str
@@ -109,15 +110,16 @@ class EmbedOptions(ScoreOptions, total=False):
     return_prompt_token_ids: bool
 
 
-# Each has `role`, `content` and optionally `name`. An assistant message may have `reasoning` and `tool_calls` (those of
-# a Result). A tool message has the `tool_call_id` of the call that it is the result of.
+# Messages of a conversation. Each has `role`, `content` and optionally `name`. An assistant message may have
+# `reasoning` and `tool_calls` (those of a Result). A tool message has the `tool_call_id` of the call that it answers.
 Messages = Iterable[Mapping[str, Any]]
 
 
 def generate_request(
     model: str, prompt: str | Sequence[int], options: Options, *, whole: bool = False
 ) -> inference_pb2.GenerateRequest:
-    """`prompt`: text, or token ids. `whole`: whether each choice comes in one piece."""
+    """Builds a GenerateRequest. `prompt`: text or token ids. `whole`: whether the server sends each choice as one
+    message."""
     request = inference_pb2.GenerateRequest(model=model, options=options_to_proto(options), whole=whole)
     if isinstance(prompt, str):
         request.text = prompt
@@ -138,7 +140,7 @@ def chat_request(model: str, messages: Messages, options: ChatOptions) -> infere
 
 
 def _template_to_proto(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that ChatRequest and ChatMessages share. Raises TypeError for an option that there is not."""
+    """Returns the fields that ChatRequest and ChatMessages share. Raises TypeError for an unknown option."""
     _check_names(options, TemplateOptions)
     kwargs = options.get("chat_template_kwargs")
     return {
@@ -158,7 +160,8 @@ def _template_to_proto(options: Mapping[str, Any]) -> dict[str, Any]:
 def embed_request(
     model: str, inputs: Sequence[str] | Sequence[Sequence[int]], options: EmbedOptions
 ) -> inference_pb2.EmbedRequest:
-    """`inputs`: texts, or token ids of each. Raises TypeError for an option that there is not."""
+    """Builds an EmbedRequest. `inputs`: texts, or a list of token ids per input. Raises TypeError for an unknown
+    option."""
     _check_names(options, EmbedOptions)
     request = inference_pb2.EmbedRequest(
         model=model,
@@ -177,7 +180,7 @@ def embed_request(
 def score_request(
     model: str, text_1: str | Sequence[str], text_2: str | Sequence[str], options: ScoreOptions
 ) -> inference_pb2.ScoreRequest:
-    """Raises TypeError for an option that there is not."""
+    """Builds a ScoreRequest. Raises TypeError for an unknown option."""
     _check_names(options, ScoreOptions)
     return inference_pb2.ScoreRequest(
         model=model,
@@ -188,20 +191,20 @@ def score_request(
 
 
 def _input_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that EmbedRequest and ScoreRequest share."""
+    """Returns the fields that EmbedRequest and ScoreRequest share."""
     return {name: options.get(name) for name in ScoreOptions.__annotations__}
 
 
 def tokenize_request(
     model: str, text: str | Messages, add_special_tokens: bool | None, options: TemplateOptions
 ) -> inference_pb2.TokenizeRequest:
-    """Raises TypeError for options of a template where there are no messages."""
+    """Builds a TokenizeRequest. Raises TypeError for template options if `text` is not a conversation."""
     request = inference_pb2.TokenizeRequest(model=model, add_special_tokens=add_special_tokens)
     if not isinstance(text, str):
         messages = messages_to_proto(text)
         request.chat.CopyFrom(inference_pb2.ChatMessages(messages=messages, **_template_to_proto(options)))
     elif options:
-        raise TypeError(f"{min(options)!r} is for messages")
+        raise TypeError(f"{min(options)!r} is for conversations only")
     else:
         request.text = text
     return request
@@ -225,7 +228,7 @@ def messages_to_proto(messages: Messages) -> list[inference_pb2.ChatMessage]:
 
 
 def options_to_proto(options: Mapping[str, Any]) -> inference_pb2.GenerationOptions:
-    """Raises TypeError for an option that there is not."""
+    """Converts generation options. Raises TypeError for an unknown option."""
     _check_names(options, Options)
     values: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     sampling = sampling_pb2.SamplingParams(**{name: values[name] for name in _SAMPLING if name in values})
@@ -271,7 +274,7 @@ def _side_to_proto(side: str) -> inference_pb2.TruncationSide.ValueType:
 
 
 def _structure_to_proto(values: Mapping[str, Any]) -> constraints_pb2.Structure | None:
-    """Raises TypeError where an output is to have two structures."""
+    """Returns the output's structure, or None. Raises TypeError if the options set more than one."""
     kinds = ("json_schema", "json_object", "regex", "choices", "grammar")
     given = [kind for kind in kinds if values.get(kind) not in (None, False)]
     if len(given) > 1:

@@ -1,4 +1,4 @@
-"""What a client returns."""
+"""The values that the clients return."""
 
 from __future__ import annotations
 
@@ -24,20 +24,22 @@ _TASKS: dict[int, ModelTask] = {
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """Log probability of one token, and (token id, log probability) of the likeliest at its place, likeliest first."""
+    """The log probability of one token. `top`: pairs of token id and log probability of the likeliest tokens at its
+    position, likeliest first."""
 
     token_id: int
     logprob: float
     top: tuple[tuple[int, float], ...]
-    # Of a prompt's token: how many tokens are likelier, plus 1.
+    # For prompt tokens: the number of likelier tokens plus 1.
     rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """New of one call: its id and name with the first delta, and more of its arguments, as JSON."""
+    """A new piece of one tool call. The first delta of a call has its id and name; every delta has a piece of its
+    arguments, as JSON."""
 
-    # Counts the calls of one choice.
+    # Index of the call within its choice.
     index: int
     id: str
     name: str
@@ -48,26 +50,26 @@ class ToolCallDelta:
 class ToolCall:
     id: str
     name: str
-    # JSON, as the model wrote it.
+    # JSON text as the model wrote it.
     arguments: str
 
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New output of one choice: whole characters; ids may run ahead of the text."""
+    """New output of one choice. The text consists of whole characters, so token ids may arrive before their text."""
 
     choice_index: int
     text: str
     token_ids: tuple[int, ...]
     logprobs: tuple[TokenLogprob, ...]
-    # With the choice's last delta.
+    # Set in the choice's last delta.
     finish_reason: FinishReason | None
-    # Of chats: no part of the text.
+    # For chats; not included in the text.
     reasoning: str = ""
     tool_calls: tuple[ToolCallDelta, ...] = ()
-    # With the choice's first delta, where they were asked for: of the prompt's tokens, from the second on.
+    # Log probabilities of the prompt's tokens from the second on, in the choice's first delta if requested.
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    # With its last: the stop string, or the token of `stop_token_ids`, that ended it.
+    # Stop string or entry of `stop_token_ids` that ended the choice, in its last delta.
     stop_reason: str | int | None = None
 
 
@@ -76,21 +78,21 @@ class Usage:
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
-    # Of the completion's, those of reasoning.
+    # Number of completion tokens that belong to the model's reasoning.
     reasoning_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Durations of one request in seconds, all from its submission to a scheduler. None where there was no such
-    moment."""
+    """Durations of one request in seconds, measured from its submission to a scheduler. None: the event did not
+    happen."""
 
-    # To the first step that a scheduler planned for any choice.
+    # Until a scheduler planned the first step for any choice.
     queue: float | None
-    # To the first and to the latest token of any choice.
+    # Until the first token of any choice, and until the latest one.
     first_token: float | None
     last_token: float | None
-    # To the end of the last choice.
+    # Until the end of the last choice.
     total: float
 
 
@@ -102,9 +104,9 @@ class Choice:
     finish_reason: FinishReason
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    # Of the prompt's tokens, from the second on.
+    # Log probabilities of the prompt's tokens from the second on, if requested.
     prompt_logprobs: tuple[TokenLogprob, ...] = ()
-    # The stop string, or the token of `stop_token_ids`, that ended it.
+    # Stop string or entry of `stop_token_ids` that ended the choice.
     stop_reason: str | int | None = None
 
 
@@ -114,18 +116,18 @@ class Result:
 
     choices: tuple[Choice, ...]
     usage: Usage
-    # Where they were asked for: what was left of the prompt, if it was cut.
+    # The prompt's token ids after truncation, if requested.
     prompt_token_ids: tuple[int, ...] = ()
     timings: Timings | None = None
 
     @property
     def text(self) -> str:
-        """Of the first choice."""
+        """The text of the first choice."""
         return self.choices[0].text
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:
-        """Of the first choice."""
+        """The tool calls of the first choice."""
         return self.choices[0].tool_calls
 
 
@@ -133,11 +135,11 @@ class Result:
 class Model:
     name: str
     max_model_len: int
-    # The model that this name means.
+    # Name of the underlying model; differs from `name` for an alias.
     root: str
-    # What it can be asked for.
+    # The tasks that the model supports.
     tasks: tuple[ModelTask, ...]
-    # Changes when what answers changes.
+    # Identifies the backend configuration; changes when the model or the server version changes.
     fingerprint: str
 
 
@@ -221,7 +223,7 @@ class _Gathered:
 
 
 class Gatherer:
-    """Makes a Result of deltas."""
+    """Combines deltas into a Result."""
 
     def __init__(self) -> None:
         self._choices: dict[int, _Gathered] = {}
@@ -239,7 +241,7 @@ class Gatherer:
         choice.stop_reason = delta.stop_reason
 
     def result(self, usage: Usage | None, prompt_token_ids: tuple[int, ...], timings: Timings | None) -> Result:
-        """Raises StreamCutError where some choice, or the usage, is missing."""
+        """Returns the combined answer. Raises StreamCutError if a choice is incomplete or the usage is missing."""
         choices = []
         for _, choice in sorted(self._choices.items()):
             if choice.finish_reason is None:
@@ -263,17 +265,17 @@ class Gatherer:
 
 @dataclass(frozen=True, slots=True)
 class Embeddings:
-    """A vector for each input, in their order."""
+    """Embeddings: one vector per input, in input order."""
 
     vectors: tuple[tuple[float, ...], ...]
     usage: Usage
-    # Of each input, where they were asked for; else empty.
+    # Token ids of each input if requested, else empty.
     prompt_token_ids: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """How alike the texts of each pair are: from -1 to 1."""
+    """Similarity of the texts of each pair, from -1 to 1."""
 
     scores: tuple[float, ...]
     usage: Usage
@@ -281,7 +283,7 @@ class Scores:
 
 @dataclass(slots=True)
 class VectorGatherer:
-    """Collects what one call to Embed brings."""
+    """Combines the messages of one Embed call."""
 
     vectors: dict[int, tuple[float, ...]] = field(default_factory=dict)
     prompt_token_ids: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -295,7 +297,7 @@ class VectorGatherer:
             self.prompt_token_ids[message.embedding.index] = tuple(message.embedding.prompt_token_ids)
 
     def result(self) -> Embeddings:
-        """Raises StreamCutError where the final message is missing."""
+        """Returns the embeddings. Raises StreamCutError if the final message is missing."""
         if self.usage is None:
             raise StreamCutError
         indices = range(len(self.vectors))

@@ -1,4 +1,4 @@
-"""When a call is worth another try, and after how long. Only calls that have brought nothing yet are tried again."""
+"""Decides whether and when a failed call is retried. Callers retry only calls that have not returned any output."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ _RETRIED = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHA
 
 
 class Retries:
-    """The tries of one call."""
+    """The retries of one call, with exponential backoff."""
 
     def __init__(self, max_retries: int, timeout: float | None) -> None:
-        """`timeout`: seconds for all tries together; None: no limit."""
+        """`timeout`: seconds for all attempts together; None: no limit."""
         self._left = max_retries
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._delay = _FIRST_DELAY_SECONDS
 
     def timeout(self) -> float | None:
-        """Seconds left for the next try."""
+        """Returns the seconds left for the next attempt; None for no limit."""
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
     def delay(self, error: QuireError) -> float:
-        """Seconds to wait before the next try. Raises `error` where there is to be none."""
+        """Returns the seconds to wait before the next attempt. Raises `error` if the call must not be retried."""
         if error.status not in _RETRIED or error.is_final or not self._left:
             raise error
         self._left -= 1
-        # Full jitter over the upper half, so that clients turned away together do not come back together.
+        # Jitter over the upper half of the delay, so that clients refused together do not retry together.
         delay = self._delay * random.uniform(0.5, 1.0)
         self._delay = min(2 * self._delay, _LONGEST_DELAY_SECONDS)
         if error.retry_after is not None:

@@ -1,4 +1,4 @@
-"""The client for threads."""
+"""The typed API's client for threads."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ R = TypeVar("R")
 
 
 class Client:
-    """Talks to a router (or to Envoy in front of some). May be shared by threads.
+    """Client of a router, or of Envoy in front of routers. Threads may share it.
 
-    Calls that have brought nothing yet are tried again when the server is away or too busy; after its first token, no
-    call is. Every method raises QuireError.
+    Retries a call while the server is unreachable or overloaded. A stream that has returned its first token is not
+    retried. Every method raises QuireError.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Client:
         timeout: float | None = None,
         max_retries: int = 4,
     ) -> None:
-        """`address`: host:port or unix:/path. `timeout`: seconds per call, with all its tries; None: no limit."""
+        """`address`: host:port or unix:/path. `timeout`: seconds per call, retries included; None: no limit."""
         self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub = inference_pb2_grpc.InferenceServiceStub(self._channel)
         self._metadata = credentials_metadata(api_key)
@@ -79,11 +79,11 @@ class Client:
         self._channel.close()
 
     def generate(self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]) -> Result:
-        """Continues a prompt: text or token ids. `model` may be left out where there is only one."""
+        """Continues a prompt, given as text or token ids. `model` may be left out if the server has only one."""
         return self._generate(generate_request(model, prompt, options, whole=True)).result()
 
     def chat(self, messages: Messages, *, model: str = "", **options: Unpack[ChatOptions]) -> Result:
-        """Answers a conversation: mappings with `role` and `content`."""
+        """Answers a conversation. `messages`: mappings with `role` and `content`."""
         return self.stream_chat(messages, model=model, **options).result()
 
     def stream_generate(self, prompt: str | Sequence[int], *, model: str = "", **options: Unpack[Options]) -> Stream:
@@ -98,7 +98,7 @@ class Client:
     def embed(
         self, inputs: Sequence[str] | Sequence[Sequence[int]], *, model: str = "", **options: Unpack[EmbedOptions]
     ) -> Embeddings:
-        """A vector for each input, all of them texts or all of them token ids."""
+        """Returns a vector for each input. The inputs are all texts or all token ids."""
         request, retries = embed_request(model, inputs, options), self._retries()
         while True:
             gatherer = VectorGatherer()
@@ -107,7 +107,7 @@ class Client:
                     gatherer.add(message)
                 return gatherer.result()
             except (grpc.RpcError, StreamCutError) as raised:
-                # The same inputs give the same vectors, so what has come already may be asked for again.
+                # A retry after partial results is safe: the same inputs give the same vectors.
                 error = raised if isinstance(raised, QuireError) else _error_of(raised)
                 time.sleep(retries.delay(error))
 
@@ -119,7 +119,8 @@ class Client:
         model: str = "",
         **options: Unpack[ScoreOptions],
     ) -> Scores:
-        """How alike each of `text_2` is to the one text of `text_1`, or to that at its place."""
+        """Returns the similarity of each text of `text_2` to the single text of `text_1`, or to the text at the same
+        index."""
         response = self._call(self._stub.Score, score_request(model, text_1, text_2, options))
         return Scores(tuple(response.scores), usage_from_proto(response.usage))
 
@@ -131,7 +132,8 @@ class Client:
         add_special_tokens: bool | None = None,
         **options: Unpack[TemplateOptions],
     ) -> list[int]:
-        """Token ids of a text, or of the prompt that a conversation is as the model's chat template renders it."""
+        """Returns the token ids of a text, or of the prompt that the model's chat template renders from a
+        conversation."""
         request = tokenize_request(model, text, add_special_tokens, options)
         response = self._call(self._stub.Tokenize, request)
         return list(response.token_ids)
@@ -141,7 +143,8 @@ class Client:
         return self._call(self._stub.Detokenize, request).text
 
     def token_texts(self, token_ids: Sequence[int], *, model: str = "") -> list[str]:
-        """Each token's own; a character of which it is a piece is a replacement character."""
+        """Returns the text of each token. A token that is only a part of a character has a replacement character
+        instead."""
         request = inference_pb2.DetokenizeRequest(model=model, token_ids=token_ids, each=True)
         response = self._call(self._stub.Detokenize, request)
         return list(response.texts)
@@ -168,8 +171,8 @@ class Client:
 
 
 class Stream:
-    """Deltas as they come. Iterate once; `usage` and `timings` are set when the iteration has ended, and
-    `prompt_token_ids` where they were asked for."""
+    """An answer as a stream of deltas. Iterate over it once. `usage` and `timings` are set when the iteration has
+    ended, and so is `prompt_token_ids` if the request asks for it."""
 
     def __init__(self, start: Callable[[float | None], Any], retries: Retries) -> None:
         self.usage: Usage | None = None
@@ -189,13 +192,13 @@ class Stream:
         self.close()
 
     def close(self) -> None:
-        """Ends the generation, too, if it is still running."""
+        """Ends the stream, and the generation if it is still running."""
         self._is_closed = True
         if self._call is not None:
             self._call.cancel()
 
     def result(self) -> Result:
-        """The whole answer."""
+        """Reads the stream to its end and returns the whole answer."""
         gatherer = Gatherer()
         for delta in self:
             gatherer.add(delta)
@@ -229,6 +232,6 @@ class Stream:
 
 
 def _error_of(error: grpc.RpcError) -> QuireError:
-    # What stubs raise is a Call as well; the type does not say so.
+    # Errors that stubs raise are also a grpc.Call; their declared type omits it.
     call: Any = error
     return error_from_status(call.code(), call.details(), call.trailing_metadata())

@@ -1,4 +1,4 @@
-"""Functions that a model may call, as Python values."""
+"""Tools: functions that a model may call."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MODES = {
 class Tool:
     name: str
     description: str = ""
-    # A JSON schema of its arguments; None: it takes none.
+    # JSON schema of the function's arguments; None for a function without arguments.
     parameters: Mapping[str, Any] | None = None
 
 
@@ -36,7 +36,8 @@ def tools_to_proto(tools: Iterable[Tool]) -> list[inference_pb2.Tool]:
 
 
 def tool_choice_to_proto(choice: str | None, parallel: bool | None) -> inference_pb2.ToolChoice:
-    """`choice`: auto, none, required, or a function's name."""
+    """Converts a tool choice. `choice`: auto, none, required or a function's name. `parallel`: whether one message may
+    hold several calls."""
     if choice is None or choice in _MODES:
         return inference_pb2.ToolChoice(mode=_MODES[choice or "auto"], parallel=parallel)
     return inference_pb2.ToolChoice(name=choice, parallel=parallel)

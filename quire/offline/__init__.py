@@ -1,1 +1,1 @@
-"""Work without a server: `LLM` starts a stack of its own for the answers to many prompts, and stops it."""
+"""Offline inference: `LLM` starts its own stack, answers many prompts and stops the stack."""

@@ -1,4 +1,5 @@
-"""An event loop in a thread of its own, for programs that have none, or have one that runs already."""
+"""An event loop in its own thread, for programs without an event loop and for programs whose loop is already
+running."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ R = TypeVar("R")
 
 
 class BackgroundLoop:
-    """One for all of a program's LLMs: gRPC's events go to every loop that has channels. It ends with the program."""
+    """The event loop that all LLM objects of a program share. A single loop saves work, because gRPC wakes every loop
+    with channels for each event. It ends with the program."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -20,7 +22,8 @@ class BackgroundLoop:
         self._owner = 0
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
-        """What `work` returns or raises, wherever this is called but on the loop itself. Interrupted, it cancels it."""
+        """Runs `work` on the loop and returns its result or raises its error. Cancels `work` if the caller is
+        interrupted. Must not be called on the loop itself, which it would block."""
         future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
             return future.result()
@@ -29,12 +32,12 @@ class BackgroundLoop:
             raise
 
     def start(self, work: Coroutine[Any, Any, object]) -> None:
-        """Nobody waits for it."""
+        """Starts `work` on the loop without waiting for it."""
         asyncio.run_coroutine_threadsafe(work, self._running())
 
     def _running(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None or self._owner != os.getpid():  # A forked process has the loop and not its thread.
+            if self._loop is None or self._owner != os.getpid():  # A forked process has no copy of the thread.
                 self._loop, self._owner = asyncio.new_event_loop(), os.getpid()
                 threading.Thread(target=self._loop.run_forever, name="quire-llm", daemon=True).start()
             return self._loop

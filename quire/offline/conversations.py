@@ -1,4 +1,4 @@
-"""Conversations and tools as OpenAI's JSON has them, for `LLM.chat`."""
+"""Parses conversations and tools in OpenAI's JSON format, for `LLM.chat`."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from quire.offline.prompts import Message, Prompt
 def parse_conversations(
     messages: Sequence[Message] | Sequence[Sequence[Message]], options: TemplateOptions
 ) -> list[Prompt]:
-    """One conversation or several. Raises TypeError, ValueError."""
+    """Parses one conversation or a list of conversations. Raises TypeError, ValueError."""
     if messages and isinstance(messages[0], Mapping):
         return [_conversation(messages, "messages", options)]
     return [_conversation(one, f"messages[{index}]", options) for index, one in enumerate(messages)]
 
 
 def parse_tools(tools: Sequence[Mapping[str, Any] | Tool]) -> list[Tool]:
-    """Raises TypeError for what is no function."""
+    """Parses tools. Raises TypeError for a tool that is not a function."""
     return [tool if isinstance(tool, Tool) else _tool(tool, f"tools[{index}]") for index, tool in enumerate(tools)]
 
 
 def _tool(tool: object, name: str) -> Tool:
     function = tool.get("function") if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise TypeError(f"{name} is no function: use a mapping with 'type' and 'function'")
+        raise TypeError(f"{name} is not a function: use a mapping with 'type' and 'function'")
     return Tool(function["name"], function.get("description") or "", function.get("parameters"))
 
 
 def _conversation(messages: object, name: str, options: TemplateOptions) -> Prompt:
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
-        raise TypeError(f"{name} is no list of messages")
+        raise TypeError(f"{name} is not a list of messages")
     parsed = tuple(_message(message, f"{name}[{index}]") for index, message in enumerate(messages))
     return Prompt(messages=parsed, template=options, name=name)
 
 
 def _message(message: object, name: str) -> Message:
-    """As the client takes it. Raises TypeError, ValueError."""
+    """Converts a message to the client's format. Raises TypeError, ValueError."""
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-        raise TypeError(f"{name} is no message: use a mapping with 'role' and 'content'")
+        raise TypeError(f"{name} is not a message: use a mapping with 'role' and 'content'")
     calls = message.get("tool_calls") or ()
     parsed = {
         "role": message["role"],
@@ -65,14 +65,14 @@ def _text(content: object, name: str, *, may_lack: bool) -> str:
         raise TypeError(f"{name} is {type(content).__name__}: use a text, or a list of text parts")
     for index, part in enumerate(content):
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ValueError(f"{name}[{index}] is no text part; others are not supported")
+            raise ValueError(f"{name}[{index}] is not a text part; other parts are not supported")
     return "\n".join(part["text"] for part in content)
 
 
 def _call(call: object, name: str) -> ToolCall:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise TypeError(f"{name} is no call: use a mapping with 'id' and 'function'")
+        raise TypeError(f"{name} is not a tool call: use a mapping with 'id' and 'function'")
     arguments = function.get("arguments") or ""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     return ToolCall(str(call.get("id") or ""), function["name"], text)

@@ -1,4 +1,4 @@
-"""Many prompts under way at the router of a stack, on an event loop."""
+"""Runs many prompts concurrently at a stack's router, on an event loop."""
 
 from __future__ import annotations
 
@@ -31,22 +31,24 @@ from quire.offline.sampling_params import DEFAULT_MAX_TOKENS, SamplingParams
 
 R = TypeVar("R")
 
-# Of one call: a part that loads a large model again takes minutes, and the pauses between tries are seconds.
+# Maximum number of retries of one call. A restarted worker takes minutes to load a large model, and the pauses between
+# retries are a few seconds.
 _MAX_RETRIES = 64
-# Of one call that asks for tokens' texts.
+# Maximum number of tokens in one call for tokens' texts.
 _MAX_TOKENS_PER_CALL = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`params` None: the model's own defaults. `seed`: where the parameters name none; None: the router draws one."""
+    """A prompt to answer. `params`: None for the model's own defaults. `seed`: used if `params` has no seed; None: the
+    router draws one."""
 
     request_id: str
     prompt: Prompt
     params: SamplingParams | None
     priority: int
     seed: int | None = None
-    # When the caller asked: seconds since the epoch, and on a monotonic clock.
+    # Time of the caller's call: in seconds since the epoch, and on a monotonic clock.
     arrival_time: float = field(default_factory=time.time)
     arrived_at: float = field(default_factory=time.monotonic)
 
@@ -57,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingRequest:
-    """Of a prompt that is a text, or token ids."""
+    """A prompt to embed: a text or token ids."""
 
     request_id: str
     prompt: Prompt
@@ -68,7 +70,7 @@ class EmbeddingRequest:
 class Asked(Protocol):
     @property
     def num_seqs(self) -> int:
-        """Sequences that it has under way."""
+        """Number of sequences that the request runs concurrently."""
 
     @property
     def prompt(self) -> Prompt: ...
@@ -78,7 +80,7 @@ Q = TypeVar("Q", bound=Asked)
 
 
 class Turns:
-    """Up to `count` sequences at a time; requests get theirs in the order in which they ask."""
+    """Limits the number of running sequences to `count`. Requests get their sequences in the order of their calls."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -87,7 +89,7 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, wanted: int) -> AsyncIterator[None]:
-        """A request that wants more than there are gets all."""
+        """Reserves `wanted` sequences, but at most all that exist, and releases them at the end of the block."""
         taken = 0
         try:
             async with self._first_in_line:
@@ -101,10 +103,11 @@ class Turns:
 
 
 class Engine:
-    """Made and used on one event loop. `failure`: why the stack is there no more, or None while it is."""
+    """Sends requests to a router. Create and use it on one event loop. `failure`: returns why the stack has failed, or
+    None while it runs."""
 
     def __init__(self, address: str, api_key: str | None, max_num_seqs: int, failure: Callable[[], str | None]) -> None:
-        """`max_num_seqs`: sequences under way at most."""
+        """`max_num_seqs`: maximum number of running sequences."""
         self._client = AsyncClient(address, api_key=api_key, max_retries=0)
         self._max_num_seqs = max_num_seqs
         self._turns = Turns(max_num_seqs)
@@ -115,14 +118,15 @@ class Engine:
         await self._client.close()
 
     async def answer(self, requests: Sequence[Request], on_done: Callable[[int], None]) -> list[RequestOutput]:
-        """In the order of the requests. `on_done` is called with 1 for each. Raises QuireError where the router refuses
-        one, and StackError where the stack is gone; the others end with it."""
+        """Answers the requests and returns the outputs in the same order. Calls `on_done(1)` after each. Raises
+        QuireError if the router refuses a request, and StackError if the stack has failed; either error cancels the
+        other requests."""
         return await self._all(requests, self._output, on_done)
 
     async def embed(
         self, requests: Sequence[EmbeddingRequest], on_done: Callable[[int], None]
     ) -> list[EmbeddingRequestOutput]:
-        """As `answer`."""
+        """Embeds the requests' prompts. Order, `on_done` and errors are those of `answer`."""
         return await self._all(requests, self._embedding, on_done)
 
     async def _all(
@@ -138,7 +142,7 @@ class Engine:
                         outputs[index] = await answer(request)
                     except QuireError as error:
                         name_prompt(error, request.prompt.name)
-                        error.add_note(f"This is about prompt {index} of {len(requests)}.")
+                        error.add_note(f"The error concerns the prompt with index {index} of {len(requests)} prompts.")
                         raise
                 on_done(1)
 
@@ -189,7 +193,7 @@ class Engine:
         return EmbeddingRequestOutput(request.request_id, EmbeddingOutput(list(vector)), list(token_ids))
 
     async def _prompt(self, prompt: Prompt) -> tuple[str | None, str | Sequence[int]]:
-        """The prompt's text, if it was not given as token ids, and what is to be continued."""
+        """Returns the prompt's text, or None if the caller gave token ids, and the text or token ids to send."""
         if prompt.token_ids is not None:
             return None, prompt.token_ids
         if prompt.text is not None:
@@ -200,7 +204,7 @@ class Engine:
         return await self._patiently(lambda: self._client.detokenize(token_ids)), token_ids
 
     async def _texts_of(self, token_ids: set[int]) -> Mapping[int, str]:
-        """Each token's text; every token is asked for once."""
+        """Returns each token's text. Requests the text of a token only once and caches it."""
         missing = sorted(token_ids - self._token_texts.keys())
         for start in range(0, len(missing), _MAX_TOKENS_PER_CALL):
             part = missing[start : start + _MAX_TOKENS_PER_CALL]
@@ -209,8 +213,8 @@ class Engine:
         return self._token_texts
 
     async def _patiently(self, call: Callable[[], Awaitable[R]]) -> R:
-        """What it brings, once parts that were lost are back. Nobody has seen anything of an answer that broke off, so
-        it begins again."""
+        """Calls `call` and retries it while failed parts restart. A retry is safe after an incomplete answer, because
+        the caller has not seen any of it."""
         retries = Retries(_MAX_RETRIES, None)
         while True:
             try:
@@ -223,7 +227,8 @@ class Engine:
 
 
 def best_choices(choices: Sequence[Choice], count: int) -> Sequence[Choice]:
-    """Those with the highest log probability per token, the best first; where none is left out, all in their order."""
+    """Returns the `count` choices with the highest log probability per token, best first. Returns all in their original
+    order if there are not more than `count`."""
     if len(choices) <= count:
         return choices
     return sorted(choices, key=lambda choice: -_mean_logprob(choice))[:count]

@@ -1,9 +1,9 @@
-"""The process that keeps a program's own stack: `python -m quire.offline.keeper PARENT STATUS_FD`, with the stack's
-options as a JSON object on standard input.
+"""The process that runs a program's own stack: `python -m quire.offline.keeper PARENT STATUS_FD`. It reads the stack's
+options as a JSON object from standard input.
 
-A process of its own, so that no part is forked from a program with threads and much memory, no signal of the
-program's terminal reaches the parts, and nothing is left whatever kills the program: this one ends when its parent
-does, and the parts end with it.
+The keeper is a separate process for three reasons. Parts are not forked from a program with threads and much memory.
+Signals of the program's terminal do not reach the parts. No part survives the program, however it ends: the keeper ends
+when its parent does, and the parts end with the keeper.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(parent: int, status_fd: int) -> int:
 
 
 async def _keep(stack: Stack, parent: int, reporter: StatusReporter) -> None:
-    """Until a signal comes, the parent is gone, or a part fails for good: then raises StackError."""
+    """Runs the stack until a signal arrives or the parent process ends. Raises StackError if a part fails too often."""
     stop, hurry = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -48,7 +48,7 @@ async def _keep(stack: Stack, parent: int, reporter: StatusReporter) -> None:
         asyncio.get_running_loop().add_signal_handler(number, on_signal)
 
     async def watch() -> None:
-        while os.getppid() == parent:  # noqa: ASYNC110 - nobody tells a child
+        while os.getppid() == parent:  # noqa: ASYNC110 - a child gets no event for it
             await asyncio.sleep(_POLL_S)
         hurry.set()
         stop.set()
@@ -62,7 +62,7 @@ async def _keep(stack: Stack, parent: int, reporter: StatusReporter) -> None:
             reporter.ready(address=socket_address(directory, "router"))
 
         async def works() -> str | None:
-            return None  # The router is ready once it can serve.
+            return None  # No further check: the router reports ready only when it can serve.
 
         watching = asyncio.create_task(watch())
         specs, environment = part_specs(stack, directory), part_environment(stack, directory)

@@ -62,10 +62,10 @@ class LLM:
         own = OwnStack(flags)
         self._worker_config: WorkerConfig = worker
         self._seeds = None if seed is None else random.Random(seed)
-        # A full step, and as many that wait for their turn.
+        # Enough sequences for a full step plus as many waiting ones.
         max_num_seqs = min(2 * worker.max_num_seqs, scheduler.max_num_queued_reqs)
 
-        async def connect() -> Engine:  # gRPC's channel belongs to the loop that makes it.
+        async def connect() -> Engine:  # A gRPC channel belongs to the event loop that creates it.
             return Engine(own.address, stack.api_key, max_num_seqs, own.failure)
 
         try:
@@ -222,13 +222,14 @@ def _check_one_each(arguments: Mapping[str, Sequence[object]], prompts: Sequence
 
 
 def _flags(model: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """As build_stack takes them, and JSON; None is left out. Raises ConfigError."""
+    """Converts options to values that build_stack accepts and JSON can represent. Leaves out None. Raises
+    ConfigError."""
     flags: dict[str, Any] = {"model": str(model)} if model else {}
     for name, value in options.items():
         if name not in option_names() and name not in OPTIONS:
             raise ConfigError(f"LLM has no option {name!r}; quire serve --help lists them")
         if name in _GATEWAY_ONLY:
-            raise ConfigError(f"{name} is the gateway's, and LLM starts none")
+            raise ConfigError(f"{name} is an option of the gateway, which LLM does not start")
         if value is None:
             continue
         if isinstance(value, (list, tuple)):

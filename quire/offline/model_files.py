@@ -1,4 +1,4 @@
-"""What a program may want of its model besides answers, read where the worker has read the model."""
+"""Reads the tokenizer and the default sampling parameters from the files that the worker's model was loaded from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 def load_tokenizer(config: WorkerConfig) -> PreTrainedTokenizerBase:
-    """transformers' own, which takes seconds to import. Raises ValueError where the files hold none."""
+    """Loads the tokenizer with transformers, whose import takes seconds. Raises ValueError if the files have no
+    tokenizer that transformers can read."""
     from transformers import AutoTokenizer
 
     try:
@@ -24,14 +25,14 @@ def load_tokenizer(config: WorkerConfig) -> PreTrainedTokenizerBase:
             loaded = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True)
         else:
             loaded = AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except Exception as error:  # transformers has no class of its own for files that it cannot read
-        raise ValueError(f"transformers can read no tokenizer of the model's: {error}") from error
+    except Exception as error:  # transformers has no exception class of its own for unreadable files
+        raise ValueError(f"transformers cannot read the model's tokenizer: {error}") from error
     return cast("PreTrainedTokenizerBase", loaded)
 
 
 def default_sampling_params(config: WorkerConfig) -> SamplingParams:
-    """As the model's generation_config.json has them, the rest as in vLLM. Raises ValueError where the model's files
-    are there no more."""
+    """Returns the parameters in the model's generation_config.json; others have vLLM's defaults. Raises ValueError if
+    the model's files no longer exist."""
     try:
         checkpoint = find_checkpoint(config)
         model = checkpoint.read_encoder_config() or checkpoint.read_config()

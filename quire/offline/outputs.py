@@ -1,4 +1,4 @@
-"""What `LLM` returns, in vLLM's shapes."""
+"""The outputs of `LLM`, with vLLM's field names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from quire.offline.request_metrics import RequestMetrics
 
 @dataclass(slots=True)
 class Logprob:
-    """`rank`: 1 for the likeliest token; None for one of an output that is not among those that were asked for."""
+    """The log probability of a token. `rank`: 1 for the likeliest token; None for a sampled token that is not among the
+    requested likeliest ones."""
 
     logprob: float
     rank: int | None = None
@@ -21,14 +22,14 @@ class Logprob:
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One answer. `stop_reason`: the stop string, or the id in `stop_token_ids`, that ended it; None where it was the
-    model's own end token, or the length."""
+    """One answer. `stop_reason`: the stop string or the entry of `stop_token_ids` that ended it; None if the model's
+    end token or the length limit ended it."""
 
     index: int
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None
-    # Of each token: by token id, its own first.
+    # For each token, log probabilities by token id; the token itself comes first.
     logprobs: list[dict[int, Logprob]] | None
     finish_reason: FinishReason
     stop_reason: int | str | None
@@ -39,20 +40,20 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """The answers to one prompt. `prompt`: its text; None where it was given as token ids."""
+    """The answers to one prompt. `prompt`: its text; None if it was given as token ids."""
 
     request_id: str
     prompt: str | None
-    # What was left of it, if it was cut.
+    # The prompt after truncation.
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
-    # Of the prompt's tokens, those that were found in the prefix cache.
+    # Number of prompt tokens found in the prefix cache.
     num_cached_tokens: int
-    # Where they were asked for. Of each of the prompt's tokens, as in CompletionOutput; None for the first.
+    # Log probabilities of each prompt token if requested, as in CompletionOutput; None for the first token.
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     finished: bool = True
     metrics: RequestMetrics | None = None
-    # vLLM's fields for what Quire does not have: adapters, and prompts of models that encode and decode.
+    # vLLM's fields for features that Quire does not have: LoRA adapters and encoder-decoder models.
     lora_request: None = None
     encoder_prompt: None = None
 
@@ -72,14 +73,14 @@ class EmbeddingRequestOutput:
 
     request_id: str
     outputs: EmbeddingOutput
-    # What was left of the prompt, if it was cut.
+    # The prompt after truncation.
     prompt_token_ids: list[int]
     finished: bool = True
 
 
 @dataclass(slots=True)
 class ScoringOutput:
-    """How alike two texts are: the cosine of their embeddings."""
+    """The similarity of two texts: the cosine of their embeddings."""
 
     score: float
 
@@ -88,24 +89,25 @@ class ScoringOutput:
 class ScoringRequestOutput:
     request_id: str
     outputs: ScoringOutput
-    # Of the two texts, one after the other.
+    # Token ids of the first text followed by those of the second.
     prompt_token_ids: list[int]
     finished: bool = True
 
 
 def scoring_output(request_id: str, one: EmbeddingRequestOutput, other: EmbeddingRequestOutput) -> ScoringRequestOutput:
-    """Of embeddings of length 1, whose product is their cosine."""
+    """Computes the cosine similarity of two embeddings of length 1, which is their dot product."""
     score = sum(map(operator.mul, one.outputs.embedding, other.outputs.embedding))
     return ScoringRequestOutput(request_id, ScoringOutput(score), one.prompt_token_ids + other.prompt_token_ids)
 
 
 def logprobs_of(entries: Iterable[TokenLogprob], texts: Mapping[int, str]) -> list[dict[int, Logprob]]:
-    """Of each token, its own first. `texts`: tokens' texts; may lack some."""
+    """Returns log probabilities by token id for each entry; the entry's own token comes first. `texts`: texts by token
+    id; may lack some."""
     return [_logprobs(entry, texts) for entry in entries]
 
 
 def token_ids_of(entries: Iterable[TokenLogprob]) -> set[int]:
-    """Every token that they tell a log probability of."""
+    """Returns the ids of all tokens that have a log probability in `entries`."""
     return {token_id for entry in entries for token_id in (entry.token_id, *(top[0] for top in entry.top))}
 
 

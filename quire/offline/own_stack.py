@@ -1,4 +1,4 @@
-"""A stack that this program has for itself."""
+"""A private stack of this program, run by the keeper process."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ from quire.cli.supervisor import StackError
 from shared.python_child import child_environment, python_command
 from shared.status import parse_status
 
-# Parts get their own time to stop before; then the keeper is told to hurry.
+# Timeout for the stack to stop in order, then for the keeper to end all parts at once.
 _STOP_TIMEOUT_S = 60.0
 _HURRY_TIMEOUT_S = 10.0
 
 
 def router_stack(options: Mapping[str, Any]) -> Stack:
-    """A stack without a gateway: what a program talks to is its router. Raises ConfigError."""
+    """Builds the configuration of a stack without a gateway; the program calls the router directly. Raises
+    ConfigError."""
     stack = build_stack(options, {})
     return replace(stack, configs={name: config for name, config in stack.configs.items() if name != "gateway"})
 
 
 class OwnStack:
-    """Started when it is made, and there until `stop`. Only the process that made it may stop it."""
+    """A stack that runs from the object's creation until `stop`. Only the process that created it may stop it."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:
-        """`options`: checked ones of build_stack. Returns once it can serve. Raises StackError where it cannot."""
+        """Starts the stack and waits until it can serve. `options`: options that build_stack has checked. Raises
+        StackError if the stack does not start."""
         self._owner = os.getpid()
         self._reason: str | None = None
         reader, writer = os.pipe()
@@ -57,11 +59,11 @@ class OwnStack:
 
     @property
     def is_ours(self) -> bool:
-        """False in a process that was forked from the one that made it."""
+        """False in a process that was forked from the stack's owner."""
         return os.getpid() == self._owner
 
     def failure(self) -> str | None:
-        """Why the stack is there no more; None while it is."""
+        """Returns why the stack has ended; None while it runs."""
         if self._reason is None and self._keeper.poll() is not None:
             try:
                 self._next_status()
@@ -70,7 +72,7 @@ class OwnStack:
         return self._reason
 
     def stop(self) -> None:
-        """Returns once no process of it is left."""
+        """Stops the stack and waits until none of its processes is left."""
         self._reason = self._reason or "it was stopped"
         self._keeper.terminate()
         try:
@@ -85,8 +87,8 @@ class OwnStack:
         self._statuses.close()
 
     def _next_status(self) -> dict[str, str]:
-        """Waits for the keeper's word: what it says of a stack that is ready. Raises StackError where it says, or lets
-        guess, that there is none."""
+        """Waits for the keeper's next status and returns its facts. Raises StackError if the status is a failure or the
+        keeper has ended."""
         line = self._statuses.readline()
         if not line:
             raise StackError(f"the stack's keeper ended with status {self._keeper.wait()}")

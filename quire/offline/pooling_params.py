@@ -1,4 +1,4 @@
-"""How `LLM` embeds, in vLLM's words."""
+"""Options of `LLM.embed`, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from quire.client.options import EmbedOptions, embed_request
 
 @dataclass(frozen=True, kw_only=True)
 class PoolingParams:
-    """Meanings as in quire/inference/v1/inference.proto. Raises ValueError for a value that cannot be used."""
+    """Options of embeddings, with the meanings of quire/inference/v1/inference.proto. Raises ValueError for an invalid
+    value."""
 
-    # Longer prompts are cut to so many tokens, -1 for as many as the model takes; None: they are refused.
+    # Number of tokens that longer prompts are cut to; -1: the model's maximum. None: longer prompts are refused.
     truncate_prompt_tokens: int | None = None
-    # The first values alone, for models that were trained for it.
+    # Number of leading values to return, for models that were trained for shorter vectors. None: all.
     dimensions: int | None = None
-    # Whether vectors are scaled to length 1; None: as the model says.
+    # Whether vectors are scaled to length 1. None: the model's default.
     normalize: bool | None = None
 
     def __post_init__(self) -> None:
@@ -27,6 +28,6 @@ class PoolingParams:
                 raise ValueError(f"PoolingParams.{name} is {value!r}: {error}") from None
 
     def options(self) -> EmbedOptions:
-        """As the client takes them."""
+        """Returns the options in the client's format."""
         given = {name: value for name, value in vars(self).items() if value is not None}
         return cast(EmbedOptions, given)

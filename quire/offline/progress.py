@@ -1,4 +1,4 @@
-"""How far many requests are, on a terminal or in a notebook."""
+"""A progress bar for many requests, on a terminal or in a notebook."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-# Called with the number of requests that are done since the last call.
+# Called with the number of requests finished since the last call.
 Advance = Callable[[int], None]
 
 
 @contextmanager
 def progress_bar(what: str, total: int | None, *, is_shown: bool = True) -> Iterator[Advance]:
-    """On standard error, where somebody sees it. `total`: requests; None if unknown. Any thread may advance it."""
+    """Shows a progress bar on standard error if that is a terminal or a notebook. Yields the function that advances it,
+    from any thread. `total`: number of requests; None if unknown."""
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}", markup=False),

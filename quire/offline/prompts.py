@@ -1,4 +1,4 @@
-"""What `LLM` may be asked, in vLLM's forms."""
+"""Parses the prompts of `LLM` in vLLM's formats."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ PromptLike = str | Sequence[int] | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Exactly one of text, token ids and messages is there."""
+    """A prompt: exactly one of text, token ids and messages is set."""
 
     text: str | None = None
     token_ids: tuple[int, ...] | None = None
     messages: tuple[Message, ...] | None = None
-    # What their prompt is made of besides them.
+    # For messages: tools and chat template options.
     template: TemplateOptions | None = None
     cache_salt: str | None = None
-    # What the program calls it: an argument of its call, or an entry of one.
+    # Name of the prompt in error messages: the caller's argument, or an entry of it.
     name: str = field(default="prompts", compare=False)
 
 
 def parse_prompts(prompts: PromptLike | Sequence[PromptLike]) -> list[Prompt]:
-    """One prompt or several: texts, lists of token ids, or mappings with `prompt` or `prompt_token_ids`, and
-    `cache_salt`. Raises TypeError, ValueError."""
+    """Parses one prompt or several. Each is a text, a list of token ids, or a mapping with `prompt` or
+    `prompt_token_ids` and optionally `cache_salt`. Raises TypeError, ValueError."""
     if isinstance(prompts, (str, Mapping)) or _are_token_ids(prompts):
         return [_parse(prompts, "prompts")]
     return [_parse(prompt, f"prompts[{index}]") for index, prompt in enumerate(prompts)]
 
 
 def parse_texts(texts: str | Sequence[str], name: str) -> list[Prompt]:
-    """One text or several. Raises TypeError for what is no text."""
+    """Parses one text or a list of texts. Raises TypeError for an entry that is not a text."""
     given = [texts] if isinstance(texts, str) else texts
     for index, text in enumerate(given):
         if not isinstance(text, str):
@@ -57,7 +57,7 @@ def _parse(prompt: object, name: str) -> Prompt:
         key = "prompt" if "prompt" in prompt else "prompt_token_ids"
         inner = _parse(prompt[key], f"{name}[{key!r}]")
         if isinstance(prompt[key], Mapping) or (inner.text is None) == (key == "prompt"):
-            raise TypeError(f"{name}[{key!r}] is no {'text' if key == 'prompt' else 'list of token ids'}")
+            raise TypeError(f"{name}[{key!r}] is not a {'text' if key == 'prompt' else 'list of token ids'}")
         return replace(inner, cache_salt=prompt.get("cache_salt"), name=name)
     if _are_token_ids(prompt):
         return Prompt(token_ids=tuple(prompt), name=name)  # type: ignore[arg-type]

@@ -1,4 +1,5 @@
-"""What one sampling parameter may be, as the router has it: a program is told where it sets it, not where it asks."""
+"""Checks single sampling parameters with the router's rules, so that a program gets the error where it sets the value,
+not where it sends the request."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ _MAX_ENTRIES = {"logit_bias": MAX_LOGIT_BIAS, "stop_token_ids": MAX_STOP_TOKEN_I
 
 
 def check_range(name: str, value: Any) -> None:
-    """Of a value that has its parameter's type. Raises ValueError; what depends on the model is the router's."""
+    """Checks a value that already has its parameter's type. Limits that depend on the model are left to the router.
+    Raises ValueError."""
     if name in ("n", "max_tokens") and value < 1:
         raise ValueError("use at least 1")
     if name == "n" and value > _MAX_N:

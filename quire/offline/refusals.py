@@ -1,4 +1,4 @@
-"""A router's errors, in the words of the program that asked."""
+"""Rewrites the router's errors to the argument names of the calling program."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 
 from quire.client.errors import QuireError
 
-# The typed API's fields for what the program calls its prompt.
+# Fields of the typed API that hold the program's prompt.
 _PROMPT = re.compile(r"(?:text|token_ids\.ids|(?:chat\.)?messages|inputs\[0\])(?![\w.])")
 
 
 def name_prompt(error: QuireError, name: str) -> None:
-    """Where the error is about the prompt: calls it `name`."""
+    """Replaces the prompt's field by `name` in an error about the prompt."""
     if error.param is None or (field := _PROMPT.match(error.param)) is None:
         return
     param = name + error.param[field.end() :]

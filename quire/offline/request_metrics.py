@@ -1,4 +1,4 @@
-"""When the things of one request happened, under the names that vLLM's `RequestOutput.metrics` has."""
+"""Times of one request, with the names of vLLM's `RequestOutput.metrics`."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from quire.client.results import Timings
 
 @dataclass(frozen=True, slots=True)
 class RequestMetrics:
-    """Moments are seconds since the epoch, as `time.time()` gives them; durations are seconds. The fields are those of
-    vLLM's `RequestMetrics`, the properties those of its `RequestStateStats`. None: there was no such moment, or Quire
-    does not measure it."""
+    """Times and durations of one request. Times are seconds since the epoch, as in `time.time()`; durations are
+    seconds. The fields are those of vLLM's `RequestMetrics`, the properties those of its `RequestStateStats`. None: the
+    event did not happen, or Quire does not measure it."""
 
-    # The call of `generate` or `chat`.
+    # Time of the call of `generate` or `chat`.
     arrival_time: float
-    # The first step that a scheduler planned for any of the request's sequences.
+    # Time at which a scheduler planned the first step for any of the request's sequences.
     first_scheduled_time: float | None
-    # The router received the first and the latest token.
+    # Times at which the router received the first and the latest token.
     first_token_time: float | None
     last_token_time: float | None
-    # The answer was complete here.
+    # Time at which this program had the complete answer.
     finished_time: float
     # From arrival_time to first_scheduled_time. Includes the wait for other prompts of the same call.
     time_in_queue: float | None
-    # Of all the request's choices.
+    # Number of tokens in all choices of the request.
     num_generation_tokens: int
     scheduler_time: float | None = None
     model_forward_time: float | None = None
@@ -55,8 +55,9 @@ class RequestMetrics:
 def request_metrics(
     arrival_time: float, seconds: float, timings: Timings | None, num_generation_tokens: int
 ) -> RequestMetrics:
-    """`seconds`: from the arrival to the end, on a monotonic clock. Counts the router's durations back from the end:
-    the router sends the end at once, while texts and conversations become token ids before its durations begin."""
+    """Builds the metrics. `seconds`: from the arrival to the end, on a monotonic clock. The router's durations are
+    counted back from the end of the answer, which the router sends at once. They cannot be counted from the arrival,
+    because they start only after tokenization."""
     end = arrival_time + seconds
 
     def moment(duration: float | None) -> float | None:

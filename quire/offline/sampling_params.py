@@ -1,4 +1,4 @@
-"""How `LLM` generates, in vLLM's words."""
+"""Sampling parameters of `LLM`, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from quire.offline.ranges import check_range
 from quire.offline.structured_outputs import StructuredOutputsParams, structured_outputs
 
 DEFAULT_MAX_TOKENS = 16
-# What `LLM` sees to itself; and what changes nothing, as outputs are whole and their text is that of their tokens.
+# Parameters that are not sent: two that `LLM` implements itself, and three without effect. Outputs are not streamed,
+# and the text of an output is always the text of its tokens.
 _NOT_SENT = frozenset({"best_of", "detokenize"} | {"output_kind", "stream_interval", "spaces_between_special_tokens"})
-# Said even where they are as here, so that they go before the model's own defaults, as in vLLM.
+# Parameters that are sent even with their default value, so that they override the model's own defaults, as in vLLM.
 _SAID = frozenset(
     {
         "n",
@@ -27,18 +28,18 @@ _SAID = frozenset(
         "max_tokens",
     }
 )
-# vLLM's other ways to say that something is left out.
+# Alternative values with which vLLM disables a parameter, and the value that replaces them.
 _LEFT_OUT = {"top_k": (-1, 0), "seed": (-1, None)}
 
 
 @dataclass(kw_only=True)
 class SamplingParams:
-    """Names, meanings and defaults are vLLM's; ranges those of quire/inference/v1/sampling.proto. Raises ValueError for
-    a value that cannot be used, and for a parameter that is set and that this version does not know how to keep. Fields
-    may be set later; `LLM` takes a copy with each call, and checks it again."""
+    """Sampling parameters. Names, meanings and defaults are vLLM's; ranges are those of
+    quire/inference/v1/sampling.proto. Raises ValueError for an invalid value and for a parameter that Quire does not
+    support. Fields may be changed later: each call of `LLM` copies the object and checks it again."""
 
     n: int = 1
-    # So many are generated, and the n with the highest log probability per token returned, the best first.
+    # Number of outputs to generate. The n outputs with the highest log probability per token are returned, best first.
     best_of: int | None = None
     temperature: float = 1.0
     top_p: float = 1.0
@@ -50,33 +51,33 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | None = None
     seed: int | None = None
-    # None: as many as the context leaves.
+    # None: as many as fit into the context.
     max_tokens: int | None = DEFAULT_MAX_TOKENS
     min_tokens: int = 0
     stop: str | Sequence[str] | None = None
     stop_token_ids: Sequence[int] | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    # Log probabilities of each token and of this many likeliest ones.
+    # Return the log probabilities of each output token and of this many likeliest tokens.
     logprobs: int | None = None
-    # The same of each prompt token but the first.
+    # The same for each prompt token except the first.
     prompt_logprobs: int | None = None
     # With `logprobs`: ids of the tokens whose log probabilities are returned, instead of the most likely tokens'.
     logprob_token_ids: Sequence[int] | None = None
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
-    # False: outputs have no text, and their log probabilities no tokens' texts.
+    # False: outputs have no text, and log probabilities have no decoded tokens.
     detokenize: bool = True
     allowed_token_ids: Sequence[int] | None = None
     # Strings that the output must not contain.
     bad_words: Sequence[str] | None = None
-    # A mapping of its fields is taken, too.
+    # Also accepts a mapping with the fields of StructuredOutputsParams.
     structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
-    # Longer prompts lose their beginnings; -1: as many tokens are kept as leave room for the answer.
+    # Maximum number of prompt tokens; longer prompts lose their beginning. -1: as many as leave room for the answer.
     truncate_prompt_tokens: int | None = None
     output_kind: Any = None
     stream_interval: int | None = None
-    # Those that are refused.
+    # Parameters of vLLM that Quire does not support; setting one is an error.
     extra_args: Mapping[str, Any] | None = None
     flat_logprobs: bool = False
     guided_decoding: Any = None
@@ -89,9 +90,9 @@ class SamplingParams:
     trace_decode_token_ids: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        """Raises ValueError."""
+        """Checks all parameters. Raises ValueError."""
         if self.stop and not self.detokenize:
-            raise ValueError("SamplingParams.stop needs detokenize: strings are looked for in text")
+            raise ValueError("SamplingParams.stop needs detokenize=True: stop strings are found in the text")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise ValueError("SamplingParams.allowed_token_ids is []: leave it out to allow all")
         for name, value in _given(self).items():
@@ -115,27 +116,28 @@ class SamplingParams:
                 raise ValueError(f"SamplingParams.best_of is {self.best_of}: {error}") from None
 
     def options(self) -> Options:
-        """As the client takes them."""
+        """Returns the parameters in the client's format."""
         given = dict(_option(name, value) for name, value in _given(self).items())
         if self.num_candidates > self.n:
-            # The best are told by their log probabilities.
+            # The best outputs are chosen by their log probabilities.
             given["n"], given["logprobs"] = self.num_candidates, self.logprobs or 0
         return cast(Options, given)
 
     @property
     def num_candidates(self) -> int:
-        """Outputs to generate."""
+        """Number of outputs to generate."""
         return self.n if self.best_of is None else self.best_of
 
 
 def checked_copies(each: Sequence[SamplingParams | None]) -> list[SamplingParams | None]:
-    """One of each object: its owner may set fields while answers are under way. Raises ValueError."""
+    """Copies each distinct object once and checks the copies. A copy is needed because the program may change the
+    fields during the call. Raises ValueError."""
     copies = {id(params): replace(params) for params in each if params is not None}
     return [None if params is None else copies[id(params)] for params in each]
 
 
 def _given(params: SamplingParams) -> dict[str, Any]:
-    """What differs from its default, or is said in any case."""
+    """Returns the parameters to send: those that differ from their default, and those in _SAID."""
     given: dict[str, Any] = {}
     for field in fields(params):
         name, value = field.name, getattr(params, field.name)
@@ -147,5 +149,5 @@ def _given(params: SamplingParams) -> dict[str, Any]:
 
 
 def _option(name: str, value: Any) -> tuple[str, Any]:
-    """What the client calls it. Raises ValueError."""
+    """Returns the name and value of a parameter in the client's format. Raises ValueError."""
     return structured_outputs(value).option() if name == "structured_outputs" else (name, value)

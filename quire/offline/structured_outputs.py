@@ -1,4 +1,4 @@
-"""What the outputs of `LLM` must be, in vLLM's words."""
+"""Structured outputs of `LLM`, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-# vLLM's names, and those of the client's options.
+# vLLM's names, and the names of the client's options.
 _OPTIONS = {
     "json": "json_schema",
     "json_object": "json_object",
@@ -18,16 +18,16 @@ _OPTIONS = {
 
 @dataclass(frozen=True)
 class StructuredOutputsParams:
-    """Exactly one of the first five. Raises ValueError for others, and for a parameter that this version does not know
-    how to keep."""
+    """The structure of the output. Set exactly one of the first five fields. Raises ValueError for any other number of
+    them, and for a parameter that Quire does not support."""
 
     # A JSON schema, as an object or as JSON.
     json: Mapping[str, Any] | str | None = None
     # A regular expression for the whole output.
     regex: str | None = None
-    # Strings of which it is one.
+    # The allowed outputs.
     choice: Sequence[str] | None = None
-    # In Lark's notation or in GBNF.
+    # A grammar in Lark or GBNF notation.
     grammar: str | None = None
     # Any JSON object.
     json_object: bool | None = None
@@ -44,7 +44,7 @@ class StructuredOutputsParams:
             raise ValueError(f"StructuredOutputsParams needs one of {', '.join(_OPTIONS)}")
 
     def option(self) -> tuple[str, Any]:
-        """Name and value as the client takes them."""
+        """Returns the name and value of the client's option."""
         (name,) = self._given()
         return _OPTIONS[name], getattr(self, name)
 
@@ -53,12 +53,13 @@ class StructuredOutputsParams:
 
 
 def structured_outputs(given: object) -> StructuredOutputsParams:
-    """Of a mapping, too. Raises ValueError for what is neither, and for a field that there is not."""
+    """Converts a StructuredOutputsParams or a mapping of its fields. Raises ValueError for any other type and for an
+    unknown field."""
     if isinstance(given, StructuredOutputsParams):
         return given
     if not isinstance(given, Mapping):
-        raise ValueError("use StructuredOutputsParams")
+        raise ValueError("use a StructuredOutputsParams or a mapping of its fields")
     known = {field.name for field in fields(StructuredOutputsParams)}
     if unknown := given.keys() - known:
-        raise ValueError(f"there is no {min(map(str, unknown))!r}")
+        raise ValueError(f"there is no field {min(map(str, unknown))!r}")
     return StructuredOutputsParams(**given)

@@ -236,7 +236,7 @@ def test_a_prompt_that_does_not_fit_is_told_by_its_place(llm: LLM) -> None:
     with pytest.raises(QuireError, match="maximum context length") as raised:
         llm.generate(["fits", "x" * 100_000, "fits"], use_tqdm=False)
 
-    assert raised.value.__notes__ == ["This is about prompt 1 of 3."]
+    assert raised.value.__notes__ == ["The error concerns the prompt with index 1 of 3 prompts."]
     assert raised.value.param == "prompts[1]"
     assert str(raised.value).endswith("Please shorten 'prompts[1]'.")
     with pytest.raises(QuireError, match=r"Please shorten 'messages'\."):

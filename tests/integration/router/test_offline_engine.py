@@ -228,7 +228,7 @@ async def test_embeddings_are_the_routers_in_the_order_of_the_prompts(start_rout
     assert second.outputs.embedding == expected("Köln", dimensions=2)
     assert third.outputs.embedding == pytest.approx(expected("a", normalize=True))
     assert third.prompt_token_ids == byte_level().encode("a").ids
-    assert raised.value.__notes__ == ["This is about prompt 1 of 2."]
+    assert raised.value.__notes__ == ["The error concerns the prompt with index 1 of 2 prompts."]
     assert done[:3] == [1, 1, 1]
 
 
@@ -268,7 +268,7 @@ async def test_a_refusal_is_final_and_ends_the_others() -> None:
         with pytest.raises(QuireError, match="scripted") as raised:
             await ask(Engine(address, None, 1, there), requests(SOME_IDS, SOME_IDS, SOME_IDS))
 
-    assert raised.value.__notes__ == ["This is about prompt 0 of 3."]
+    assert raised.value.__notes__ == ["The error concerns the prompt with index 0 of 3 prompts."]
     assert service.num_calls == 1
 
 

@@ -136,7 +136,7 @@ async def test_undecodable_bytes_are_told_in_plain_words_with_trailers(start_rou
     error = await refused(call(b"\xff\xff\xff"))
     assert error.code() is grpc.StatusCode.INTERNAL
     assert error.details() == (
-        "The request's 3 bytes are no message of this method: check that client and server use the same protos."
+        "The request's 3 bytes are not a message of this method: check that client and server use the same protos."
     )
     assert details_of(error)["ErrorInfo"].reason == "UNDECODABLE_MESSAGE"
     trailers: dict[str, Any] = dict(error.trailing_metadata() or ())

@@ -289,7 +289,7 @@ async def test_nothing_left_of_a_prompt_is_refused(start_router: StartRouter, gi
 async def test_options_for_what_is_not_there_are_refused_by_the_client(start_router: StartRouter) -> None:
     api = await start_router(fake_scheduler(answer_text(GREETING)))
     async with AsyncClient(api.address) as client:
-        with pytest.raises(TypeError, match="'tools' is for messages"):
+        with pytest.raises(TypeError, match="'tools' is for conversations only"):
             await client.tokenize("x", tools=[])
         with pytest.raises(ValueError, match="use left or right"):
             await client.generate("x", truncation_side="middle")

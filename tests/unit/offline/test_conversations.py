@@ -53,24 +53,24 @@ def test_tools_are_openai_s_or_the_clients() -> None:
         mine,
     ]
     for given in ({"type": "function"}, {"function": {"description": "x"}}, "get_weather"):
-        with pytest.raises(TypeError, match=r"tools\[0\] is no function"):
+        with pytest.raises(TypeError, match=r"tools\[0\] is not a function"):
             parse_tools([given])  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ([[]], r"messages\[0\] is no list of messages"),
-        (["Hello"], r"messages\[0\] is no list of messages"),
-        ([{"content": "x"}], r"messages\[0\] is no message"),
+        ([[]], r"messages\[0\] is not a list of messages"),
+        (["Hello"], r"messages\[0\] is not a list of messages"),
+        ([{"content": "x"}], r"messages\[0\] is not a message"),
         ([[{"role": "user"}]], r"messages\[0\]\[0\]\['content'\] is NoneType"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
-            r"messages\[0\]\['content'\]\[0\] is no text part",
+            r"messages\[0\]\['content'\]\[0\] is not a text part",
         ),
         (
             [{"role": "assistant", "tool_calls": [{"id": "1"}]}],
-            r"messages\[0\]\['tool_calls'\]\[0\] is no call",
+            r"messages\[0\]\['tool_calls'\]\[0\] is not a tool call",
         ),
     ],
 )

@@ -14,8 +14,8 @@ from quire.offline import llm as module
     ("options", "told"),
     [
         ({"max_model_length": 5}, "LLM has no option 'max_model_length'; quire serve --help lists them"),
-        ({"port": 8000}, "port is the gateway's, and LLM starts none"),
-        ({"max_header_kib": 64}, "max_header_kib is the gateway's"),
+        ({"port": 8000}, "port is an option of the gateway, which LLM does not start"),
+        ({"max_header_kib": 64}, "max_header_kib is an option of the gateway"),
         ({"max_model_len": 2.5}, "--max-model-len is '2.5': use a whole number"),
         ({"dtype": "float8"}, "--dtype is 'float8': use one of auto"),
         ({"enable_prefix_caching": "maybe"}, "--enable-prefix-caching is 'maybe': use true or false"),

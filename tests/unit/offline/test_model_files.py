@@ -31,7 +31,7 @@ def test_the_tokenizer_is_that_of_the_models_directory(directory: Path) -> None:
 def test_where_there_is_none_that_is_told(directory: Path) -> None:
     for file in directory.glob("*token*"):
         file.unlink()
-    with pytest.raises(ValueError, match="transformers can read no tokenizer of the model's"):
+    with pytest.raises(ValueError, match="transformers cannot read the model's tokenizer"):
         load_tokenizer(WorkerConfig(model=str(directory)))
     with pytest.raises(ValueError, match="no directory /nowhere"):
         load_tokenizer(WorkerConfig(model="/nowhere"))

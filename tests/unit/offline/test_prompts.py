@@ -45,9 +45,9 @@ def test_a_prompt_knows_its_place_in_the_call() -> None:
         ({"prompt": "a", "multi_modal_data": {}}, "prompts has 'multi_modal_data', which is not supported"),
         ({"prompt": "a", "prompt_token_ids": [1]}, "prompts needs either 'prompt' or 'prompt_token_ids'"),
         ([{"cache_salt": "a"}], r"prompts\[0\] needs either"),
-        ({"prompt": [1]}, r"prompts\['prompt'\] is no text"),
-        ({"prompt_token_ids": "a"}, r"prompts\['prompt_token_ids'\] is no list of token ids"),
-        ({"prompt": {"prompt": "a"}}, r"prompts\['prompt'\] is no text"),
+        ({"prompt": [1]}, r"prompts\['prompt'\] is not a text"),
+        ({"prompt_token_ids": "a"}, r"prompts\['prompt_token_ids'\] is not a list of token ids"),
+        ({"prompt": {"prompt": "a"}}, r"prompts\['prompt'\] is not a text"),
     ],
 )
 def test_what_is_no_prompt_is_told(given: Any, told: str) -> None:

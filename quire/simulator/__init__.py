@@ -1,3 +1,3 @@
-"""A cluster in virtual time: the schedulers' real core and the routers' real placement, with workers that take as long
-as a linear model says that they do.
+"""Simulates a cluster in virtual time. Schedulers and routers run their real core and placement code. The duration of a
+worker's steps comes from a linear model.
 """

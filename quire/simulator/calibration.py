@@ -1,7 +1,7 @@
-"""Measures how long a worker's steps take, over all that a step can be made of, and fits a `StepSeconds` to it.
+"""Measures how long a worker's steps take for many mixes of decodes and prompt chunks, and fits a `StepSeconds`.
 
-The worker is a process of its own and gets its plans as from a scheduler, the next one while it computes the last: what
-is measured is how often results come.
+The worker is a separate process and gets plans as from a scheduler: each plan arrives while the worker computes the one
+before. The duration of a step is the time between two results.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ from services.scheduler.worker_request import WorkerRequest
 _BATCHES = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256)
 _CONTEXTS = (16, 256, 1024, 4096, 16384)
 _CHUNKS = (0, 16, 64, 256, 1024, 2048)
-# A kind of step is measured so often, or for so long if that is reached sooner.
+# A kind of step is measured _REPEATS times, or for _SECONDS_PER_KIND if that is shorter.
 _REPEATS = 5
 _SECONDS_PER_KIND = 1.0
-# What decodes of a kind add to their contexts: steps to make them known and to warm up, repeats, and one ahead.
+# Number of tokens that a decode adds to its context: one for the first step, which sends the sequences to the worker,
+# one for warm-up, one per repeat and one for the step in flight.
 _STEPS_PER_KIND = _REPEATS + 3
-# Kinds of step that would take longer are left out: nobody wants a calibration to take an hour.
+# Kinds of step that would take longer are left out, so that a calibration does not take an hour.
 _LONGEST_STEP_S = 4.0
-# Every kind is measured so often at most, where the fit is not to be trusted.
+# Maximum number of passes over all kinds while the fit is poor.
 _MAX_PASSES = 3
-_MIN_KINDS = 8  # from which that can be told
+_MIN_KINDS = 8  # number of measured kinds from which a fit can predict the duration of others
 _GREEDY = sampling_pb2.SamplingParams(temperature=0, top_p=1, repetition_penalty=1)
 
 
 @dataclass(frozen=True, slots=True)
 class StepKind:
-    """So many sequences decode at a context of so many tokens, beside a chunk of a prompt that begins at a position."""
+    """A mix of work in one step: `num_decodes` sequences that decode at a context of `context` tokens, and a prompt
+    chunk of `chunk` tokens that begins at `position`."""
 
     num_decodes: int
     context: int
@@ -54,7 +56,7 @@ class StepKind:
 
     @property
     def features(self) -> tuple[float, ...]:
-        """In the order of StepSeconds' fields."""
+        """The terms of the linear model, in the order of StepSeconds' fields."""
         read_by_chunk = self.position + self.chunk if self.chunk else 0
         decoded = self.num_decodes * self.context
         sampled = self.num_decodes + (self.chunk > 0)
@@ -88,14 +90,14 @@ class Calibration:
 
 
 def kinds_of(hello: WorkerHello) -> list[StepKind]:
-    """What fits into a worker's limits, the cheapest first."""
+    """Returns the kinds of step that fit into the worker's limits, cheapest first."""
     kinds = []
     for num_decodes in _BATCHES:
         for context in _CONTEXTS if num_decodes else (0,):
             for chunk in _CHUNKS:
                 for position in (0, *_CONTEXTS[1:]) if chunk else (0,):
                     if num_decodes and chunk and not (position in (0, 1024) and chunk in (64, 256)):
-                        continue  # mixed steps only say whether the parts add up
+                        continue  # a few mixed steps are enough to check that the parts add up
                     kind = StepKind(num_decodes, context, chunk, position)
                     fits = (
                         0 < kind.num_tokens <= hello.max_num_batched_tokens
@@ -109,8 +111,9 @@ def kinds_of(hello: WorkerHello) -> list[StepKind]:
 
 
 async def fit_that_is_trusted(measure_all: Callable[[], AsyncIterator[Measured | None]]) -> Calibration:
-    """Measures all kinds of step, and again where the fit is not to be trusted, some times. What else runs on a
-    machine only makes steps longer, so the least of a kind's measurements counts. May return a fit without trust."""
+    """Measures all kinds of step and fits the model. Repeats the pass up to _MAX_PASSES times while the fit is poor.
+    Other programs on the machine only make steps longer, so the shortest measurement of a kind counts. The returned fit
+    may still be poor."""
     least: dict[StepKind, Measured] = {}
     for _ in range(_MAX_PASSES):
         async for one in measure_all():
@@ -123,8 +126,8 @@ async def fit_that_is_trusted(measure_all: Callable[[], AsyncIterator[Measured |
 
 
 async def measure(link: WorkerLink, kinds: Sequence[StepKind], planner: Planner) -> AsyncIterator[Measured | None]:
-    """One by one; None for a kind that would have taken too long, by those before it. `planner`: the link's one. Raises
-    WorkerLostError."""
+    """Measures the kinds one by one. Yields None for a kind that would take too long according to the kinds before it.
+    `planner`: use one planner for all calls on a link. Raises WorkerLostError."""
     results = link.results()
     measured: list[Measured] = []
     for kind in kinds:
@@ -137,7 +140,7 @@ async def measure(link: WorkerLink, kinds: Sequence[StepKind], planner: Planner)
         last = time.monotonic()
         seconds: list[float] = []
         for plan in plans:
-            # One is always ahead, so that the worker never waits for us.
+            # One plan is always in flight, so that the worker never waits for the next.
             link.send(plan)
             seconds.append(await _gap(results, last))
             last += seconds[-1]
@@ -145,14 +148,14 @@ async def measure(link: WorkerLink, kinds: Sequence[StepKind], planner: Planner)
                 break
         for _ in range(2):
             await _gap(results, last)
-        # The first makes sequences known, the second warms up caches and kernels.
+        # Skip two steps: the first sends the sequences to the worker, the second warms up caches and kernels.
         measured.append(Measured(kind, statistics.median(seconds[2:])))
         yield measured[-1]
 
 
 async def _gap(results: AsyncIterator[worker_pb2.StepResult | worker_pb2.GrammarPrepared], last: float) -> float:
     message = await anext(results)
-    assert isinstance(message, worker_pb2.StepResult), "no grammar was asked for"
+    assert isinstance(message, worker_pb2.StepResult), "the plans contain no grammar"
     result = result_from_proto(message)
     if result.errors:
         raise WorkerLostError(f"the worker failed a step: {result.errors[0][1]}")
@@ -168,7 +171,8 @@ def fit(measured: list[Measured]) -> Calibration:
 
 
 class Planner:
-    """Plans of one kind after another, on one stream: names are never used twice, and blocks always."""
+    """Builds the plans of one kind after another on one stream. Wire ids are never reused; all kinds use the same
+    blocks."""
 
     def __init__(self, block_size: int) -> None:
         self._block_size = block_size
@@ -177,7 +181,8 @@ class Planner:
         self._running: list[int] = []  # wire ids
 
     def plans(self, kind: StepKind) -> Iterator[StepPlan[WorkerRequest]]:
-        """A step in which the decodes are made known, and then the kind's own, at its context on average."""
+        """Yields a first step that sends the decoding sequences to the worker, then the steps to measure. Their average
+        context is the kind's."""
         released = self._running
         position = kind.context - _STEPS_PER_KIND // 2
         blocks_each = kind.blocks_per_decode(self._block_size)
@@ -203,7 +208,8 @@ class Planner:
     def _plan(
         self, released: list[int], new: list[NewSequence[WorkerRequest]], rows: list[tuple[int, int, int]]
     ) -> StepPlan[WorkerRequest]:
-        """`rows`: wire id, tokens to compute, position of the first. Slots are in their order."""
+        """Builds a plan. `rows`: wire id, number of tokens to compute, position of the first token. Row i uses slot
+        i."""
         self._step_id += 1
         columns = [array(U32, column) for column in zip(*rows, strict=True)] or [array(U32) for _ in range(3)]
         slots = array(U32, range(len(rows)))

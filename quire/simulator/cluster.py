@@ -1,8 +1,8 @@
-"""Routers, schedulers and their worker groups in virtual time, in as many processes as there are cores.
+"""Simulates routers, schedulers and their worker groups in virtual time, in several processes.
 
-Routers learn how busy schedulers are every LOAD_INTERVAL_S, and no scheduler learns anything of another. So between two
-reports the schedulers go their own ways, each in whatever process it is, and the outcome does not depend on how many
-processes there are.
+Routers get the schedulers' load every LOAD_INTERVAL_S, and schedulers do not communicate with each other. Between two
+load reports the schedulers are therefore independent and can run in different processes. The outcome does not depend on
+the number of processes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from shared.placement import LOAD_INTERVAL_S, MAX_REFUSALS, Node, chat_key, plac
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What the cluster is made of."""
+    """The size and configuration of a cluster."""
 
     num_routers: int
     num_schedulers: int
-    num_groups: int  # worker groups; schedulers have equally many, or one more
-    core: CoreConfig  # of every group
+    num_groups: int  # worker groups, distributed evenly over the schedulers
+    core: CoreConfig  # the same for every group
     step: StepSeconds
     overheads: Overheads
     run_ahead: int | None = None
@@ -47,12 +47,13 @@ class Layout:
 
 
 def with_groups(layout: Layout, num_groups: int) -> Layout:
-    """A scheduler for each group, or as many as there were if that is fewer."""
+    """Returns the layout with another number of groups. It has a scheduler per group, but no more schedulers than
+    before."""
     return replace(layout, num_groups=num_groups, num_schedulers=min(num_groups, layout.num_schedulers))
 
 
 class Arrival(NamedTuple):
-    """At a scheduler."""
+    """The arrival of a request at a scheduler."""
 
     time_s: float
     request_index: int
@@ -65,7 +66,7 @@ class Refusal(NamedTuple):
 
 
 class ServedRequest(NamedTuple):
-    """Times in seconds of virtual time, as its client saw them."""
+    """A served request. Times are seconds of virtual time, as its client sees them."""
 
     request_index: int
     scheduler: int
@@ -85,7 +86,7 @@ class GroupOutcome(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What happened in some schedulers, or in all."""
+    """The results of some or all schedulers."""
 
     served: list[ServedRequest]
     groups: list[GroupOutcome]
@@ -97,7 +98,8 @@ class Progress(NamedTuple):
 
 
 class Schedulers(Protocol):
-    """Some schedulers, in this process or another. `begin` and `end` come in turns, so that processes work at once."""
+    """Some schedulers, in this process or another. `begin` and `end` alternate. `begin` does not wait, so that several
+    processes work in parallel."""
 
     def begin(self, until: float, arrivals: list[Arrival]) -> None: ...
 
@@ -107,7 +109,7 @@ class Schedulers(Protocol):
 
 
 class _Scheduler:
-    """Its groups, and what is on the way to it."""
+    """A scheduler: its worker groups, and the requests on their way to it."""
 
     def __init__(self, layout: Layout, number: int) -> None:
         self.number = number
@@ -123,7 +125,7 @@ class _Scheduler:
         heapq.heappush(self._arrivals, (time_s, visit.index, visit))
 
     def advance(self, until: float) -> Iterator[Refusal]:
-        """Everything that happens before then, in order."""
+        """Simulates all events before `until` in order. Yields the requests that the scheduler refuses."""
         groups = list(self.groups.values())
         while True:
             first = min(groups, key=lambda group: group.next_event_s)
@@ -202,11 +204,11 @@ def _serve(connection: Connection, layout: Layout, numbers: Sequence[int], reque
             connection.send(schedulers.end())
         connection.send(schedulers.outcome())
     except (EOFError, KeyboardInterrupt):
-        return  # nobody wants to know any more
+        return  # the parent process has ended
 
 
 class _Router:
-    """What one router knows of every scheduler."""
+    """A router: its view of every scheduler's load."""
 
     def __init__(self, layout: Layout) -> None:
         self._trackers = [LoadTracker() for _ in range(layout.num_schedulers)]
@@ -232,13 +234,13 @@ class _Router:
 
 class SimulationResult(NamedTuple):
     outcome: Outcome
-    refused_by: dict[int, list[int]]  # schedulers that turned a request away, for want of room; served elsewhere or not
-    refused: list[int]  # requests that nobody served
+    refused_by: dict[int, list[int]]  # by request: the schedulers whose queue was full; another may have served it
+    refused: list[int]  # requests that no scheduler served
     too_long: list[int]  # requests that exceed the context
 
 
 def simulate(layout: Layout, requests: Sequence[Request], num_processes: int = 1) -> SimulationResult:
-    """`requests` by arrival."""
+    """Simulates the cluster. `requests`: sorted by arrival."""
     with _schedulers(layout, requests, min(num_processes, layout.num_schedulers)) as parts:
         return _Simulation(layout, requests, parts).run()
 
@@ -249,7 +251,7 @@ def _schedulers(layout: Layout, requests: Sequence[Request], num_processes: int)
     if num_processes == 1:
         yield [LocalSchedulers(layout, numbers, requests)]
         return
-    # Not fork: children would hold each other's pipes, and threads that others have started do not survive it.
+    # Not fork: the children would inherit each other's pipes, and locks of threads that a fork does not copy.
     context = get_context("spawn")
     with ExitStack() as stack:
         parts: list[Schedulers] = []
@@ -274,8 +276,8 @@ class _Simulation:
         self._turns = itertools.cycle(self._routers)
         self._refused_by: dict[int, list[int]] = {}
         self._refused: list[int] = []
-        self._num_reports = 0  # of every scheduler so far
-        self._last_arrival_s = -math.inf  # of all that were placed
+        self._num_reports = 0  # load reports of each scheduler so far
+        self._last_arrival_s = -math.inf  # latest arrival of all placed requests
 
     def run(self) -> SimulationResult:
         limit = self._layout.core.max_model_len
@@ -283,10 +285,10 @@ class _Simulation:
         too_long = [index for index, size in enumerate(sizes) if size > limit]
         to_come = iter([index for index, size in enumerate(sizes) if size <= limit])
         following = next(to_come, None)
-        again: list[int] = []  # refused somewhere, to be placed anew
+        again: list[int] = []  # requests to place again after a refusal
         while following is not None or again or self._last_arrival_s >= self._now:
             if following is not None and not again and self._last_arrival_s < self._now:
-                # Nothing to place until then, and nothing on its way: reports of meanwhile change nothing.
+                # No request arrives before the next one, so the load reports until then do not matter: skip them.
                 self._advance(max(self._num_reports, int(self._requests[following].arrival_s / LOAD_INTERVAL_S)), [])
             arrivals = [self._place(index, self._now) for index in again]
             end = self._num_reports + 1
@@ -313,8 +315,8 @@ class _Simulation:
         return Arrival(time_s, index, scheduler)
 
     def _advance(self, num_reports: int | None, arrivals: list[Arrival]) -> list[int]:
-        """Until so many reports have come, or all is done, in every process at once. Returns the requests to place
-        anew.
+        """Advances all processes in parallel until each scheduler has sent `num_reports` load reports; None: to the
+        end. Returns the requests to place again.
         """
         if num_reports == self._num_reports:
             return []
@@ -324,7 +326,7 @@ class _Simulation:
             part.begin(until, [arrival for arrival in arrivals if arrival.scheduler % num_parts == number])
         progress = [part.end() for part in self._parts]
         if num_reports is not None:
-            # After the second report, what was sent before the first is in it for certain.
+            # Two reports are enough: the second is certain to include all requests sent before the first.
             for _ in range(min(2, num_reports - self._num_reports)):
                 for router, one in itertools.product(self._routers, progress):
                     router.report(one.outstanding_tokens, until)

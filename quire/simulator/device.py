@@ -1,4 +1,4 @@
-"""What a worker group can do, as `quire calibrate` measured it: how long its steps take, and what it can hold."""
+"""The speed and memory of a worker group, as measured by `quire calibrate`."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 from services.scheduler.core import CoreConfig, RequestT, StepPlan, pairs
 
 Matrix = NDArray[np.float64]
-# The median error of a fit, relative, from which on no simulation with it means anything.
+# Maximum median relative error of a fit. Simulations with a poorer fit are meaningless.
 TRUSTED_ERROR = 0.25
 
 
 class DeviceError(ValueError):
-    """A file that describes no device."""
+    """A device file that cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepSeconds:
-    """seconds = base + per_token · tokens + per_sequence · sequences that sample + per_kv_token · positions read
-    + per_pair · pairs.
+    """A linear model of a step's duration: seconds = base + per_token · tokens + per_sequence · sampling sequences +
+    per_kv_token · positions read + per_pair · pairs.
 
-    Positions count once for each sequence, pairs for each of its tokens: a decode reads much for
-    little arithmetic, a chunk of a prompt the other way round.
+    Positions read are counted once per sequence, pairs once per computed token. A decode reads many positions for
+    little arithmetic; a prompt chunk does the opposite.
     """
 
     base: float
@@ -38,7 +38,7 @@ class StepSeconds:
 
     def of(self, plan: StepPlan[RequestT]) -> float:
         rows = plan.rows
-        if not rows:  # it only says who has left
+        if not rows:  # the plan only releases sequences
             return 0.0
         num_tokens = plan.num_tokens
         return (
@@ -50,16 +50,16 @@ class StepSeconds:
         )
 
     def of_prompt(self, num_tokens: int) -> float:
-        """A whole prompt, alone."""
+        """Returns the seconds of a step that computes one whole prompt and nothing else."""
         per_token = self.per_token + self.per_kv_token
         return self.base + self.per_sequence + per_token * num_tokens + self.per_pair * pairs(0, num_tokens)
 
     @classmethod
     def fit(cls, features: Matrix, seconds: Matrix) -> StepSeconds:
-        """The least relative errors squared, with no term below zero.
+        """Fits the model by least squares of the relative errors. No coefficient is negative.
 
-        `features` [steps, 5] in the order of the fields, `seconds` [steps]. Terms that would be negative are left out
-        one by one, the most negative first: more work never takes less time.
+        `features` [steps, 5] in the order of the fields, `seconds` [steps]. More work never takes less time, so terms
+        with a negative coefficient are removed one by one, the most negative first.
         """
         weighted = features / seconds[:, None]
         scale = np.maximum(np.abs(weighted).max(axis=0), 1e-12)
@@ -74,14 +74,14 @@ class StepSeconds:
         return cls(*(float(weight) for weight in weights))
 
     def predict(self, features: Matrix) -> Matrix:
-        """Seconds [steps] of features [steps, 5]."""
+        """Returns the predicted seconds [steps] for features [steps, 5]."""
         weights: Matrix = np.array([getattr(self, term.name) for term in fields(self)])
         return features @ weights
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One worker group."""
+    """The measured properties of one worker group."""
 
     step: StepSeconds
     num_blocks: int
@@ -91,13 +91,14 @@ class Device:
     max_num_batched_tokens: int
     num_host_blocks: int = 0
     swap_seconds_per_block: float = 0.0
-    # Where these figures come from, for people: device, model, versions, date, errors of the fit.
+    # How the figures were measured, for the reader: device, model, versions, date, errors of the fit.
     origin: dict[str, str | float] = field(default_factory=dict)
 
     def core_config(
         self, *, num_blocks: int | None = None, max_model_len: int | None = None, **limits: Any
     ) -> CoreConfig:
-        """What the scheduler makes of it, but for the `limits` given: fields of CoreConfig."""
+        """Builds the configuration that the scheduler derives from the device. `limits`: fields of CoreConfig that
+        replace the derived ones."""
         num_blocks = num_blocks or self.num_blocks
         max_num_batched_tokens = limits.pop("max_num_batched_tokens", None) or self.max_num_batched_tokens
         max_num_seqs = limits.pop("max_num_seqs", None) or self.max_num_seqs
@@ -114,13 +115,13 @@ class Device:
 
     @property
     def distrust(self) -> str:
-        """Why its step times are not to be trusted, in a sentence; empty where they are."""
+        """Returns why the step times cannot be trusted, or an empty string if they can."""
         error = self.origin.get("median_error", 0.0)
         if not isinstance(error, (int, float)) or error <= TRUSTED_ERROR:
             return ""
         return (
-            f"the step times are not to be trusted: half of the steps measured are more than {error:.0%} off the fit. "
-            "Calibrate again while nothing else runs on the machine."
+            f"the step times cannot be trusted: half of the measured steps are more than {error:.0%} off the fit. "
+            "Calibrate again while no other program runs on the machine."
         )
 
     def save(self, path: Path) -> None:
@@ -128,11 +129,11 @@ class Device:
 
 
 def read_device(path: Path) -> Device:
-    """Raises DeviceError."""
+    """Reads a file of `quire calibrate`. Raises DeviceError."""
     try:
         values = json.loads(path.read_text())
         return Device(**{**values, "step": StepSeconds(**values["step"])})
     except OSError as error:
         raise DeviceError(f"{path}: {error.strerror}") from error
     except (TypeError, KeyError, ValueError) as error:
-        raise DeviceError(f"{path} is no file of `quire calibrate`: {error}") from error
+        raise DeviceError(f"{path} is not a file of `quire calibrate`: {error}") from error

@@ -1,4 +1,5 @@
-"""One worker group in virtual time: the real core, its run-ahead, and a worker that takes as long as its device."""
+"""Simulates one worker group in virtual time: the scheduler's real core and run-ahead, and a worker with the device's
+step times."""
 
 from __future__ import annotations
 
@@ -22,9 +23,9 @@ from services.scheduler.core import (
     pairs,
 )
 
-# Between two looks at queue and memory.
+# Seconds between two samples of queue and memory.
 SAMPLE_S = 1.0
-# What every answer says: nothing that stands in a prompt.
+# The only output token: an id that no prompt contains.
 _TOKEN = 2**32 - 1
 
 
@@ -33,18 +34,18 @@ class Overheads:
     """Seconds outside the forward pass, measured on two cores of a server (docs/performance.md)."""
 
     request: float = 0.005  # from the client's socket to the scheduler: gateway, router, tokenizer
-    hop: float = 0.0002  # of a message between two services
+    hop: float = 0.0002  # a message between two services
     plan: float = 0.00002  # schedule() and apply() and the messages' conversion ...
     plan_row: float = 0.0000022  # ... and per sequence in the step
-    # What a step takes longer than it was calibrated, where the services around the worker share its processor.
+    # Added to each calibrated step if other services share the worker's processor.
     step: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
 class Visit:
-    """One request at a group; times in seconds of virtual time, as its client sees them."""
+    """A request at a worker group. Times are seconds of virtual time, as its client sees them."""
 
-    index: int  # in the trace
+    index: int  # of the request in the trace
     request: Request
     first_token_s: float = math.nan
     last_token_s: float = math.nan
@@ -59,7 +60,7 @@ class VisitRequest(SequenceRequest):
 
 
 class Sample(NamedTuple):
-    """Taken every SAMPLE_S, from the beginning."""
+    """The state of a group, sampled every SAMPLE_S from time 0."""
 
     num_running: int
     num_waiting: int
@@ -69,19 +70,19 @@ class Sample(NamedTuple):
 class _InFlight(NamedTuple):
     plan: StepPlan[VisitRequest]
     sent_s: float
-    queued_s: float  # it waited at the worker
+    queued_s: float  # duration of the wait at the worker
     run_s: float
-    result_s: float  # when its result is back
+    result_s: float  # time at which the scheduler gets the result
 
 
 class Decider:
-    """The one processor core on which a scheduler decides for all of its groups."""
+    """The processor core on which a scheduler plans the steps of all its groups."""
 
     def __init__(self) -> None:
         self._free_s = 0.0
 
     def decide(self, now: float, seconds: float) -> float:
-        """When it is through with it."""
+        """Returns the time at which a decision that takes `seconds` is finished."""
         self._free_s = max(now, self._free_s) + seconds
         return self._free_s
 
@@ -91,7 +92,7 @@ class Group:
         self, config: CoreConfig, step: StepSeconds, overheads: Overheads, run_ahead: int | None, decider: Decider
     ) -> None:
         self.core: Scheduler[VisitRequest] = Scheduler(config)
-        self.busy_s = 0.0  # of the worker
+        self.busy_s = 0.0  # time that the worker spent on steps
         self.num_steps = 0
         self.peak_used_blocks = 0
         self.samples: list[Sample] = []
@@ -104,9 +105,9 @@ class Group:
         self._in_flight: deque[_InFlight] = deque()
         self._worker_free_s = 0.0
         self._has_arrivals = False
-        # When the next plan is due that is held back.
+        # Time at which the run-ahead lets the next plan go.
         self._held_until = math.inf
-        for num_tokens in (1, 128, 1, 128):  # which the worker tells when it is claimed
+        for num_tokens in (1, 128, 1, 128):  # as a real worker reports them when it is claimed
             self.core.step_times.observe(num_tokens, pairs(0, num_tokens), step.of_prompt(num_tokens))
 
     @property
@@ -115,21 +116,21 @@ class Group:
 
     @property
     def next_event_s(self) -> float:
-        """When something happens here, if nothing comes from outside."""
+        """Time of the group's next event if no request arrives before."""
         if self._has_arrivals:
             return self._now
         return min(self._held_until, self._in_flight[0].result_s if self._in_flight else math.inf)
 
     def submit(self, visit: Visit, now: float) -> None:
-        """Raises scheduler.RefusedError."""
+        """Submits a request at time `now`. Raises RefusedError if the queue is full."""
         self._pass_time(now)
         request = visit.request
         self.core.submit(VisitRequest(visit, request.token_ids, Generate(request.num_output_tokens)))
-        # What comes at one time starts in one step.
+        # Defer planning to the next event, so that requests with the same arrival time start in one step.
         self._has_arrivals = True
 
     def next_event(self) -> None:
-        """What happens at `next_event_s`."""
+        """Simulates the event at `next_event_s`."""
         if self._has_arrivals:
             self._has_arrivals = False
             self._pump()
@@ -148,7 +149,7 @@ class Group:
         self._now = now
 
     def _pump(self) -> float:
-        """Returns when the scheduler was through with it."""
+        """Plans steps until the pipeline is full. Returns the time at which the scheduler has finished."""
         decided, overheads = self._now, self._overheads
         self._held_until = math.inf
         while self.core.num_in_flight < self._run_ahead.depth:

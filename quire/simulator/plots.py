@@ -1,4 +1,4 @@
-"""A simulation as pictures, and as a page that needs nothing else."""
+"""Draws the results of a simulation as plots, and writes a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SIZE_INCHES = (8.0, 3.2)
 
 
 def latencies(samples: Samples) -> Figure:
-    """How many of the requests, or tokens, were served within a time."""
+    """Plots the share of requests or tokens that were served within a time."""
     figure, axes = _figure()
     for name, seconds in (
         ("time to first token", samples.time_to_first_token),
@@ -60,8 +60,8 @@ def kv_cache_over_time(report: Report) -> Figure:
 def write(
     folder: Path, title: str, report: Report, samples: Samples, sizes: Sequence[Report] = (), percentile: int = 99
 ) -> Path:
-    """The pictures as PNG files, and `report.html` with all of them inside. `sizes`: clusters tried on the way,
-    to be judged by that percentile.
+    """Writes the plots as PNG files, and `report.html`, which contains them. Returns the path of the page. `sizes`:
+    reports of the clusters that were tried. `percentile`: the percentile of their latencies to show.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pictures = []
@@ -86,7 +86,7 @@ def write(
 
 
 def _figure() -> tuple[Figure, Axes]:
-    # Not pyplot, which would keep every figure and look for a screen.
+    # Not pyplot: it would keep every figure in memory and look for a display.
     figure = Figure(figsize=_SIZE_INCHES, layout="constrained")
     axes = figure.subplots()
     axes.grid(alpha=0.3)
@@ -94,7 +94,7 @@ def _figure() -> tuple[Figure, Axes]:
 
 
 def _cumulative(axes: Axes, name: str, seconds: NDArray[np.float64]) -> None:
-    # A thousand points show as much as a million.
+    # A thousand points are enough for the plot.
     shares = np.linspace(0, 1, 1001)
     axes.plot(np.maximum(np.quantile(seconds, shares), 1e-6), shares, label=name)
 

@@ -1,4 +1,4 @@
-"""What a simulation says to whoever pays for the GPUs: latencies, throughput, hits, memory."""
+"""The report of a simulation: latencies, throughput, prefix cache hits and memory use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ PERCENTILES = (50, 90, 95, 99)
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Seconds. What never came, for the requests that were refused, took for ever: percentiles may be infinite; the
-    mean is of what did come.
+    """Statistics of a latency in seconds. Refused requests count as infinite latencies, so percentiles and the maximum
+    may be infinite. The mean covers served requests only.
     """
 
     mean: float
@@ -40,11 +40,11 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One figure over time, of the whole cluster, every `interval_s` seconds."""
+    """Figures of the whole cluster over time, one value per `interval_s` seconds."""
 
     num_running: list[float]
     num_waiting: list[float]
-    kv_cache_share: list[float]  # blocks that sequences hold
+    kv_cache_share: list[float]  # fraction of blocks that sequences hold
     interval_s: float = SAMPLE_S
 
 
@@ -71,12 +71,12 @@ class Report:
     num_steps: int
     worker_busy_share: float
     kv_cache_mean_share: float
-    kv_cache_peak_share: float  # of the worker that was fullest
+    kv_cache_peak_share: float  # of the worker with the highest peak
     series: Series
 
     def meets(self, target: Target) -> bool:
-        """Whether that percentage of the requests, refused ones among them, and of the times between tokens keep to
-        their bound.
+        """Returns whether the target's percentile of the time to first token, refused requests included, and of the
+        time between tokens stays within its limit.
         """
         if self.time_to_first_token is None:
             return False
@@ -86,7 +86,7 @@ class Report:
         return is_soon and (between is None or getattr(between, name) <= target.time_between_tokens_s)
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON, which has no infinity: null."""
+        """Returns the report as a dict for JSON. Infinity becomes None, because JSON has no infinity."""
 
         def finite(pairs: list[tuple[str, object]]) -> dict[str, object]:
             return {name: None if value == math.inf else value for name, value in pairs}
@@ -96,7 +96,7 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A service level."""
+    """A service level objective (SLO)."""
 
     time_to_first_token_s: float
     time_between_tokens_s: float
@@ -105,7 +105,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """What the plots are made of, in seconds."""
+    """The data of the plots, in seconds."""
 
     time_to_first_token: NDArray[np.float64]
     time_between_tokens: NDArray[np.float64]
@@ -163,13 +163,13 @@ def report_of(layout: Layout, requests: Sequence[Request], result: SimulationRes
 
 
 def _padded(rows: list[list[int]]) -> NDArray[np.float64]:
-    """[groups, samples]; a group that was done sooner is idle to the end."""
+    """Returns an array [groups, samples]. Shorter rows are padded with 0: a group that finishes early is idle."""
     length = max(map(len, rows), default=0)
     return np.array([row + [0] * (length - len(row)) for row in rows], dtype=np.float64)
 
 
 def table(report: Report) -> str:
-    """For a terminal."""
+    """Formats the report for a terminal."""
     lines = [
         f"{report.num_groups} workers, {report.num_schedulers} schedulers, {report.num_routers} routers; "
         f"{report.num_completed:,} of {report.num_requests:,} requests in {report.duration_s:,.1f} s"
@@ -177,7 +177,7 @@ def table(report: Report) -> str:
     if report.num_refused:
         lines.append(f"{report.num_refused:,} were refused: the schedulers' queues were full")
     if report.num_too_long:
-        lines.append(f"{report.num_too_long:,} are longer than the context and were left out")
+        lines.append(f"{report.num_too_long:,} were skipped: they are longer than the context")
     lines += [
         "",
         f"{'milliseconds':<24}{'mean':>10}{'p50':>10}{'p90':>10}{'p95':>10}{'p99':>10}{'max':>10}",
@@ -192,7 +192,7 @@ def table(report: Report) -> str:
         f"copied to the host      {report.num_swapped_out_blocks:,} blocks, and {report.num_swapped_in_blocks:,} back",
         f"workers busy            {report.worker_busy_share:.1%} of the time, {report.num_steps:,} steps",
         f"KV cache in use         {report.kv_cache_mean_share:.1%} on average, "
-        f"{report.kv_cache_peak_share:.1%} of the fullest worker's at most",
+        f"{report.kv_cache_peak_share:.1%} at most on the fullest worker",
     ]
     return "\n".join(lines)
 

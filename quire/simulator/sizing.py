@@ -1,4 +1,4 @@
-"""How many workers a trace needs to be served within a target."""
+"""Finds the number of workers that serve a trace within a target."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.simulator.traces import Request
 
 
 class Trial(NamedTuple):
-    """A cluster that was simulated."""
+    """A simulated cluster and its results."""
 
     layout: Layout
     result: SimulationResult
@@ -32,9 +32,10 @@ def smallest_cluster(
     num_processes: int,
     on_report: Callable[[Report], None],
 ) -> Trial | None:
-    """The fewest worker groups that meet the target, or None where `most` of them do not.
+    """Returns the smallest cluster that meets the target, or None if `most` worker groups do not meet it.
 
-    It doubles their number until they do, then halves the range, as more workers are taken never to be worse.
+    Doubles the number of groups until the target is met, then bisects. The search assumes that more workers are never
+    worse.
     """
 
     def trial(num_groups: int) -> Trial:

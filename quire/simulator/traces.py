@@ -1,4 +1,4 @@
-"""Requests as they were recorded, or as chance would have them: when each came and how many tokens it had."""
+"""Recorded or random requests: the arrival time and the number of tokens of each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-# Of Mooncake's traces: prompts that begin alike have the same hashes, one for so many tokens.
+# Tokens per hash in Mooncake's traces. Prompts with a common prefix share its hashes.
 _TOKENS_PER_HASH = 512
-# Of a prompt's beginning, that placement looks at.
+# Number of a prompt's first tokens that decide its placement.
 _AFFINITY_TOKENS = 2048
-# Prompts that nobody knows anything about are all different: they are numbered from here.
+# First content number for prompts of unknown content, which are treated as all different.
 _FIRST_UNIQUE = 1 << 31
 
 
@@ -28,11 +28,12 @@ class Request:
     arrival_s: float  # after the first one of its trace
     num_prompt_tokens: int
     num_output_tokens: int
-    content: tuple[int, ...]  # what the prompt says, a number for each 512 tokens; the last stands for all that follow
+    content: tuple[int, ...]  # numbers for the prompt's content, one per 512 tokens; the last one covers the rest
 
     @property
     def token_ids(self) -> array[int]:
-        """Tokens that are alike where two prompts are, and differ where they do."""
+        """Returns artificial token ids. Two prompts have equal ids where their contents are equal, and different ids
+        elsewhere."""
         num_tokens = self.num_prompt_tokens
         parts = [number.to_bytes(4, "little") * _TOKENS_PER_HASH for number in self.content]
         missing = num_tokens - len(self.content) * _TOKENS_PER_HASH
@@ -42,12 +43,12 @@ class Request:
 
     @property
     def beginning(self) -> str:
-        """Stands for the text that a router places the request by."""
+        """Returns a text in place of the prompt's beginning, by which a router places the request."""
         return repr(self.content[: _AFFINITY_TOKENS // _TOKENS_PER_HASH])
 
 
 def read_trace(path: Path) -> list[Request]:
-    """A CSV file with Azure's columns, or lines of JSON with Mooncake's fields. Raises TraceError."""
+    """Reads a CSV file with Azure's columns, or JSON lines with Mooncake's fields. Raises TraceError."""
     try:
         with path.open(newline="") as file:
             is_json = file.read(1) == "{"
@@ -73,7 +74,7 @@ def poisson(
     spread: float,
     seed: int,
 ) -> list[Request]:
-    """Arrivals independent of each other; lengths uniform within `spread` (a fraction) of the given ones."""
+    """Generates a Poisson process of requests. Lengths are uniform within the fraction `spread` of the given ones."""
     chance = random.Random(seed)
 
     def length(mean: int) -> int:
@@ -129,5 +130,5 @@ def _read_mooncake(lines: Iterator[str]) -> Iterator[Request]:
 def _request(arrival_s: float, num_prompt_tokens: int, num_output_tokens: int, content: tuple[int, ...]) -> Request:
     if num_prompt_tokens < 1:
         raise ValueError(f"a prompt of {num_prompt_tokens} tokens")
-    # Whoever asks gets a token, and an end token counts.
+    # Every request generates at least one token; an end token counts.
     return Request(arrival_s, num_prompt_tokens, max(1, num_output_tokens), content)

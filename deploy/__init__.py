@@ -1,1 +1,1 @@
-"""How Quire is put on machines: the gateway, containers, and what watches them."""
+"""Deployment: the gateway, container images and monitoring."""

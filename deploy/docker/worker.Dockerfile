@@ -1,5 +1,5 @@
-# docker build -f deploy/docker/worker.Dockerfile -t quire-worker .
-# For CPUs alone, at a tenth of the size: --build-arg PIP_EXTRA_INDEX_URL=(the index of torch's CPU builds)
+# docker build -f deploy/docker/worker.Dockerfile -t quire-worker . A CPU-only image has a tenth of the size:
+# --build-arg PIP_EXTRA_INDEX_URL=(the index of torch's CPU builds)
 ARG PYTHON=3.12-slim-bookworm
 
 FROM python:${PYTHON} AS build
@@ -13,7 +13,7 @@ FROM python:${PYTHON}
 LABEL org.opencontainers.image.title="quire-worker" org.opencontainers.image.licenses="Apache-2.0"
 ENV PATH=/opt/quire/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 HF_HOME=/models
 COPY --from=build /opt/quire /opt/quire
-# What is downloaded from the hub; mount a volume to keep it.
+# Models downloaded from the hub. Mount a volume here to keep them.
 RUN install -d -o 10001 -g 10001 /models
 VOLUME /models
 USER 10001:10001

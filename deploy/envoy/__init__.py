@@ -1,1 +1,1 @@
-"""The gateway: Envoy, its configuration rendered from one template for a laptop and for containers alike."""
+"""The gateway: Envoy's configuration, rendered from one template for single hosts and containers."""

@@ -9,22 +9,22 @@ from shared.config import ConfigError, option
 from shared.message_size import DEFAULT_MAX_BODY_BYTES
 from shared.root_path import check_root_path
 
-# For a request's headers to arrive.
+# Timeout for a request's headers to arrive.
 HEADER_SECONDS = 10
-# For a whole request to arrive, and what the largest body takes at the least rate. Envoy has no minimum rate, and one
-# deadline for requests of every size.
+# Default of --body-timeout: FIRST_SECONDS plus the time that the largest body takes at this minimum rate. Envoy cannot
+# enforce a minimum rate; it has one timeout for requests of every size.
 FIRST_SECONDS = 30
 LEAST_BODY_BYTES_PER_SECOND = 256 * 1024
 
-# In place of an origin, a method or a header: all of them.
+# Stands for every origin, method, header or host.
 ANY = "*"
-# In place of an origin: those of this machine.
+# Stands for the origins of this machine.
 LOCALHOST = "localhost"
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/*\sA-Z]+")
-# A DNS name, with *. in front for every name below it.
+# A DNS name; with a leading *. all its subdomains.
 _HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
-# RFC 9110's, in which * is one too.
+# A token of RFC 9110; * is a token, too.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
@@ -117,7 +117,7 @@ class GatewayConfig:
     def __post_init__(self) -> None:
         self._check_root_path()
         if not self.router:
-            raise ConfigError("--router names no router")
+            raise ConfigError("--router is empty: give at least one address")
         if self.listen and not self.listen.startswith("unix:/"):
             raise ConfigError(f"--listen {self.listen}: use unix:/path, or --host and --port")
         kinds = {endpoint_kind(address) for address in self.router}
@@ -130,45 +130,47 @@ class GatewayConfig:
                 )
         for origin in self.origins:
             if origin not in (ANY, LOCALHOST, "null") and not _ORIGIN.fullmatch(origin):
-                raise ConfigError(f"--allowed-origins {origin}: use scheme://host:port in small letters, or localhost")
+                raise ConfigError(f"--allowed-origins {origin}: use scheme://host:port in lower case, or localhost")
         if self.allow_credentials and ANY in self.origins:
-            raise ConfigError("--allow-credentials would give every page its visitors' rights: name --allowed-origins")
+            raise ConfigError(
+                "--allow-credentials needs a list in --allowed-origins: with * any page could use its visitors' cookies"
+            )
         for method in self.allowed_methods:
             if method != ANY and not re.fullmatch("[A-Z]+", method):
-                raise ConfigError(f"--allowed-methods {method}: use a name in capitals, such as POST")
+                raise ConfigError(f"--allowed-methods {method}: use a name in upper case, such as POST")
         for header in self.allowed_headers:
             if not _TOKEN.fullmatch(header):
-                raise ConfigError(f"--allowed-headers {header}: this is no header's name")
+                raise ConfigError(f"--allowed-headers {header}: this is not a valid header name")
 
     def _check_root_path(self) -> None:
         if not self.root_path:
             return
         check_root_path(self.root_path)
-        # Imported here, as the descriptors of every service come with it.
+        # Import it only here: the module loads the descriptors of every service.
         from deploy.envoy.routes import path_below
 
         taken = path_below(self.root_path)
         if taken is not None:
             raise ConfigError(
-                f"--root-path {self.root_path}: {taken} is a path of the server itself, which the prefix would hide; "
+                f"--root-path {self.root_path}: the prefix would hide the server's own path {taken}; "
                 "use another prefix, such as /llm"
             )
 
     @property
     def body_seconds(self) -> float:
-        """What --body-timeout says, or what holds without it."""
+        """The value of --body-timeout, or its default."""
         if self.body_timeout is not None:
             return self.body_timeout
         return FIRST_SECONDS + self.max_body_bytes // LEAST_BODY_BYTES_PER_SECOND
 
     @property
     def origins(self) -> tuple[str, ...]:
-        """What --allowed-origins says, or what holds without it."""
+        """The value of --allowed-origins, or its default."""
         return (LOCALHOST,) if self.allowed_origins is None else self.allowed_origins
 
 
 def endpoint_kind(address: str) -> str:
-    """`pipe`, `ip` or `name`. Raises ConfigError for what is no address."""
+    """Returns the kind of a router's address: `pipe`, `ip` or `name`. Raises ConfigError for an invalid address."""
     import ipaddress
 
     if address.startswith("unix:"):
@@ -184,9 +186,9 @@ def endpoint_kind(address: str) -> str:
 
 
 def split_host_port(address: str) -> tuple[str, int]:
-    """`[::1]:80` gives `::1` and 80. Raises ConfigError for what is no `host:port`."""
+    """Splits `host:port`; `[::1]:80` gives `::1` and 80. Raises ConfigError for any other form."""
     host, _, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdigit():
-        raise ConfigError(f"{address!r} is no address: use host:port or unix:/path")
+        raise ConfigError(f"{address!r} is not an address: use host:port or unix:/path")
     return host, int(port)

@@ -1,9 +1,10 @@
--- Errors in the shape of the path's API. The transcoder has turned the router's gRPC status into an HTTP code and a body of
--- its own, {"code":3,"message":"..."}. What the client should see stands in the header quire-error; an error that came
--- without it (a router that is gone, or failed in a way of its own) is shaped here from the transcoder's body. Envoy's own
--- answers come in OpenAI's shape (local_reply_config).
+-- Formats errors for the API of the path. The transcoder turns a router's gRPC status into an HTTP code and its own
+-- body, {"code":3,"message":"..."}. The header quire-error contains the body that the client should get instead. If an
+-- error has no such header, because its router is gone or failed unexpectedly, this file formats the transcoder's body.
+-- Envoy's own answers already have OpenAI's format (local_reply_config).
 
--- The error's `type` by status, where it is not the one for 4xx or 5xx, and OpenAI's `code`, as JSON, where it has one.
+-- By status: the error's `type` if it differs from the default for 4xx or 5xx, and OpenAI's `code` as JSON if it has
+-- one.
 local openai_types = {[429] = 'rate_limit_error'}
 local openai_codes = {
   [429] = '"rate_limit_exceeded"', [431] = '"headers_too_large"', [503] = '"unavailable"', [504] = '"timeout"',
@@ -13,7 +14,7 @@ local anthropic_types = {
   [429] = 'rate_limit_error', [503] = 'overloaded_error', [504] = 'timeout_error',
 }
 
--- Each takes the status and the message, which is JSON, and returns a body.
+-- Each function takes the status and the message as a JSON string, and returns the body.
 local shapes = {
   openai = function(status, message)
     local kind = openai_types[status] or (status < 500 and 'invalid_request_error' or 'server_error')
@@ -30,7 +31,7 @@ local shapes = {
 }
 shapes.kserve = shapes.ollama
 
--- The first JSON string that stands as a "message" in the body.
+-- Returns the first "message" in the body, as a JSON string.
 local function message_of(body)
   local _, last = body:find('"message":%s*"')
   if last == nil then return '"The request failed."' end
@@ -43,7 +44,8 @@ local function message_of(body)
   end
 end
 
--- Anthropic's errors say which request they are about. Only ids that need no escaping: a client may have made it.
+-- Adds the request id, which Anthropic's errors contain. Ids that need escaping are left out: the client may have
+-- chosen the id.
 local function with_request_id(body, id)
   if id == nil or id:find('[^%w._:-]') then return body end
   return body:gsub('}%s*$', ', "request_id": "' .. id .. '"}', 1)
@@ -51,25 +53,25 @@ end
 
 function envoy_on_response(handle)
   local headers = handle:headers()
-  -- The health filter says on every answer that the gateway drains.
+  -- The health filter adds this header to every answer while the gateway drains.
   local drains = headers:get('x-envoy-immediate-health-check-fail') ~= nil
   headers:remove('x-envoy-immediate-health-check-fail')
   headers:remove('x-envoy-upstream-healthchecked-cluster')
   local content_type = headers:get('content-type') or ''
   finish_refusal(headers)
-  -- To a gRPC client, not transcoded.
+  -- An answer to a gRPC client is not transcoded.
   if content_type:sub(1, 16) == 'application/grpc' then
-    -- What a page may read depends on whose it is (CORS).
+    -- The CORS headers depend on the page's origin.
     if content_type:sub(17, 20) == '-web' then headers:add('vary', 'origin') end
     shape_grpc_error(headers, message_of)
     if drains and handle:metadata():get('grpc') == 'health check' and headers:get('grpc-status') == nil then
-      -- A HealthCheckResponse that says NOT_SERVING.
+      -- The bytes of a HealthCheckResponse with status NOT_SERVING.
       local body = handle:body(true)
       if body:length() > 0 then body:setBytes('\0\0\0\0\2\8\2') end
     end
     return
   end
-  -- Proxies would gather a stream before they pass it on.
+  -- Keep proxies from buffering a stream.
   if content_type:sub(1, 17) == 'text/event-stream' or content_type:sub(1, 20) == 'application/x-ndjson' then
     headers:replace('cache-control', 'no-cache')
     headers:replace('x-accel-buffering', 'no')
@@ -80,18 +82,18 @@ function envoy_on_response(handle)
   }) do
     headers:remove(name)
   end
-  -- What a page may read depends on whose it is (CORS).
+  -- The CORS headers depend on the page's origin.
   headers:add('vary', 'origin')
   local status = tonumber(headers:get(':status'))
   if status < 400 then return end
   local api = handle:metadata():get('api') or 'openai'
   local request_id = headers:get('request-id')
-  -- Waits for the body, and what was taken from the handle before may not be used after.
+  -- handle:body waits for the body. Objects taken from the handle before, such as `headers`, are invalid after it.
   local body = handle:body(true)
   local bytes = body:length() > 0 and body:getBytes(0, body:length()) or ''
-  -- The transcoder begins its words with a field's name, which is empty where the body as a whole is at fault.
+  -- The transcoder's message begins with a field's name, which is empty if the whole body is invalid.
   if bytes:find('is not valid: : ', 1, true) then body:setBytes((bytes:gsub('is not valid: : ', 'is not valid: ', 1))) end
-  -- What is neither is an answer of Envoy's own, which has OpenAI's shape already.
+  -- In all other cases the body is Envoy's own and already has OpenAI's format.
   if error_body ~= nil or bytes == '' or bytes:sub(1, 8) == '{"code":' or api ~= 'openai' then
     handle:headers():replace('content-type', 'application/json')
     local shaped = error_body or shapes[api](status, message_of(bytes))

@@ -1,11 +1,11 @@
--- Errors of the gateway to gRPC clients, as the router's: the message in words, and OpenAI's error object in `quire-error`.
--- Envoy's own answers carry that object as their grpc-message (local_reply_config), and gRPC's library answers for a router
--- without it, as for a method that does not exist.
+-- Gives the gateway's errors to gRPC clients the format of the router's: the message as text, and OpenAI's error object
+-- in `quire-error`. Envoy's own answers have that object as their grpc-message (local_reply_config). Errors that the
+-- router's gRPC library sends itself, as for an unknown method, lack it.
 
--- The status of an error that Envoy knows by an HTTP code alone, by the code in its body. RESOURCE_EXHAUSTED is what gRPC
--- says of a message over a limit, DEADLINE_EXCEEDED of a request that never ended.
+-- gRPC statuses by the code in the body, for errors to which Envoy assigns only an HTTP code. gRPC uses
+-- RESOURCE_EXHAUSTED for a message over a limit, and DEADLINE_EXCEEDED for a request that did not arrive in time.
 local grpc_statuses = {request_too_large = '8', request_timeout = '4'}
--- The `code` of OpenAI's error object for errors that came without it, by their status.
+-- By status, the `code` of OpenAI's error object for errors without one.
 local grpc_codes = {
   ['4'] = 'timeout', ['8'] = 'rate_limit_exceeded', ['12'] = 'unknown_method', ['13'] = 'internal_error',
   ['14'] = 'unavailable',
@@ -20,25 +20,25 @@ local function percent_encoded(text)
   return (text:gsub('[^\32-\36\38-\126]', function(byte) return string.format('%%%02X', byte:byte()) end))
 end
 
--- The text of a JSON string. Characters outside ASCII stay as they are written.
+-- Returns the text of a JSON string. \u escapes stay as they are.
 local function unquoted(json)
   return (json:sub(2, -2):gsub('\\(.)', function(letter) return escapes[letter] or (letter == 'u' and '\\u' or letter) end))
 end
 
--- A JSON string, in ASCII alone.
+-- Returns the text as a JSON string in ASCII. Other characters become question marks.
 local function quoted(text)
   return '"' .. text:gsub('[\\"]', '\\%0'):gsub('[^\32-\126]', '?') .. '"'
 end
 
--- google.rpc.Status in `grpc-status-details-bin`, as services/router/rpc/status_details.py makes it: ErrorInfo, and RetryInfo
--- where another try helps.
+-- Builds the google.rpc.Status of `grpc-status-details-bin`, like services/router/rpc/status_details.py: ErrorInfo, and
+-- RetryInfo if a retry may succeed.
 
 local function varint(number)
   if number < 128 then return string.char(number) end
   return string.char(number % 128 + 128) .. varint(math.floor(number / 128))
 end
 
--- A field of bytes, of a message or of text.
+-- Encodes a protobuf field of bytes, of a message or of text.
 local function bytes_field(number, bytes)
   return string.char(number * 8 + 2) .. varint(#bytes) .. bytes
 end
@@ -52,7 +52,7 @@ local function any(name, message)
 end
 
 local function status_details(status, message, code, retry_seconds)
-  -- A string of protobuf is UTF-8: a cut, or a byte of the client's path, must not break it.
+  -- A protobuf string must be UTF-8: neither the cut at 512 bytes nor a byte of the client's path may break it.
   local text = message:gsub('[^\32-\126]', '?'):sub(1, 512)
   local details = int_field(1, tonumber(status)) .. bytes_field(2, text)
     .. bytes_field(3, any('ErrorInfo', bytes_field(1, code:upper()) .. bytes_field(2, 'quire')))
@@ -62,7 +62,7 @@ end
 
 local base64_letters = 'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/'
 
--- Without padding, as gRPC's libraries send it.
+-- Returns base64 without padding, as gRPC's libraries send it.
 local function base64(bytes)
   local letters = {}
   for start = 1, #bytes, 3 do
@@ -76,11 +76,11 @@ local function base64(bytes)
   return table.concat(letters)
 end
 
--- `message_of` finds the message in a body.
+-- Formats the headers of an error answer. `message_of`: finds the message in a body.
 function shape_grpc_error(headers, message_of)
   local status = headers:get('grpc-status')
   if status == nil or status == '0' or headers:get('quire-error') ~= nil then return end
-  -- For gRPC-Web, the body of Envoy's own answer ends with a line break.
+  -- In gRPC-Web, Envoy's own body ends with a line break.
   local body = percent_decoded(headers:get('grpc-message') or ''):gsub('%s+$', '')
   local message, code = body, grpc_codes[status]
   if body:sub(1, 9) == '{"error":' then
@@ -88,7 +88,7 @@ function shape_grpc_error(headers, message_of)
     headers:replace('grpc-message', percent_encoded(message))
     status = grpc_statuses[code] or status
     headers:replace('grpc-status', status)
-    -- gRPC's clients try again by their status alone: no other try of this one will succeed.
+    -- gRPC clients decide on a retry by the status alone. Tell them not to retry, because a retry cannot succeed.
     if code == 'request_too_large' then headers:add('grpc-retry-pushback-ms', '-1') end
     headers:add('quire-error', (body:gsub('[^\32-\126]', '?')))
   else

@@ -1,7 +1,8 @@
-"""Which hosts requests may name (ADR 22).
+"""Checks the Host header of requests against DNS rebinding (ADR 22).
 
-A web page can make its own host's name mean 127.0.0.1 (DNS rebinding). The browser then takes a server on loopback for
-the page's own and lets the page read its answers, but still names the page's host in the Host header.
+A web page can make its own host name resolve to 127.0.0.1. The browser then treats a server on loopback as the page's
+own origin, so that the page can read the server's answers. The Host header still has the page's host name, by which the
+gateway detects the attack.
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ from typing import Any
 
 from deploy.envoy.config import ANY, GatewayConfig
 
-# A browser names an address only where the user, or a page, asked for this address: no name stands between.
+# IP addresses are safe: a browser sends one as Host only if the URL contains it, so no DNS name is involved.
 _ADDRESS = r"[0-9.]+|\[[0-9A-Fa-f:.]+\]"
-# Names that the public DNS never has: RFC 6761 and 6762, and ICANN's resolution 2024.07.29.06.
+# Names that the public DNS never resolves: RFC 6761 and 6762, and ICANN's resolution 2024.07.29.06.
 _PRIVATE_NAME = r"(.+\.)?localhost|.+\.(local|internal)"
 
 
 def foreign_host(config: GatewayConfig) -> tuple[dict[str, Any], ...]:
-    """Matchers of headers, all of which hold for a request that names a host it may not; none where every host may be
-    named."""
+    """Returns header matchers that together match a request for a host that is not allowed. Returns none if every host
+    is allowed."""
     allowed = config.allowed_hosts
     if allowed is None:
         allowed = () if _is_loopback(config) else (ANY,)
     if ANY in allowed:
         return ()
-    # A matcher each, as Envoy bounds the size of a pattern.
+    # One matcher per pattern, because Envoy limits a pattern's size.
     patterns = (_ADDRESS, _PRIVATE_NAME, *(_pattern(name) for name in (socket.gethostname(), *allowed)))
     return tuple(_unlike(pattern) for pattern in dict.fromkeys(patterns))
 
 
 def _is_loopback(config: GatewayConfig) -> bool:
-    """Whether it listens where only programs of this machine reach it by TCP. No browser speaks to Unix sockets."""
+    """Returns whether the gateway listens on a loopback address. Browsers cannot connect to Unix sockets."""
     if config.listen:
         return False
     try:

@@ -1,4 +1,4 @@
-"""Whose pages may use the server from a browser (ADR 17)."""
+"""Decides which web pages may use the server from a browser (ADR 17)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 from deploy.envoy.config import ANY, LOCALHOST, GatewayConfig
 
-# Pages that this machine serves, on any port, and programs that show pages of their own. No site can claim such an
-# origin. Two patterns, as Envoy bounds their size.
+# Origins of pages that this machine serves on any port, and of desktop applications with their own pages. No other web
+# site can claim such an origin. They are two patterns because Envoy limits a pattern's size.
 _LOCAL_PAGES = r"https?://(([a-z0-9-]+\.)*localhost|127\.0\.0\.1|0\.0\.0\.0|\[::1\])(:[0-9]+)?"
 _LOCAL_PROGRAMS = r"(app|file|tauri|vscode-file|vscode-webview)://.*"
-# What a page may read of an answer beside its body.
+# Response headers that a page may read.
 _EXPOSED = (
     *("x-request-id", "request-id", "retry-after"),
-    # How a gRPC-Web call ended where it brought no message; elsewhere the body says so.
+    # The status of a gRPC-Web call without messages. Other calls have it in the body.
     *("grpc-status", "grpc-message", "grpc-status-details-bin", "grpc-retry-pushback-ms", "quire-error"),
 )
-# What a page may send in any case: bodies of JSON, and what gRPC-Web's libraries add.
+# Request headers that a page may always send: the type of JSON bodies, and those of gRPC-Web's libraries.
 _ALWAYS_SENT = ("content-type", "x-grpc-web", "x-user-agent", "grpc-timeout")
-# Seconds that a browser may remember what it was told.
+# Seconds for which a browser may cache the answer to a preflight request.
 _MAX_AGE = 600
 
 
@@ -27,13 +27,13 @@ _MAX_AGE = 600
 class Origins:
     """Parts of Envoy's configuration, as JSON values."""
 
-    # Rows of matchers of headers; a request for which all of a row hold is a page's that may not send it.
+    # Lists of header matchers. A request that matches all of one list comes from a page that is not allowed to send it.
     refused: tuple[tuple[dict[str, Any], ...], ...]
-    # The same, for the question that a browser asks first where a page may.
+    # Lists of header matchers for the preflight requests of allowed pages.
     preflights: tuple[tuple[dict[str, Any], ...], ...]
-    # CorsPolicy.
+    # Envoy's CorsPolicy.
     policy: dict[str, Any]
-    # Whether a page may send any headers.
+    # Whether a page may send every header.
     any_headers: bool
 
 
@@ -51,15 +51,15 @@ def origins(config: GatewayConfig) -> Origins:
 
 
 def _matchers(origin: str) -> list[dict[str, Any]]:
-    """Each takes some of what the word stands for."""
+    """Returns the matchers of an entry of --allowed-origins; an origin that matches one of them is allowed."""
     if origin == LOCALHOST:
         return [{"safe_regex": {"regex": pattern}} for pattern in (_LOCAL_PAGES, _LOCAL_PROGRAMS)]
     return [{"safe_regex": {"regex": ".*"}} if origin == ANY else {"exact": origin}]
 
 
 def _refused(config: GatewayConfig, allowed: list[dict[str, Any]]) -> tuple[tuple[dict[str, Any], ...], ...]:
-    # Browsers say whose page it is with everything that is more than reading, and no page can change that. Where they
-    # also say that the server's own address is the page's (a proxy serves both), it is no stranger's.
+    # Browsers send the page's origin with every request that is more than reading, and a page cannot change it. A
+    # request with sec-fetch-site: same-origin is allowed: a proxy serves the page and the server under one address.
     foreign = ({"name": "origin", "present_match": True}, _unlike("sec-fetch-site", {"exact": "same-origin"}))
     refused = [(*foreign, *(_unlike("origin", matcher) for matcher in allowed))]
     if ANY not in config.allowed_methods:
@@ -78,7 +78,8 @@ def _policy(config: GatewayConfig, allowed: list[dict[str, Any]]) -> dict[str, A
         "@type": "type.googleapis.com/envoy.extensions.filters.http.cors.v3.CorsPolicy",
         "allow_origin_string_match": allowed,
         "allow_methods": ", ".join(methods),
-        # Where any may be sent, those that a browser asks for take this one's place.
+        # With --allowed-headers *, Envoy's header_mutation filter replaces this value by the headers that the browser
+        # requests.
         "allow_headers": ", ".join(dict.fromkeys((*_ALWAYS_SENT, *config.allowed_headers))),
         "expose_headers": ", ".join(_EXPOSED),
         "max_age": str(_MAX_AGE),

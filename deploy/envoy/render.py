@@ -1,4 +1,4 @@
-"""Renders Envoy's configuration: one template, whatever the stack runs on."""
+"""Renders Envoy's configuration from one template for all deployments."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ DESCRIPTOR_SET = HERE.parent.parent / "quire" / "http_apis.binpb"
 
 @dataclass(frozen=True, slots=True)
 class LocalReply:
-    """The body of an answer that Envoy gives by itself, for one status code or (`GE`) from one on. Where `headers` or
-    `flag` are given, all of these matchers must fit the request. `sent`: the status that takes the code's place."""
+    """The body of an answer that Envoy sends itself, for the status code `status`, or with `op` GE for all codes from
+    it on. If `headers` or `flag` are given, the request must match all of them. `sent`: the status to send instead of
+    `status`."""
 
     op: str
     status: int
@@ -33,12 +34,12 @@ class LocalReply:
     code: str | None
     headers: Sequence[Mapping[str, Any]] = ()
     sent: int | None = None
-    # One of Envoy's response flags.
+    # An Envoy response flag, such as LH.
     flag: str = ""
 
     @property
     def filter(self) -> dict[str, Any]:
-        """Envoy's, of the requests that get it."""
+        """Envoy's filter for the answers with this body."""
         value = {"default_value": self.status, "runtime_key": f"quire.local_reply.{self.status}"}
         status = {"status_code_filter": {"comparison": {"op": self.op, "value": value}}}
         others = [{"header_filter": {"header": header}} for header in self.headers]
@@ -50,17 +51,17 @@ def _present(header: str) -> Mapping[str, Any]:
     return {"name": header, "present_match": True}
 
 
-# As they were sent: the transcoder replaces them by those of a gRPC call, which is nobody's business.
+# The client's original method and path. The transcoder replaces them by those of an internal gRPC call.
 _METHOD = "%REQ(X-ENVOY-ORIGINAL-METHOD?:METHOD)%"
 _PATH = "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH):256%"
 
-# The first that fits is used. Substitutions are Envoy's and are escaped by it.
+# Envoy uses the first entry that matches. It fills in and escapes the %...% substitutions.
 LOCAL_REPLIES = (
     LocalReply("EQ", 404, f"There is no {_METHOD} {_PATH} here.", "invalid_request_error", "unknown_url"),
     LocalReply(
         "EQ",
         403,
-        "No connection is upgraded to %REQ(UPGRADE):64% here.",
+        "The server does not support upgrades to %REQ(UPGRADE):64%.",
         "invalid_request_error",
         "upgrade_not_supported",
         headers=(_present("upgrade"),),
@@ -68,8 +69,8 @@ LOCAL_REPLIES = (
     LocalReply(
         "EQ",
         403,
-        f"A page of %REQ(ORIGIN):256% may not send a {_METHOD} here: the server's --allowed-origins and "
-        "--allowed-methods say which may.",
+        f"Web pages of %REQ(ORIGIN):256% may not send {_METHOD} requests to this server: see its options "
+        "--allowed-origins and --allowed-methods.",
         "invalid_request_error",
         "origin_not_allowed",
     ),
@@ -79,7 +80,7 @@ LOCAL_REPLIES = (
     LocalReply(
         "EQ",
         415,
-        "Compressed bodies are not taken: send it without 'content-encoding: %REQ(CONTENT-ENCODING):64%'.",
+        "Compressed bodies are not supported: send it without 'content-encoding: %REQ(CONTENT-ENCODING):64%'.",
         "invalid_request_error",
         "unsupported_content_encoding",
         headers=(_present("content-encoding"),),
@@ -87,12 +88,12 @@ LOCAL_REPLIES = (
     LocalReply(
         "EQ",
         415,
-        "A body must be JSON, and said to be: 'content-type: application/json'.",
+        "The request body must be JSON, with the header 'content-type: application/json'.",
         "invalid_request_error",
         "unsupported_media_type",
     ),
     LocalReply("EQ", 431, "The request headers are too large.", "invalid_request_error", "headers_too_large"),
-    # The transcoder's own words on JSON that is no message of the method.
+    # The transcoder's own message about JSON that does not fit the method's request.
     LocalReply(
         "EQ",
         400,
@@ -101,28 +102,33 @@ LOCAL_REPLIES = (
         None,
         ({"name": ":path", "string_match": {"prefix": "/quire.inference.v1.InferenceService/"}},),
     ),
-    # Only Envoy's codec answers 501, before it knows whose path it is.
+    # Only Envoy's codec answers 501, before the route is known.
     LocalReply(
         "EQ",
         501,
-        "A body must come with a content-length, or with 'transfer-encoding: chunked' and no other.",
+        "The request body needs a content-length header, or 'transfer-encoding: chunked' and no other.",
         "invalid_request_error",
         "unsupported_transfer_encoding",
         sent=400,
     ),
     LocalReply(
-        "EQ", 503, "The gateway is stopping; another one takes requests.", "server_error", "unavailable", flag="LH"
+        "EQ",
+        503,
+        "The gateway is shutting down; send the request to another one.",
+        "server_error",
+        "unavailable",
+        flag="LH",
     ),
-    LocalReply("EQ", 503, "No router can take it now; try again.", "server_error", "unavailable"),
+    LocalReply("EQ", 503, "No router is available; try again.", "server_error", "unavailable"),
     LocalReply("EQ", 504, "The router did not answer in time.", "server_error", "timeout"),
     LocalReply("GE", 500, "The gateway failed.", "server_error", None),
     LocalReply("GE", 400, "The request is not valid: %RESPONSE_CODE_DETAILS%.", "invalid_request_error", None),
 )
 
 
-# Envoy waits at random up to the longest pause of the retry policy, 0.25 s.
+# Envoy's pause before a retry is random, with the retry policy's 0.25 s as maximum.
 _MEAN_RETRY_PAUSE_S = 0.125
-# Paths that tell whether requests can be taken.
+# Paths of readiness checks.
 _PROBES = ("/health", "/ping", "/v2/health/ready")
 _HEALTH_PATHS = rf"({'|'.join(_PROBES)})(\?.*)?"
 
@@ -131,7 +137,7 @@ def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
     return LocalReply(
         "EQ",
         403,
-        "The host %REQ(:AUTHORITY):256% is not this machine: --allowed-hosts says which others the server answers to.",
+        "Requests for the host %REQ(:AUTHORITY):256% are not allowed: see the server's option --allowed-hosts.",
         "invalid_request_error",
         "host_not_allowed",
         headers=foreign,
@@ -139,9 +145,9 @@ def _wrong_host(foreign: Sequence[Mapping[str, Any]]) -> LocalReply:
 
 
 def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
-    """Envoy's YAML. `admin` is the admin interface's address: `unix:/path`, or `host:port` on loopback. `drain_file`: 0
-    in it, and 1 from when the gateway drains; it is replaced as a whole. Without `config.listen`, `config.host` must be
-    an IP address and `config.port` not 0."""
+    """Renders Envoy's configuration as YAML. `admin`: address of the admin interface, `unix:/path` or `host:port` on
+    loopback. `drain_file`: a file that contains 0, and is replaced by one with 1 when the gateway drains. Without
+    `config.listen`, `config.host` must be an IP address and `config.port` not 0."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE),
         undefined=jinja2.StrictUndefined,
@@ -178,7 +184,8 @@ def render(config: GatewayConfig, admin: str, drain_file: str) -> str:
 
 
 def _lua(config: GatewayConfig) -> str:
-    """What the Lua filter runs. Later pieces use what earlier ones define."""
+    """Returns the code of the Lua filter. The order of the files matters: later ones use definitions of earlier
+    ones."""
     pieces = [f"local max_header_bytes = {config.max_header_kib * 1024}"]
     if config.root_path:
         pieces += [f"local root_path = {json.dumps(config.root_path)}", (HERE / "root_path.lua").read_text()]
@@ -187,7 +194,7 @@ def _lua(config: GatewayConfig) -> str:
 
 
 def _address(address: str) -> str:
-    """An Envoy address, as JSON."""
+    """Returns an Envoy address as JSON."""
     if address.startswith("unix:"):
         return json.dumps({"pipe": {"path": address.removeprefix("unix:")}})
     host, port = split_host_port(address)

@@ -1,13 +1,13 @@
--- Refuses requests that no router can take (ADR 22): too large headers, headers that gRPC's servers cannot read, and paths
--- that are not UTF-8. `max_header_bytes` is set by deploy/envoy/render.py.
+-- Refuses requests that routers cannot handle (ADR 22): too large headers, headers that gRPC servers cannot parse, and
+-- paths that are not UTF-8. deploy/envoy/render.py sets `max_header_bytes`.
 
--- The gateway's own headers count, too (x-request-id, x-forwarded-for and others), and so do a request's method, path,
--- scheme and authority.
+-- The limits leave room for headers that the gateway adds (x-request-id, x-forwarded-for and others), and for the
+-- request's method, path, scheme and authority.
 local max_headers = 100
 local own_headers = 10
 local own_header_bytes = 512
 
--- By the number of characters in the last group of base64, the characters that may end it: the bits that are left must be 0.
+-- By the number of characters in the last group of base64, the allowed last characters: their unused bits must be 0.
 local last_characters = {[0] = '[A-Za-z0-9+/]', [2] = '[AQgw]', [3] = '[AEIMQUYcgkosw048]'}
 
 local function is_base64(value)
@@ -18,7 +18,8 @@ local function is_base64(value)
   return last ~= nil and digits:sub(-1):find(last) ~= nil
 end
 
--- The byte that follows a first byte of UTF-8 is within these bounds (Unicode 15, table 3-7); others are 128 to 191.
+-- Bounds of the second byte of a UTF-8 character, by its first byte (Unicode 15, table 3-7). All other continuation
+-- bytes are 128 to 191.
 local second_bytes = {[0xE0] = {0xA0, 0xBF}, [0xED] = {0x80, 0x9F}, [0xF0] = {0x90, 0xBF}, [0xF4] = {0x80, 0x8F}}
 local any_continuation = {0x80, 0xBF}
 
@@ -43,8 +44,8 @@ local function unescaped(path)
   return (path:gsub('%%(%x%x)', function(digits) return string.char(tonumber(digits, 16)) end))
 end
 
--- What gRPC servers read themselves, by the header, and what they take. A value that they cannot read breaks this header
--- for every later call on the connection to the router, as a bad `…-bin` value does.
+-- Patterns of the headers that gRPC servers parse themselves. A value that they cannot parse breaks the header for
+-- every later call on the connection to the router, and so does a bad `…-bin` value.
 local grpc_forms = {
   ['grpc-timeout'] = '^%d%d?%d?%d?%d?%d?%d?%d?[HMSmun]$',
   ['grpc-previous-rpc-attempts'] = '^%d%d?%d?%d?$',
@@ -59,8 +60,9 @@ local function is_reserved(name)
   return name:sub(1, 5) == 'grpc-' or name == 'lb-cost-bin' or name == 'grpclb_client_stats'
 end
 
--- The status as HTTP and as gRPC, and a sentence; nothing for requests that are taken. Removes the headers that routers
--- should not see: those that only gRPC's servers send, and where the client is none of gRPC, those that only its clients send.
+-- Returns the HTTP status, the gRPC status and the message of a refusal; nothing for a valid request. Removes headers
+-- that routers must not see: those that only gRPC servers send, and, unless the client uses gRPC, those that only gRPC
+-- clients send.
 local function fault_of(headers, is_grpc)
   local count, size, unread = 0, 0, {}
   local wrong, wrong_grpc, encoding
@@ -68,7 +70,7 @@ local function fault_of(headers, is_grpc)
     count, size = count + 1, size + #name + #value
     if name:sub(-4) == '-bin' and not is_base64(value) then wrong = name end
     if is_reserved(name) then
-      -- HTTP clients may name a deadline, too.
+      -- HTTP clients may set a deadline, too.
       local form = (is_grpc or name == 'grpc-timeout') and grpc_forms[name]
       if is_grpc and name == 'grpc-encoding' then
         if not grpc_encodings[value] then encoding = value end
@@ -80,20 +82,20 @@ local function fault_of(headers, is_grpc)
     end
   end
   for _, name in ipairs(unread) do headers:remove(name) end
-  -- RESOURCE_EXHAUSTED is what gRPC's servers answer to large metadata; but clients try again after that.
+  -- gRPC servers answer RESOURCE_EXHAUSTED to large metadata, but clients retry that status, so use INVALID_ARGUMENT.
   if size > max_header_bytes + own_header_bytes then
-    return 431, INVALID_ARGUMENT, 'The request headers are too large: at most ' .. max_header_bytes / 1024 .. ' KiB are taken.'
+    return 431, INVALID_ARGUMENT, 'The request headers are too large: at most ' .. max_header_bytes / 1024 .. ' KiB are allowed.'
   end
   if count > max_headers + own_headers then
-    return 431, INVALID_ARGUMENT, 'There are too many request headers: at most ' .. max_headers .. ' are taken.'
+    return 431, INVALID_ARGUMENT, 'There are too many request headers: at most ' .. max_headers .. ' are allowed.'
   end
-  -- Envoy has checked that names are RFC 9110's tokens, which JSON need not escape.
+  -- The name needs no JSON escaping: Envoy has checked that it is a token of RFC 9110.
   if wrong ~= nil then
-    local what = "The value of the header '" .. wrong:sub(1, 128) .. "' must be base64, as its name ends in '-bin'."
+    local what = "The value of the header '" .. wrong:sub(1, 128) .. "' must be base64, because its name ends in '-bin'."
     return 400, INVALID_ARGUMENT, what
   end
   if wrong_grpc ~= nil then
-    return 400, INVALID_ARGUMENT, "The value of the header '" .. wrong_grpc .. "' is not what gRPC defines."
+    return 400, INVALID_ARGUMENT, "The value of the header '" .. wrong_grpc .. "' is not valid in gRPC."
   end
   if encoding ~= nil then
     return 400, UNIMPLEMENTED, "Messages must be compressed with gzip or deflate, or not at all: see 'grpc-encoding'."
@@ -119,7 +121,7 @@ function envoy_on_request(handle)
   handle:respond(answer, message)
 end
 
--- Envoy has put a body for HTTP clients (local_reply_config) in place of the message to a gRPC client.
+-- Restores the message to a gRPC client, which Envoy has replaced by a body for HTTP clients (local_reply_config).
 function finish_refusal(headers)
   local message = headers:get('quire-refusal')
   if message == nil then return end

@@ -1,4 +1,4 @@
--- Takes the prefix `root_path` off a request's path, before a route is chosen by it. Paths without it stay as they are.
+-- Removes the prefix `root_path` from a request's path before Envoy chooses the route. Other paths stay unchanged.
 
 function strip_root_path(handle)
   local headers = handle:headers()

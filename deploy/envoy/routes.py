@@ -1,5 +1,5 @@
-"""The HTTP paths that the gateway knows, read from the router's services: none is written twice. A method without an
-annotation google.api.http has the path that gRPC calls it by, and takes POST.
+"""The HTTP routes of the gateway, derived from the router's proto services. A method without the annotation
+google.api.http gets its gRPC path, and accepts POST.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from quire.kserve.v1 import kserve_pb2
 from quire.ollama.v1 import ollama_pb2
 from quire.openai.v1 import openai_pb2
 
-# Each with the API whose shape errors have on its paths (errors.lua).
+# The services, each with the API whose error format its paths use (errors.lua).
 _SERVICES: tuple[tuple[Any, str], ...] = (
     (openai_pb2.DESCRIPTOR.services_by_name["OpenAIService"], "openai"),
     (anthropic_pb2.DESCRIPTOR.services_by_name["AnthropicService"], "anthropic"),
@@ -29,10 +29,10 @@ _SERVICES: tuple[tuple[Any, str], ...] = (
     (inference_pb2.DESCRIPTOR.services_by_name["InferenceService"], "openai"),
 )
 
-# By how a path begins, whose shape errors have where no path of the above is meant; the first that fits.
+# The error format of unknown paths, by path prefix; the first match counts.
 API_PREFIXES = (("/v1/messages", "anthropic"), ("/api/", "ollama"), ("/v2/", "kserve"), ("/", "openai"))
 
-# Reached by gRPC clients through the same port, untouched.
+# Paths of gRPC clients on the same port, which the gateway forwards unchanged.
 GRPC_PREFIXES = (
     "/quire.inference.v1.InferenceService/",
     "/inference.GRPCInferenceService/",
@@ -43,35 +43,35 @@ GRPC_PREFIXES = (
 
 @dataclass(frozen=True, slots=True)
 class HttpRoute:
-    """A path, or with a variable at its end the beginning of one, with or without a slash after it."""
+    """A path with or without a trailing slash, or the prefix of paths that end in a variable."""
 
-    # Up to the variable, if there is one.
+    # The path, up to the variable if it has one.
     path: str
-    # Envoy's matcher of the path, and of no header.
+    # Envoy's matcher of the path, without headers.
     matcher: Mapping[str, Any]
     methods: tuple[str, ...]
-    # Whose shape errors have here.
+    # The API whose error format the path uses.
     api: str = "openai"
-    # Whether it is one of many things below a path, each with a name. POST of one that is not served is then no wrong
-    # method but an action that there is not, such as `/v1/responses/compact`.
+    # Whether the path ends in a variable, such as a response's id. A POST to such a path may mean an action that does
+    # not exist, such as `/v1/responses/compact`, so it gets a 404 and not a 405.
     is_named: bool = False
-    # What follows the name, such as `/generate`; empty: nothing.
+    # The part of the path after the variable, such as `/generate`, or empty.
     action: str = ""
 
     @property
     def taken(self) -> tuple[dict[str, Any], ...]:
-        """Matches of what goes to a router."""
+        """Matches of the requests that go to a router."""
         types = {"POST": _BINARY} if self.path.endswith("/models/") and self.action == "/infer" else {}
         return tuple(self._match(_exactly(method), *types.get(method, _READABLE[method])) for method in self.methods)
 
     @property
     def not_json(self) -> tuple[dict[str, Any], ...]:
-        """Matches, after those of `taken`, of bodies that no router can read."""
+        """Matches of requests whose body no router can read. They apply after those of `taken`."""
         return (self._match(_exactly("POST")),) if "POST" in self.methods else ()
 
     @property
     def wrong_method(self) -> dict[str, Any]:
-        """The match of what is left."""
+        """The match of the remaining requests, which have a wrong method."""
         is_missing_action = self.is_named and not (self.action and "POST" in self.methods)
         return self._match({**_exactly("POST"), "invert_match": True}) if is_missing_action else self._match()
 
@@ -83,9 +83,9 @@ def _exactly(method: str) -> dict[str, Any]:
     return {"name": ":method", "string_match": {"exact": method}}
 
 
-# What a body's type may be: JSON, nothing, or what curl says of any body that it is not told of.
+# Accepted content types of a body: JSON, none, and curl's default.
 _JSON_TYPE = r"(?i)(application/([a-z0-9.+-]+\+)?json|application/x-www-form-urlencoded)?\s*(;.*)?"
-# Matches the headers of a gRPC-Web call, whose content type browsers send in place of gRPC's own.
+# Matches gRPC-Web calls by the content type that browsers send instead of gRPC's.
 GRPC_WEB = {
     "name": "content-type",
     "string_match": {"safe_regex": {"regex": r"application/grpc-web(-text)?(\+proto)?(\s*;.*)?"}},
@@ -96,7 +96,7 @@ _NO_GRPC = {
     "invert_match": True,
     "treat_missing_header_as_empty": True,
 }
-# By method, what the headers of a request are that a router can read.
+# By HTTP method, matchers of the headers of requests that a router can read.
 _READABLE: dict[str, tuple[dict[str, Any], ...]] = {
     "GET": (_NO_GRPC,),
     "HEAD": (_NO_GRPC,),
@@ -113,18 +113,18 @@ _READABLE: dict[str, tuple[dict[str, Any], ...]] = {
         },
     ),
 }
-# Of a body that may be JSON with tensors in binary form after it, whatever the client calls that.
+# For a body of JSON followed by binary tensors: clients label it with different content types, so any is accepted.
 _BINARY = _READABLE["POST"][1:]
 
 
 def service_names() -> tuple[str, ...]:
-    """The services that are called over HTTP. The first one's health says whether a router can take calls."""
+    """Returns the services that are called over HTTP. The gateway checks a router's health by the first of them."""
     return tuple(str(service.full_name) for service, _ in _SERVICES)
 
 
 def http_annotations() -> dict[str, list[tuple[str, str]]]:
-    """By each method's full name its verbs and path templates, such as `GET` and `/v1/models/{model=**}`: one, and
-    others that mean the same. HEAD is left out, which is GET without the body wherever it is taken."""
+    """Returns, by a method's full name, its pairs of verb and path template, such as `GET` and `/v1/models/{model=**}`.
+    All pairs of a method are equivalent. HEAD is left out, because it always equals GET without the body."""
     return {
         method.full_name: [(verb, path) for verb, path in _annotations(method) if verb != "HEAD"]
         for service, _ in _SERVICES
@@ -133,16 +133,17 @@ def http_annotations() -> dict[str, list[tuple[str, str]]]:
 
 
 def http_routes() -> tuple[HttpRoute, ...]:
-    """Every path with the methods it takes, whole paths first. Raises ValueError for a path template of another form
-    than `/a/b`, `/a/{name}`, `/a/{name=**}` or `/a/{name=**}/b`."""
+    """Returns every route with its HTTP methods, paths without variables first. Raises ValueError for a path template
+    that is not of the form `/a/b`, `/a/{name}`, `/a/{name=**}` or `/a/{name=**}/b`."""
     methods: dict[tuple[str, str, str, str], list[str]] = {}
     for service, api in _SERVICES:
         for verb, template in chain.from_iterable(map(_annotations, service.methods)):
             head, brace, variable = template.partition("{")
             if brace and not re.fullmatch(r"\w+}|\w+=\*\*}(/\w+)*", variable):
-                raise ValueError(f"the gateway knows no path template like {template}")
+                raise ValueError(f"the gateway does not support the path template {template}")
             form = "whole" if not brace else "segments" if "=**" in variable else "segment"
-            # An action's path is a route of its own, for it may be asked for by other methods than the name alone.
+            # A path with an action gets its own route, because its HTTP methods may differ from those of the path
+            # without it.
             action = variable.partition("}")[2]
             verbs = methods.setdefault((form, head, action, api), [])
             if verb not in verbs:
@@ -155,7 +156,7 @@ def http_routes() -> tuple[HttpRoute, ...]:
 
 
 def path_below(prefix: str) -> str | None:
-    """A path that is served and that requests for `prefix` and below it may mean; None if there is none."""
+    """Returns a served path that collides with `prefix` or paths below it, or None."""
     for route in http_routes():
         if f"{route.path}/".startswith(f"{prefix}/") or (route.is_named and prefix.startswith(route.path)):
             return route.path

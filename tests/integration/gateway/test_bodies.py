@@ -32,7 +32,7 @@ async def test_json_is_taken_and_other_types_are_415(gateway: Gateway, router: F
         reply = await call(gateway.address, "POST", path, b"{}", {"content-type": refused})
         error = json.loads(reply.body)["error"]
         assert (reply.status, error["type"]) == (415, "invalid_request_error")
-        assert error["message"] == "A body must be JSON, and said to be: 'content-type: application/json'."
+        assert error["message"] == "The request body must be JSON, with the header 'content-type: application/json'."
         assert reply.headers["content-type"] == "application/json"
     assert router.calls == 0
 

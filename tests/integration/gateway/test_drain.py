@@ -60,7 +60,7 @@ async def test_health_says_no_while_everything_is_served(delaying: Gateway, rout
             assert status == health_pb2.HealthCheckResponse.NOT_SERVING
         assert (await stub.ListModels(inference_pb2.ListModelsRequest())).models
         reply = await call(delaying.address, "GET", "/health")
-        assert reply.error["message"] == "The gateway is stopping; another one takes requests."
+        assert reply.error["message"] == "The gateway is shutting down; send the request to another one."
         assert (await call(delaying.address, "GET", "/ping")).status == 503
         ready = await call(delaying.address, "GET", "/v2/health/ready")
         assert (ready.status, set(json.loads(ready.body))) == (503, {"error"})

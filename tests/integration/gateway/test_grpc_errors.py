@@ -70,7 +70,7 @@ async def test_no_router(channel: Any, router: FakeRouter) -> None:
     await router.stop()
     raised, error, trailers = await error_of(channel.unary_unary(TOKENIZE)(b""))
     assert raised.code() is grpc.StatusCode.UNAVAILABLE
-    assert raised.details() == "No router can take it now; try again."
+    assert raised.details() == "No router is available; try again."
     assert (error["code"], trailers["retry-after"], trailers["grpc-retry-pushback-ms"]) == ("unavailable", "1", "1000")
     assert_details(raised, error, retry_seconds=1)
 

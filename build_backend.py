@@ -1,7 +1,7 @@
-"""setuptools, plus a C compiler for the CPU kernels where the machine that builds has none.
+"""Build backend: setuptools, plus a C compiler for the CPU kernels if the build machine has none.
 
-The kernels (services/worker/ops/cpu/) are compiled when the package is built, never when it serves. Zig's wheel
-brings clang.
+The kernels (services/worker/ops/cpu/) are compiled when the package is built, never when it serves. The compiler is the
+clang in Zig's wheel.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from setuptools.build_meta import *  # noqa: F403 - the other hooks of PEP 517 and 660, as they are
+from setuptools.build_meta import *  # noqa: F403 - the other hooks of PEP 517 and 660, unchanged
 from setuptools.build_meta import get_requires_for_build_editable as _editable
 from setuptools.build_meta import get_requires_for_build_wheel as _wheel
 

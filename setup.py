@@ -1,4 +1,4 @@
-"""Compiles the CPU kernels beside their sources, so that wheels and editable installs carry them."""
+"""Compiles the CPU kernels next to their sources, so that wheels and editable installs contain them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 KERNELS = Path("services/worker/ops/cpu")
-# Wheels for Linux name the oldest glibc that they run on (PEP 600).
+# Lower bound of the glibc version in a Linux wheel's tag: the oldest glibc that the wheel runs on (PEP 600).
 OLDEST_GLIBC = (2, 17)
 
 
 class BuildWithKernels(build_py):
     def run(self) -> None:
-        # By path: the package around it imports torch, which a build environment does not have.
+        # Run the file by its path: importing its package would import torch, which a build environment does not have.
         kernels = runpy.run_path(str(KERNELS / "build.py"))
         try:
             kernels["build_if_older"]()
         except kernels["BuildError"] as error:
-            print(f"warning: no CPU kernels, the worker will fall back to plain torch: {error}", file=sys.stderr)
+            print(f"warning: no CPU kernels, so the worker will use plain torch: {error}", file=sys.stderr)
         super().run()
 
 
@@ -33,7 +33,8 @@ class PlatformDistribution(Distribution):
 
 
 class KernelWheel(bdist_wheel):
-    """A wheel for every Python of one platform: the kernels are libraries for ctypes and use no C API of Python's."""
+    """Builds one wheel per platform for all Python versions: ctypes loads the kernels, which do not use Python's C
+    API."""
 
     def get_tag(self) -> tuple[str, str, str]:
         _, _, platform = super().get_tag()
@@ -44,7 +45,7 @@ class KernelWheel(bdist_wheel):
 
     @staticmethod
     def _needed_glibc() -> tuple[int, int]:
-        """The newest version of glibc whose symbols a library asks for."""
+        """Returns the newest glibc version whose symbols a kernel library needs."""
         found = [OLDEST_GLIBC]
         for library in KERNELS.glob("*.so"):
             versions = re.findall(rb"GLIBC_(\d+)\.(\d+)", library.read_bytes())

@@ -1,4 +1,4 @@
-"""Sends several prompts in one request. The server computes them together."""
+"""Sends several prompts in one request. The server computes them in one batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def main() -> None:
     client = OpenAI(base_url=f"{arguments.url}/v1", api_key="none")
     model = client.models.list().data[0].id
     result = client.completions.create(model=model, prompt=PROMPTS, max_tokens=30, temperature=0)
-    # Choices name the prompt that they belong to by its index.
+    # The index of a choice is the index of its prompt.
     for choice in sorted(result.choices, key=lambda choice: choice.index):
         print(f"{PROMPTS[choice.index]!r} -> {choice.text!r}")
     if result.usage is not None:

@@ -1,4 +1,4 @@
-"""Chats in the terminal. The server keeps no conversation: every request carries the history."""
+"""Chats in the terminal. The server does not store conversations: every request contains the history."""
 
 from __future__ import annotations
 

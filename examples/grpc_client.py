@@ -1,4 +1,4 @@
-"""The typed API over gRPC: with Quire's Python client, then with generated stubs, as other languages use it."""
+"""Calls the typed API over gRPC with Quire's Python client, then with generated stubs, as other languages do."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def with_stubs(address: str) -> None:
         for event in service.Chat(request):
             if event.HasField("delta"):
                 print(event.delta.text, end="", flush=True)
-            else:  # The last event; a stream that ends without it was cut.
+            else:  # The final event. A stream without it is incomplete.
                 print(f"\n{event.final.usage.completion_tokens} tokens")
 
 

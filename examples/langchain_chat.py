@@ -1,4 +1,4 @@
-"""LangChain's ChatOpenAI with a prompt template, whole and streamed: pip install langchain-openai"""
+"""Uses LangChain's ChatOpenAI with a prompt template, without and with streaming: pip install langchain-openai"""
 
 from __future__ import annotations
 

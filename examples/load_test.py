@@ -1,4 +1,4 @@
-"""Sends many chats at once and prints throughput and latencies. `quire bench serve` measures more."""
+"""Sends many chats concurrently and prints throughput and latencies. `quire bench serve` measures more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from openai import AsyncOpenAI
 @dataclass(frozen=True)
 class Answer:
     num_tokens: int
-    # Seconds.
+    # In seconds.
     to_first_token: float
     total: float
 
@@ -38,7 +38,7 @@ async def ask(client: AsyncOpenAI, model: str, prompt: str, turns: asyncio.Semap
 
 
 def percentile(values: list[float], percent: float) -> float:
-    """The smallest value that is not below `percent` percent of all (nearest rank)."""
+    """Returns the smallest value that is at least as large as `percent` percent of all values (nearest rank)."""
     rank = -(-len(values) * percent // 100)
     return sorted(values)[max(0, int(rank) - 1)]
 

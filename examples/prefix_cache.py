@@ -17,7 +17,7 @@ def main() -> None:
 
     client = OpenAI(base_url=f"{arguments.url}/v1", api_key="none")
     model = client.models.list().data[0].id
-    # New for each run, so that the first request finds nothing.
+    # A new text for each run, so that the first request finds no cached blocks.
     text = f"Handbook {uuid.uuid4()}. " + " ".join(f"Rule {number}: be kind." for number in range(1, 21))
     for question in QUESTIONS:
         result = client.chat.completions.create(

@@ -1,4 +1,4 @@
-"""Streams one completion and prints when the first token came."""
+"""Streams one completion and prints the time to its first token."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Writes the Go code of protos/quire/inference into examples/go/protos, as the module quire.local/protos. It needs protoc, and:
+# Generates the Go code of protos/quire/inference in examples/go/protos, as module quire.local/protos. It needs protoc
+# and:
 #   go install google.golang.org/protobuf/cmd/protoc-gen-go@latest google.golang.org/grpc/cmd/protoc-gen-go-grpc@latest
 set -euo pipefail
 cd "$(dirname "$0")"

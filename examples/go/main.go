@@ -1,4 +1,4 @@
-// Asks a question, prints the answer while it is generated, and asks again where a stream was cut.
+// Asks a question, prints the answer while it is generated, and retries if the stream is cut off.
 //
 //	./generate.sh && go run . -address 127.0.0.1:8000 "What is 7 plus 5?"
 package main
@@ -23,7 +23,8 @@ import (
 	inferencev1 "quire.local/protos/quire/inference/v1"
 )
 
-// Retries of calls that have brought nothing, as docs/grpc.md explains. grpc-go before 1.40 needs GRPC_GO_RETRY=on for them.
+// Retries calls that fail before their first message, as docs/grpc.md explains. grpc-go before 1.40 needs
+// GRPC_GO_RETRY=on.
 const serviceConfig = `{
   "methodConfig": [{
     "name": [{"service": "quire.inference.v1.InferenceService"}],
@@ -40,7 +41,7 @@ const serviceConfig = `{
 
 func main() {
 	address := flag.String("address", "127.0.0.1:8000", "host:port of the gateway")
-	key := flag.String("key", "", "API key, where the server asks for one")
+	key := flag.String("key", "", "API key, if the server needs one")
 	flag.Parse()
 	question := "What is 7 plus 5?"
 	if flag.NArg() > 0 {
@@ -68,14 +69,15 @@ func main() {
 	}
 }
 
-// A router that dies in the midst of a stream is seen as a reset stream, which grpc-go calls INTERNAL.
+// wasCut reports whether a stream was cut off. If a router dies during a stream, grpc-go reports the reset stream as
+// INTERNAL.
 func wasCut(err error) bool {
 	code := status.Code(err)
 	return code == codes.Unavailable || code == codes.Internal && strings.Contains(err.Error(), "RST_STREAM")
 }
 
-// chat prints the answer. The library repeats no stream that has brought a message, so this does: at temperature 0 the
-// same text comes again, and so it does with a seed. What was printed before is left out.
+// chat prints the answer. The library does not retry a stream after its first message, so chat does. At temperature 0
+// or with a seed, a retry generates the same text; chat skips the part that is already printed.
 func chat(ctx context.Context, client inferencev1.InferenceServiceClient, question string) error {
 	printed := 0
 	for attempt := 1; ; attempt++ {
@@ -99,7 +101,7 @@ func chat(ctx context.Context, client inferencev1.InferenceServiceClient, questi
 	}
 }
 
-// ask passes the pieces of the answer's text to write, and returns its usage, which the last message has.
+// ask passes the pieces of the answer's text to write. It returns the usage, which is in the last message.
 func ask(
 	ctx context.Context, client inferencev1.InferenceServiceClient, question string, write func(text string),
 ) (*inferencev1.Usage, error) {

@@ -1,5 +1,4 @@
-// Asks a question, prints the answer while it is generated, asks again where a stream was cut, and shows what an error
-// brings.
+// Asks a question, prints the answer while it is generated, retries if the stream is cut off, and shows an error.
 //
 //   npm install && node chat.js --url http://127.0.0.1:8000
 
@@ -28,7 +27,7 @@ const definition = protoLoader.loadSync("quire/inference/v1/inference.proto", {
 });
 const { InferenceService } = grpc.loadPackageDefinition(definition).quire.inference.v1;
 
-// Retries of calls that have brought nothing, as docs/grpc.md explains.
+// Retries calls that fail before their first message, as docs/grpc.md explains.
 const serviceConfig = {
   methodConfig: [
     {
@@ -66,7 +65,7 @@ function listModels() {
   });
 }
 
-// A router that dies in the midst of a stream is seen as a reset stream, which this library calls INTERNAL.
+// If a router dies during a stream, this library reports the reset stream as INTERNAL.
 function wasCut(error) {
   const { INTERNAL, UNAVAILABLE } = grpc.status;
   return error.code === UNAVAILABLE || (error.code === INTERNAL && error.details.includes("RST_STREAM"));
@@ -87,13 +86,13 @@ async function ask(question, write) {
     if (response.event === "delta") write(response.delta.text);
     else usage = response.final.usage;
   }
-  // The last message has the usage. Every answer has one.
+  // Every complete answer ends with a message that has the usage.
   if (!usage) throw new Error("the answer ended without its last message");
   return usage;
 }
 
-// Prints the answer. The library repeats no stream that has brought a message, so this does: at temperature 0 the same
-// text comes again, and so it does with a seed. What was printed before is left out.
+// Prints the answer. The library does not retry a stream after its first message, so this function does. At temperature
+// 0 or with a seed, a retry generates the same text; the function skips the part that is already printed.
 async function chat(question) {
   let printed = 0;
   for (let attempt = 1; ; attempt++) {
@@ -119,7 +118,7 @@ async function fail() {
   try {
     for await (const _ of client.chat({ model: "gpt-none" }, metadata(), deadline()));
   } catch (error) {
-    // OpenAI's error object, as JSON. An error that the library makes itself, as for a lost connection, has none.
+    // OpenAI's error object, as JSON. Errors of the library itself, as for a lost connection, have none.
     const [body] = error.metadata.get("quire-error");
     console.log(`${grpc.status[error.code]}: ${body ? JSON.parse(body).error.message : error.details}`);
   }

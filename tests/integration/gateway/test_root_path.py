@@ -104,7 +104,8 @@ def test_a_prefix_that_would_hide_a_served_path_stops_the_start(path: str) -> No
     for end in range(1, len(segments) + 1):
         prefix = "/" + "/".join(segments[:end])
         if prefix != "/":
-            with pytest.raises(ConfigError, match=rf"^--root-path {prefix}: the prefix would hide the server.s own path"):
+            complaint = rf"^--root-path {prefix}: the prefix would hide the server's own path /"
+            with pytest.raises(ConfigError, match=complaint):
                 GatewayConfig(root_path=prefix)
 
 

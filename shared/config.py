@@ -161,7 +161,7 @@ def resolve(config_class: type[T], argv: Sequence[str], *, prog: str, descriptio
         file = read_file(arguments.pop("config"))
         known = {flag(field)[2:] for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
         if unknown := sorted(file.keys() - known):
-            raise ConfigError(f"{unknown[0]} in the configuration file is no option of {prog}")
+            raise ConfigError(f"{unknown[0]} in the configuration file is not an option of {prog}")
         return build(config_class, arguments, file=file)
     except ConfigError as error:
         stop(prog, str(error))
@@ -196,7 +196,7 @@ def unknown_variables(environment: Mapping[str, str], known: Iterable[str], prog
         if variable.startswith(ENVIRONMENT_PREFIX) and not _OF_A_SERVICE.search(variable):
             (like,) = difflib.get_close_matches(variable, names, 1, _LIKENESS) or (None,)
             hint = f"; did you mean {like}?" if like else ""
-            sentences[variable] = f"{variable} is no option of {prog}, so it is ignored{hint}"
+            sentences[variable] = f"{variable} is not an option of {prog}, so it is ignored{hint}"
     return sentences
 
 

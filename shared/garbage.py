@@ -1,5 +1,4 @@
-"""Settings of Python's garbage collector for services that create thousands of objects per second, few of them
-cyclic."""
+"""Tunes Python's garbage collector for services that create thousands of objects per second, few of them in cycles."""
 
 from __future__ import annotations
 

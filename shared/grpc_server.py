@@ -126,7 +126,7 @@ class GrpcServer:
 
             from shared.reflection import add_reflection
         except ImportError:
-            logger.info("grpcio-health-checking or grpcio-reflection is not installed: serving without them")
+            logger.info("grpcio-health-checking or grpcio-reflection is not installed: serving without both services")
             return
         self._health = health.aio.HealthServicer()
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._guarded)

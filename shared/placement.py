@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
-# Number of further schedulers that the router tries after one refuses a request.
+# Number of overloaded schedulers that may refuse a request before the router returns the error to the client.
 MAX_REFUSALS = 3
 # Seconds between two load reports of a scheduler.
 LOAD_INTERVAL_S = 0.1

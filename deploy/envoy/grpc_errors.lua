@@ -5,7 +5,7 @@
 -- gRPC statuses by the code in the body, for errors to which Envoy assigns only an HTTP code. gRPC uses
 -- RESOURCE_EXHAUSTED for a message over a limit, and DEADLINE_EXCEEDED for a request that did not arrive in time.
 local grpc_statuses = {request_too_large = '8', request_timeout = '4'}
--- By status, the `code` of OpenAI's error object for errors without one.
+-- The `code` for OpenAI's error object by gRPC status, for errors that have none.
 local grpc_codes = {
   ['4'] = 'timeout', ['8'] = 'rate_limit_exceeded', ['12'] = 'unknown_method', ['13'] = 'internal_error',
   ['14'] = 'unavailable',

@@ -88,7 +88,7 @@ def with_real_address(config: GatewayConfig) -> GatewayConfig:
     try:
         family, _, _, _, (host, *_) = socket.getaddrinfo(config.host, config.port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise GatewayError(f"--host {config.host} is no address of this host: {error.strerror}") from error
+        raise GatewayError(f"--host {config.host} is not an address of this host: {error.strerror}") from error
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -30,7 +30,7 @@ class VllmOption:
     error `refusal`. If `refusal` is empty, the start continues and prints `note`, the reason why the option has no
     effect."""
 
-    name: str  # as a flag, without the dashes
+    name: str  # name of the flag without the leading dashes
     form: Form
     accepted: Collection[object] = ()
     refusal: str = ""

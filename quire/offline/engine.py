@@ -89,7 +89,7 @@ class Turns:
 
     @asynccontextmanager
     async def take(self, wanted: int) -> AsyncIterator[None]:
-        """Reserves `wanted` sequences, but at most all that exist, and releases them at the end of the block."""
+        """Waits for `wanted` free sequences, at most `count`, and reserves them for the duration of the block."""
         taken = 0
         try:
             async with self._first_in_line:

@@ -74,15 +74,15 @@ class StepKind:
 @dataclass(frozen=True, slots=True)
 class Measured:
     kind: StepKind
-    seconds: float  # median
+    seconds: float  # median of the repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
     step: StepSeconds
     measured: list[Measured]
-    median_error: float  # relative
-    worst_error: float  # relative
+    median_error: float  # relative error of the fit
+    worst_error: float  # relative error of the fit
 
     @property
     def is_trusted(self) -> bool:
@@ -178,7 +178,7 @@ class Planner:
         self._block_size = block_size
         self._step_id = 0
         self._wire_id = 0
-        self._running: list[int] = []  # wire ids
+        self._running: list[int] = []  # wire ids of the sequences at the worker
 
     def plans(self, kind: StepKind) -> Iterator[StepPlan[WorkerRequest]]:
         """Yields a first step that sends the decoding sequences to the worker, then the steps to measure. Their average

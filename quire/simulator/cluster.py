@@ -93,7 +93,7 @@ class Outcome(NamedTuple):
 
 
 class Progress(NamedTuple):
-    outstanding_tokens: dict[int, int]  # by scheduler
+    outstanding_tokens: dict[int, int]  # by scheduler number
     refusals: list[Refusal]
 
 
@@ -288,7 +288,7 @@ class _Simulation:
         again: list[int] = []  # requests to place again after a refusal
         while following is not None or again or self._last_arrival_s >= self._now:
             if following is not None and not again and self._last_arrival_s < self._now:
-                # No request arrives before the next one, so the load reports until then do not matter: skip them.
+                # No request has to be placed before the next arrival: skip the load reports until then.
                 self._advance(max(self._num_reports, int(self._requests[following].arrival_s / LOAD_INTERVAL_S)), [])
             arrivals = [self._place(index, self._now) for index in again]
             end = self._num_reports + 1

@@ -35,8 +35,8 @@ class Overheads:
 
     request: float = 0.005  # from the client's socket to the scheduler: gateway, router, tokenizer
     hop: float = 0.0002  # a message between two services
-    plan: float = 0.00002  # schedule() and apply() and the messages' conversion ...
-    plan_row: float = 0.0000022  # ... and per sequence in the step
+    plan: float = 0.00002  # schedule(), apply() and conversion of the messages, per step
+    plan_row: float = 0.0000022  # the same, per sequence in the step
     # Added to each calibrated step if other services share the worker's processor.
     step: float = 0.0
 
@@ -107,7 +107,7 @@ class Group:
         self._has_arrivals = False
         # Time at which the run-ahead lets the next plan go.
         self._held_until = math.inf
-        for num_tokens in (1, 128, 1, 128):  # as a real worker reports them when it is claimed
+        for num_tokens in (1, 128, 1, 128):  # the step times that a worker reports when a scheduler claims it
             self.core.step_times.observe(num_tokens, pairs(0, num_tokens), step.of_prompt(num_tokens))
 
     @property

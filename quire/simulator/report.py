@@ -64,14 +64,14 @@ class Report:
     time_to_first_token: Latency | None
     time_between_tokens: Latency | None
     request_latency: Latency | None
-    prefix_cache_hit_share: float  # of prompt tokens
+    prefix_cache_hit_share: float  # fraction of prompt tokens found in the prefix cache
     num_preemptions: int
     num_swapped_out_blocks: int
     num_swapped_in_blocks: int
     num_steps: int
     worker_busy_share: float
     kv_cache_mean_share: float
-    kv_cache_peak_share: float  # of the worker with the highest peak
+    kv_cache_peak_share: float  # peak of the worker with the highest peak
     series: Series
 
     def meets(self, target: Target) -> bool:

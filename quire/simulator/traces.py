@@ -25,7 +25,7 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    arrival_s: float  # after the first one of its trace
+    arrival_s: float  # seconds after the trace's first request
     num_prompt_tokens: int
     num_output_tokens: int
     content: tuple[int, ...]  # numbers for the prompt's content, one per 512 tokens; the last one covers the rest

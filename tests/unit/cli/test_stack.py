@@ -185,6 +185,6 @@ def test_a_misspelt_variable_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QUIRE_TRUST_REMOTE_CODE", "1")
     monkeypatch.setenv("QUIRE_MAX_NUM_SEQS", "4")
     assert unknown_options("quire serve") == {
-        "QUIRE_BLOCKSIZE": "QUIRE_BLOCKSIZE is no option of quire serve, so it is ignored; did you mean "
+        "QUIRE_BLOCKSIZE": "QUIRE_BLOCKSIZE is not an option of quire serve, so it is ignored; did you mean "
         "QUIRE_BLOCK_SIZE?"
     }

@@ -184,7 +184,7 @@ def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
 
 def test_a_key_that_is_no_option_is_named(tmp_path: Path) -> None:
     (tmp_path / "quire.toml").write_text("block-sise = 8")
-    with pytest.raises(SystemExit, match="block-sise in the configuration file is no option of quire example"):
+    with pytest.raises(SystemExit, match="block-sise in the configuration file is not an option of quire example"):
         resolve(Example, ["--config", str(tmp_path / "quire.toml")], prog="quire example", description="x")
 
 
@@ -220,8 +220,9 @@ def test_a_table_may_be_an_option_s_value(tmp_path: Path) -> None:
 def test_variables_that_nothing_reads_are_named() -> None:
     environment = {"QUIRE_BLOK_SIZE": "8", "QUIRE_BLOCK_SIZE": "8", "QUIRE_X": "", "HOME": "/"}
     assert unknown_variables(environment, ["block_size", "dtype"], "quire x") == {
-        "QUIRE_BLOK_SIZE": "QUIRE_BLOK_SIZE is no option of quire x, so it is ignored; did you mean QUIRE_BLOCK_SIZE?",
-        "QUIRE_X": "QUIRE_X is no option of quire x, so it is ignored",
+        "QUIRE_BLOK_SIZE": "QUIRE_BLOK_SIZE is not an option of quire x, so it is ignored; did you mean "
+        "QUIRE_BLOCK_SIZE?",
+        "QUIRE_X": "QUIRE_X is not an option of quire x, so it is ignored",
     }
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Lints protos/ and compares it with the last release. usage: protos/check.sh [PROTOS_DIR]
-# buf reads what the pinned compiler makes of the files, so that it needs neither a network nor a second parser.
+# buf reads the descriptors that the pinned compiler writes, so it needs no network and parses no files itself.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . protos/tools.sh

@@ -1,5 +1,5 @@
 # Sourced by the scripts beside it: makes .venv-proto, which holds the compiler and buf, and defines `compile`.
-# The versions stand in pyproject.toml, as the extra `proto`.
+# The extra `proto` in pyproject.toml has their versions.
 venv=.venv-proto
 if [ ! -x "$venv/bin/protoc-gen-mypy" ] || [ ! -x "$venv/bin/buf" ]; then
   "${PYTHON:-python3}" -m venv "$venv"

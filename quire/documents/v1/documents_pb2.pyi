@@ -35,7 +35,7 @@ Global___GetOpenApiRequest: _TypeAlias = GetOpenApiRequest  # noqa: Y015
 
 @_typing.final
 class GetDocsRequest(_message.Message):
-    """Asks for the page."""
+    """Asks for the documentation page."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 
 class DocumentServiceStub(object):
-    """Describes what the gateway serves. The router that serves it writes the description.
+    """Documents the API that the gateway serves. The router that answers the request generates the document.
     """
 
     def __init__(self, channel):
@@ -49,7 +49,7 @@ class DocumentServiceStub(object):
 
 
 class DocumentServiceServicer(object):
-    """Describes what the gateway serves. The router that serves it writes the description.
+    """Documents the API that the gateway serves. The router that answers the request generates the document.
     """
 
     def GetOpenApi(self, request, context):
@@ -88,7 +88,7 @@ def add_DocumentServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DocumentService(object):
-    """Describes what the gateway serves. The router that serves it writes the description.
+    """Documents the API that the gateway serves. The router that answers the request generates the document.
     """
 
     @staticmethod

@@ -28,7 +28,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class DocumentServiceStub:
-    """Describes what the gateway serves. The router that serves it writes the description."""
+    """Documents the API that the gateway serves. The router that answers the request generates the document."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -41,7 +41,7 @@ class DocumentServiceStub:
 
 @_typing.type_check_only
 class DocumentServiceAsyncStub(DocumentServiceStub):
-    """Describes what the gateway serves. The router that serves it writes the description."""
+    """Documents the API that the gateway serves. The router that answers the request generates the document."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetOpenApi: _aio.UnaryUnaryMultiCallable[_documents_pb2.GetOpenApiRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -50,7 +50,7 @@ class DocumentServiceAsyncStub(DocumentServiceStub):
     """Returns the documentation as one HTML page that loads nothing else."""
 
 class DocumentServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Describes what the gateway serves. The router that serves it writes the description."""
+    """Documents the API that the gateway serves. The router that answers the request generates the document."""
 
     @_abc_1.abstractmethod
     def GetOpenApi(

@@ -107,8 +107,9 @@ Global___Choices: _TypeAlias = Choices  # noqa: Y015
 
 @_typing.final
 class TokenConstraints(_message.Message):
-    """Limits on the tokens that may be sampled, as token ids. The router makes them from a request's options. A worker computes one
-    mask per sampled token from them. Schedulers pass this message on and read only `grammar`. Columns are little-endian bytes.
+    """Limits on the tokens that may be sampled, as token ids. The router derives them from a request's options. For each sampled
+    token, a worker computes one mask from them. Schedulers pass this message on and read only `grammar`. Columns are
+    little-endian bytes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -123,11 +124,11 @@ class TokenConstraints(_message.Message):
     THINKING_END_TOKEN_ID_FIELD_NUMBER: _builtins.int
     THINKING_BEGIN_TOKEN_ID_FIELD_NUMBER: _builtins.int
     grammar: _builtins.str
-    """A grammar as llguidance's LLMatcher takes it: Lark's notation, such as start: /[0-9]+/, or JSON, such as
-    {"grammars": [{"json_schema": {"type": "integer"}}]}. Quire's router has compiled it once as a check. Empty: no grammar.
+    """A grammar in the format of llguidance's LLMatcher: Lark's notation, such as start: /[0-9]+/, or JSON, such as
+    {"grammars": [{"json_schema": {"type": "integer"}}]}. Quire's router compiles it once as a check. Empty: no grammar.
     """
     min_tokens: _builtins.int
-    """Minimum number of output tokens: no end token is sampled before, unless the grammar allows nothing else. 0: no minimum."""
+    """Minimum number of output tokens: no end token is sampled earlier, unless the grammar allows no other token. 0: no minimum."""
     end_token_ids: _builtins.bytes
     """u32[]: the end tokens that min_tokens excludes. Empty: it excludes none."""
     allowed_token_ids: _builtins.bytes

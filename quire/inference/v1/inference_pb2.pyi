@@ -265,8 +265,9 @@ class GenerateRequest(_message.Message):
     text: _builtins.str
     """A text, which the router tokenizes."""
     whole: _builtins.bool
-    """Whether each choice is sent as one delta when it is complete. This costs less if nobody reads along. A choice of more than
-    8,192 tokens, or of more than 128 tokens with log probabilities, is sent in several deltas.
+    """Whether each choice is sent as one delta when it is complete, which costs less. Use it if the client does not show the text
+    as it arrives. A choice of more than 8,192 tokens, or of more than 128 tokens with log probabilities, is sent in several
+    deltas.
     """
     @_builtins.property
     def token_ids(self) -> Global___TokenIds:
@@ -308,7 +309,7 @@ class ChatMessage(_message.Message):
     TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """system, user, assistant, or another role that the model's template knows. Required."""
+    """system, user, assistant, or another role that the model's chat template supports. Required."""
     content: _builtins.str
     """The text of the message. May be empty."""
     reasoning: _builtins.str
@@ -341,7 +342,7 @@ Global___ChatMessage: _TypeAlias = ChatMessage  # noqa: Y015
 
 @_typing.final
 class ToolCall(_message.Message):
-    """A call of a function that an earlier answer made."""
+    """A function call in an earlier answer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -379,11 +380,11 @@ class Tool(_message.Message):
     DESCRIPTION_FIELD_NUMBER: _builtins.int
     PARAMETERS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """1 to 64 of a-z, A-Z, 0-9, _ and -."""
+    """Name of the function: 1 to 64 characters of a-z, A-Z, 0-9, _ and -."""
     description: _builtins.str
     """What the function does, for the model. May be empty."""
     parameters: _builtins.str
-    """JSON Schema of the arguments, as JSON. Empty: the function has none."""
+    """JSON Schema of the arguments, as JSON. Empty: the function has no arguments."""
     def __init__(
         self,
         *,
@@ -810,7 +811,7 @@ Global___Final: _TypeAlias = Final  # noqa: Y015
 
 @_typing.final
 class Timings(_message.Message):
-    """Durations of one request, in seconds. All of them begin when the router submits the request, with its prompt in token ids."""
+    """Durations of one request, in seconds. All of them begin when the router submits the tokenized request to a scheduler."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -819,13 +820,13 @@ class Timings(_message.Message):
     LAST_TOKEN_SECONDS_FIELD_NUMBER: _builtins.int
     TOTAL_SECONDS_FIELD_NUMBER: _builtins.int
     queue_seconds: _builtins.float
-    """To the first step that a scheduler planned for any choice. Unset if the scheduler does not report it."""
+    """Time to the first step that a scheduler planned for any choice. Unset if the scheduler does not report it."""
     first_token_seconds: _builtins.float
-    """To the first token of any choice. Unset if there was no token."""
+    """Time to the first token of any choice. Unset if there was no token."""
     last_token_seconds: _builtins.float
-    """To the latest token of any choice. Unset if there was no token."""
+    """Time to the latest token of any choice. Unset if there was no token."""
     total_seconds: _builtins.float
-    """To the end of the last choice."""
+    """Time to the end of the last choice."""
     def __init__(
         self,
         *,
@@ -905,7 +906,7 @@ class EmbedRequest(_message.Message):
     model: _builtins.str
     """Name or alias of a served model, as ListModels lists them. Empty: the model, if only one is served."""
     truncate_prompt_tokens: _builtins.int
-    """Maximum number of tokens of an input, including those that the tokenizer adds; longer inputs are cut. -1: the maximum of
+    """Maximum number of tokens of an input, including tokens that the tokenizer adds; longer inputs are cut. -1: the maximum of
     the model. Unset: an input that is too long is refused.
     """
     cache_salt: _builtins.str
@@ -1163,7 +1164,7 @@ class TokenizeRequest(_message.Message):
     chat templates write their own.
     """
     return_token_strs: _builtins.bool
-    """Whether to return the tokens as the vocabulary writes them as well. The limit is then 262,144 tokens."""
+    """Whether to return also each token's string in the vocabulary. The limit is then 262,144 tokens."""
     @_builtins.property
     def chat(self) -> Global___ChatMessages:
         """A conversation, rendered with the model's chat template."""
@@ -1251,7 +1252,7 @@ class TokenizeResponse(_message.Message):
 
     @_builtins.property
     def token_strs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Each token as the vocabulary writes it, if return_token_strs is set. Otherwise empty."""
+        """Each token's string in the vocabulary, if return_token_strs is set. Otherwise empty."""
 
     def __init__(
         self,
@@ -1312,7 +1313,7 @@ class DetokenizeResponse(_message.Message):
     """The text of all tokens together. Empty if `each` is set."""
     @_builtins.property
     def texts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """The text of each token, if `each` is set. A token with only part of a character has a replacement character instead."""
+        """The text of each token, if `each` is set. For a token that is only part of a character, this is a replacement character."""
 
     def __init__(
         self,

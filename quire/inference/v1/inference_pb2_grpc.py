@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class InferenceServiceStub(object):
-    """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
+    """The typed API for generation, embeddings, scores and tokenization. Errors are gRPC statuses; the trailer `quire-error` has
+    OpenAI's error body as ASCII JSON. docs/grpc.md explains deadlines, retries and limits.
     """
 
     def __init__(self, channel):
@@ -74,8 +74,8 @@ class InferenceServiceStub(object):
 
 
 class InferenceServiceServicer(object):
-    """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
+    """The typed API for generation, embeddings, scores and tokenization. Errors are gRPC statuses; the trailer `quire-error` has
+    OpenAI's error body as ASCII JSON. docs/grpc.md explains deadlines, retries and limits.
     """
 
     def Generate(self, request, context):
@@ -175,8 +175,8 @@ def add_InferenceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class InferenceService(object):
-    """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
+    """The typed API for generation, embeddings, scores and tokenization. Errors are gRPC statuses; the trailer `quire-error` has
+    OpenAI's error body as ASCII JSON. docs/grpc.md explains deadlines, retries and limits.
     """
 
     @staticmethod

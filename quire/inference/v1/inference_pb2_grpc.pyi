@@ -27,8 +27,8 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class InferenceServiceStub:
-    """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
+    """The typed API for generation, embeddings, scores and tokenization. Errors are gRPC statuses; the trailer `quire-error` has
+    OpenAI's error body as ASCII JSON. docs/grpc.md explains deadlines, retries and limits.
     """
 
     @_typing.overload
@@ -54,8 +54,8 @@ class InferenceServiceStub:
 
 @_typing.type_check_only
 class InferenceServiceAsyncStub(InferenceServiceStub):
-    """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
+    """The typed API for generation, embeddings, scores and tokenization. Errors are gRPC statuses; the trailer `quire-error` has
+    OpenAI's error body as ASCII JSON. docs/grpc.md explains deadlines, retries and limits.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -77,8 +77,8 @@ class InferenceServiceAsyncStub(InferenceServiceStub):
     """Lists the models that are served, by each of their names."""
 
 class InferenceServiceServicer(metaclass=_abc_1.ABCMeta):
-    """Typed access to everything the router serves. Errors are gRPC statuses; the trailer `quire-error` holds OpenAI's error
-    body as ASCII JSON. docs/grpc.md says how clients set deadlines, retries and limits.
+    """The typed API for generation, embeddings, scores and tokenization. Errors are gRPC statuses; the trailer `quire-error` has
+    OpenAI's error body as ASCII JSON. docs/grpc.md explains deadlines, retries and limits.
     """
 
     @_abc_1.abstractmethod

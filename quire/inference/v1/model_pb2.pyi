@@ -23,7 +23,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 @_typing.final
 class ModelInfo(_message.Message):
     """The model that a worker serves. The worker sends it to the scheduler in its Hello, and the scheduler sends it to the router
-    in its own.
+    in its SchedulerHello.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -45,11 +45,11 @@ class ModelInfo(_message.Message):
     max_model_len: _builtins.int
     """Maximum number of tokens of prompt and output together."""
     vocab_size: _builtins.int
-    """Number of token ids that the model knows: 0 to vocab_size - 1."""
+    """Number of token ids in the model's vocabulary: 0 to vocab_size - 1."""
     tokenizer_sha256: _builtins.str
     """sha256, in hex, of the TokenizerBundle that GetTokenizer returns."""
     tokenizer_bytes: _builtins.int
-    """Size of that bundle in bytes."""
+    """Size of the TokenizerBundle in bytes."""
     architecture: _builtins.str
     """The class that the checkpoint names, such as LlamaForCausalLM."""
     dtype: _builtins.str
@@ -100,8 +100,8 @@ Global___ModelInfo: _TypeAlias = ModelInfo  # noqa: Y015
 
 @_typing.final
 class TokenizerBundle(_message.Message):
-    """Everything that turns text into ids and back, so that a router needs no disk. The worker serializes it once; its sha256 is
-    taken over those bytes.
+    """The files that convert text to token ids and back, so that a router needs no disk. The worker serializes this message once,
+    and computes the sha256 of these bytes.
     """
 
     DESCRIPTOR: _descriptor.Descriptor

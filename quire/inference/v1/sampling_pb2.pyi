@@ -253,11 +253,11 @@ class TokenLogprobs(_message.Message):
     token_indices: _builtins.bytes
     """u32[n]: index, in the message's own column of tokens, of each token that has log probabilities. Ascending."""
     logprobs: _builtins.bytes
-    """f32[n]: log probability of the token itself."""
+    """f32[n]: log probability of each of these tokens."""
     top_counts: _builtins.bytes
-    """u32[n]: number of most likely tokens of each."""
+    """u32[n]: number of most likely tokens listed for each of these tokens."""
     top_token_ids: _builtins.bytes
-    """u32[sum of top_counts]: the most likely tokens of each, most likely first."""
+    """u32[sum of top_counts]: the most likely tokens at the position of each token, most likely first."""
     top_logprobs: _builtins.bytes
     """f32[sum of top_counts]: log probabilities of top_token_ids."""
     def __init__(
@@ -296,13 +296,13 @@ class PromptLogprobs(_message.Message):
     sequence_ids: _builtins.bytes
     """u32[n]: the sequences, by the ids that they have on this stream."""
     first_positions: _builtins.bytes
-    """u32[n]: position in its prompt of each sequence's first token here. A prompt's first token, at 0, has no log probability."""
+    """u32[n]: for each sequence, the prompt position of its first entry. The token at position 0 has no log probability."""
     offsets: _builtins.bytes
     """u32[n + 1]: sequence i has entries offsets[i] to offsets[i + 1] of the columns below, one per position."""
     logprobs: _builtins.bytes
-    """f32[offsets[n]]: log probability of the prompt's token itself."""
+    """f32[offsets[n]]: log probability of the prompt token at each position."""
     ranks: _builtins.bytes
-    """u32[offsets[n]]: rank of the prompt's token; 1 is the most likely."""
+    """u32[offsets[n]]: rank of the prompt token; 1 is the most likely."""
     top_counts: _builtins.bytes
     """u32[n]: number of most likely tokens in each entry of the sequence."""
     top_token_ids: _builtins.bytes

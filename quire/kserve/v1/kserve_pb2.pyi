@@ -76,7 +76,7 @@ class GetModelReadyRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the path. It may contain slashes."""
+    """The model's name, from the path. It may contain slashes."""
     def __init__(
         self,
         *,
@@ -98,7 +98,7 @@ class GetModelMetadataRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the path. It may contain slashes."""
+    """The model's name, from the path. It may contain slashes."""
     def __init__(
         self,
         *,
@@ -121,7 +121,7 @@ class GenerateRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the path. It may contain slashes."""
+    """The model's name, from the path. It may contain slashes."""
     @_builtins.property
     def body(self) -> _httpbody_pb2.HttpBody:
         """JSON: `text_input` and generation parameters."""
@@ -149,7 +149,7 @@ class InferRequest(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     BODY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the path. It may contain slashes."""
+    """The model's name, from the path. It may contain slashes."""
     @_builtins.property
     def body(self) -> _httpbody_pb2.HttpBody:
         """JSON, followed by the tensors in binary form."""

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class GRPCInferenceServiceStub(object):
-    """KServe's calls about state and metadata.
+    """KServe's calls for state, metadata and text generation.
     """
 
     def __init__(self, channel):
@@ -68,47 +68,47 @@ class GRPCInferenceServiceStub(object):
 
 
 class GRPCInferenceServiceServicer(object):
-    """KServe's calls about state and metadata.
+    """KServe's calls for state, metadata and text generation.
     """
 
     def ServerLive(self, request, context):
-        """Tells whether the server answers at all.
+        """Checks whether the server is alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerReady(self, request, context):
-        """Tells whether at least one scheduler can take requests.
+        """Checks whether at least one scheduler accepts requests.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelReady(self, request, context):
-        """Tells whether a scheduler of this model can take requests. NOT_FOUND: others can, and none of them has such a model.
+        """Checks whether a scheduler of this model accepts requests. NOT_FOUND if the model is unknown while other models are ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ServerMetadata(self, request, context):
-        """Tells the server's name and version.
+        """Returns the server's name and version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelMetadata(self, request, context):
-        """Tells a model's name and platform.
+        """Returns a model's name and platform.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ModelInfer(self, request, context):
-        """Continues a text: the tensor `text_input` brings it, `text_output` what follows. Other tensors or parameters of one
-        element, such as `max_tokens`, say how; docs/kserve.md lists them.
+        """Continues the text in the tensor `text_input`, and returns the new text in the tensor `text_output`. Further tensors of one
+        element, or parameters, set generation options such as `max_tokens`; docs/kserve.md lists them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,7 +156,7 @@ def add_GRPCInferenceServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class GRPCInferenceService(object):
-    """KServe's calls about state and metadata.
+    """KServe's calls for state, metadata and text generation.
     """
 
     @staticmethod

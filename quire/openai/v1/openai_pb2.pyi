@@ -24,7 +24,7 @@ class GetResponseRequest(_message.Message):
 
     RESPONSE_ID_FIELD_NUMBER: _builtins.int
     response_id: _builtins.str
-    """Its id, from the path."""
+    """The response's id, from the path."""
     def __init__(
         self,
         *,
@@ -63,7 +63,7 @@ class GetModelRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the path. It may contain slashes."""
+    """The model's name, from the path. It may contain slashes."""
     def __init__(
         self,
         *,
@@ -85,7 +85,7 @@ class GetTokenizerInfoRequest(_message.Message):
 
     MODEL_FIELD_NUMBER: _builtins.int
     model: _builtins.str
-    """Its name, from the query parameter `model`. Empty: the model, if only one is served."""
+    """The model's name, from the query parameter `model`. Empty: the model, if only one is served."""
     def __init__(
         self,
         *,

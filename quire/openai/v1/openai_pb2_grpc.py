@@ -222,7 +222,7 @@ class OpenAIServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CreateInvocation(self, request, context):
-        """Answers any kind of request on SageMaker's path; the body's fields decide which.
+        """Answers a request on SageMaker's path; the body's fields decide which kind of request it is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -278,7 +278,7 @@ class OpenAIServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetPing(self, request, context):
-        """As GetHealth, on SageMaker's path.
+        """The same as GetHealth, on SageMaker's path.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

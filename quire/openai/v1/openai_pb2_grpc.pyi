@@ -58,7 +58,7 @@ class OpenAIServiceStub:
     CreateCohereEmbedding: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
     """Returns a vector for each input. Cohere's call."""
     CreateInvocation: _grpc.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """Answers any kind of request on SageMaker's path; the body's fields decide which."""
+    """Answers a request on SageMaker's path; the body's fields decide which kind of request it is."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]
     """Lists the models that are served, by each of their names."""
     GetModel: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]
@@ -74,7 +74,7 @@ class OpenAIServiceStub:
     GetHealth: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]
     """Answers 200 if a scheduler accepts requests, otherwise 503."""
     GetPing: _grpc.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]
-    """As GetHealth, on SageMaker's path."""
+    """The same as GetHealth, on SageMaker's path."""
     GetVersion: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]
     """Returns the server's version."""
     GetMetrics: _grpc.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]
@@ -109,7 +109,7 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     CreateCohereEmbedding: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Returns a vector for each input. Cohere's call."""
     CreateInvocation: _aio.UnaryStreamMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """Answers any kind of request on SageMaker's path; the body's fields decide which."""
+    """Answers a request on SageMaker's path; the body's fields decide which kind of request it is."""
     ListModels: _aio.UnaryUnaryMultiCallable[_openai_pb2.ListModelsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Lists the models that are served, by each of their names."""
     GetModel: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetModelRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -125,7 +125,7 @@ class OpenAIServiceAsyncStub(OpenAIServiceStub):
     GetHealth: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetHealthRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Answers 200 if a scheduler accepts requests, otherwise 503."""
     GetPing: _aio.UnaryUnaryMultiCallable[_httpbody_pb2.HttpBody, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
-    """As GetHealth, on SageMaker's path."""
+    """The same as GetHealth, on SageMaker's path."""
     GetVersion: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetVersionRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
     """Returns the server's version."""
     GetMetrics: _aio.UnaryUnaryMultiCallable[_openai_pb2.GetMetricsRequest, _httpbody_pb2.HttpBody]  # type: ignore[assignment]
@@ -223,7 +223,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_httpbody_pb2.HttpBody], _abc.AsyncIterator[_httpbody_pb2.HttpBody]]:
-        """Answers any kind of request on SageMaker's path; the body's fields decide which."""
+        """Answers a request on SageMaker's path; the body's fields decide which kind of request it is."""
 
     @_abc_1.abstractmethod
     def ListModels(
@@ -287,7 +287,7 @@ class OpenAIServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _httpbody_pb2.HttpBody,
         context: _ServicerContext,
     ) -> _typing.Union[_httpbody_pb2.HttpBody, _abc.Awaitable[_httpbody_pb2.HttpBody]]:
-        """As GetHealth, on SageMaker's path."""
+        """The same as GetHealth, on SageMaker's path."""
 
     @_abc_1.abstractmethod
     def GetVersion(

@@ -163,12 +163,12 @@ Global___SchedulerHello: _TypeAlias = SchedulerHello  # noqa: Y015
 
 @_typing.final
 class Submit(_message.Message):
-    """One request: a prompt and the choices to generate from it. Also a resubmission after a scheduler was lost: then each choice
-    has the output received so far, and continues from there. Penalties and limits are rebuilt from prompt and output. The
-    scheduler checks every field. If one is out of range, each choice ends with a Finished of code 3 (INVALID_ARGUMENT) whose
-    message names the field, and nothing else on the stream is affected. Bounds that a field does not state itself: 1,024
-    choices, 1,024 logit biases, 256 stop tokens, 2,048 bad words of 262,144 tokens together, 65,536 characters in a string. Of
-    more than 1,024 choices only the first 1,024 are answered.
+    """One request: a prompt and the choices to generate from it. After the loss of a scheduler, the router submits the request
+    again: each choice then has the output received so far, and continues from there. The scheduler rebuilds penalties and limits
+    from prompt and output. It checks every field. If a field is out of range, each choice ends with a Finished of code 3
+    (INVALID_ARGUMENT) whose message names the field, and nothing else on the stream is affected. Limits that the fields' own
+    comments do not mention: 1,024 choices, 1,024 logit biases, 256 stop tokens, 2,048 bad words of 262,144 tokens together,
+    65,536 characters in a string. If there are more than 1,024 choices, only the first 1,024 are answered.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -191,7 +191,9 @@ class Submit(_message.Message):
     prompt_token_ids: _builtins.bytes
     """u32[]: the prompt, at least one token."""
     timeout_ms: _builtins.int
-    """Milliseconds left before the client gives up; 0: none are left, so the request fails with DEADLINE_EXCEEDED. Unset: no limit."""
+    """Milliseconds left until the client's deadline. 0: the deadline has passed, and the request fails with DEADLINE_EXCEEDED.
+    Unset: no limit.
+    """
     traceparent: _builtins.str
     """W3C trace context. Empty: the request is not traced."""
     cache_salt: _builtins.str
@@ -204,7 +206,8 @@ class Submit(_message.Message):
     """Tenant of the request, for --fair-queueing. The empty tenant is one like any other."""
     turn_id: _builtins.int
     """Identifies the client's request among the router's running requests. Scheduling treats Submits with the same turn_id as one
-    request: the more a request asks for, the later its last sequences start. 0: this Submit is a separate request.
+    request: the more tokens or choices a request asks for, the later its last sequences start. 0: this Submit is a separate
+    request.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
@@ -335,8 +338,8 @@ Global___Abort: _TypeAlias = Abort  # noqa: Y015
 
 @_typing.final
 class Frame(_message.Message):
-    """New output for one router since the last frame, in columns (little-endian bytes). A frame is one step's tokens, or those of
-    several steps when the router reads slowly. Every column but token_ids has one value per row; a row is new output of one
+    """New output for one router since the last frame, in columns (little-endian bytes). A frame has the tokens of one step, or
+    of several steps if the router reads slowly. Every column but token_ids has one value per row; a row is new output of one
     sequence.
     """
 
@@ -369,7 +372,7 @@ class Frame(_message.Message):
     """u32[]: attempts, one for each of prompt_logprobs.sequence_ids. Each is that of the choice with index 0."""
     @_builtins.property
     def logprobs(self) -> _sampling_pb2.TokenLogprobs:
-        """Log probabilities of those of token_ids whose requests ask for them. Unset: there are none."""
+        """Log probabilities of the tokens in token_ids whose requests ask for them. Unset: no request asks for them."""
 
     @_builtins.property
     def finished(self) -> _containers.RepeatedCompositeFieldContainer[Global___Finished]:
@@ -381,7 +384,7 @@ class Frame(_message.Message):
 
     @_builtins.property
     def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
-        """Log probabilities of prompts. All those of a prompt are sent before its first output token."""
+        """Log probabilities of prompts. All entries of a prompt are sent before its first output token."""
 
     @_builtins.property
     def worker_losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerLoss]:
@@ -482,7 +485,7 @@ Global___Started: _TypeAlias = Started  # noqa: Y015
 
 @_typing.final
 class Finished(_message.Message):
-    """The last message about one sequence, after the tokens of the same frame. An aborted sequence has none."""
+    """The last message about one sequence, after its tokens in the same frame. It is not sent for aborted sequences."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -498,7 +501,7 @@ class Finished(_message.Message):
     reason: _sampling_pb2.FinishReason.ValueType
     """Why it ended."""
     embedding: _builtins.bytes
-    """f32[]: the vector of a pooled sequence. Empty for others."""
+    """f32[]: the vector of a pooled sequence. Empty for other sequences."""
     @_builtins.property
     def error(self) -> Global___Error:
         """What went wrong. Set with FINISH_REASON_ERROR only."""
@@ -613,8 +616,8 @@ class Load(_message.Message):
     """Since the scheduler's start: tokens that steps computed."""
     @_builtins.property
     def num_steps_by_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Since the scheduler's start: number of steps, by their tokens. The counts are of steps of up to 1, 8, 16, 32, 64, 128, 256, 512, 1024,
-        2048, 4096, 8192 and 16384 tokens, and of more; each step is in one of them.
+        """Since the scheduler's start: number of steps in each size class. Each step is in one class only. The largest sizes of the
+        classes are 1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192 and 16384 tokens; the last class has all larger steps.
         """
 
     def __init__(
@@ -712,7 +715,7 @@ class GetStatsResponse(_message.Message):
     """Sequences aborted since the scheduler's start."""
     @_builtins.property
     def load(self) -> Global___Load:
-        """As pushed to routers."""
+        """The load, as in the messages to routers."""
 
     def __init__(
         self,

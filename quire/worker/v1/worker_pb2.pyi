@@ -141,8 +141,8 @@ Global___Claim: _TypeAlias = Claim  # noqa: Y015
 
 @_typing.final
 class Heartbeat(_message.Message):
-    """The scheduler's event loop sends it after 2 s without a plan. An owner that sends nothing for 10 s counts as hung, even if
-    its connection is open, and loses the worker.
+    """Shows that the scheduler is alive. Its event loop sends a Heartbeat after 2 s without a plan. An owner that sends nothing for
+    10 s counts as hung, even if its connection is open, and loses the worker.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -160,8 +160,8 @@ Global___Heartbeat: _TypeAlias = Heartbeat  # noqa: Y015
 
 @_typing.final
 class PrepareGrammar(_message.Message):
-    """Asks to compile a grammar in parallel with the steps, so that no step waits for it when its sequences are planned. A grammar
-    that is planned without this message is compiled before its plan runs.
+    """Asks the worker to compile a grammar in parallel with the steps, so that no step waits for the compilation when its sequences
+    are planned. Without this message, the worker compiles a grammar before the first plan that uses it.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -169,7 +169,7 @@ class PrepareGrammar(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     GRAMMAR_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
-    """The scheduler's key of the grammar."""
+    """The scheduler's key for the grammar."""
     grammar: _builtins.str
     """The grammar, in the form of TokenConstraints.grammar."""
     def __init__(
@@ -188,7 +188,7 @@ Global___PrepareGrammar: _TypeAlias = PrepareGrammar  # noqa: Y015
 
 @_typing.final
 class GrammarPrepared(_message.Message):
-    """A grammar was compiled, or cannot be."""
+    """Reports that a grammar was compiled, or cannot be compiled."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -234,7 +234,7 @@ class Hello(_message.Message):
     boot_id: _builtins.int
     """A random number, chosen when the process starts."""
     epoch: _builtins.int
-    """Number of the owner since this boot. Every plan contains it."""
+    """Number of owners since the process started, this one included. Every plan contains it."""
     num_blocks: _builtins.int
     """Number of KV blocks on the device."""
     block_size: _builtins.int
@@ -280,9 +280,9 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class StepPlan(_message.Message):
-    """One step: a diff of the batch, and one forward pass over it. Applied in this order: swap-out, release, swap-in, copies, new
-    sequences, forward, sample. Columns are little-endian bytes; an empty column has no values. The same plan may reuse the
-    blocks and slots that it releases: steps run in order on one compute stream, so all earlier reads run before.
+    """One step: a diff of the batch, and one forward pass over it. The worker applies a plan in this order: swap-out, release,
+    swap-in, copies, new sequences, forward, sample. Columns are little-endian bytes; an empty column has no values. A plan may
+    reuse the blocks and slots that it releases: steps run in order on one compute stream, so all earlier reads run before.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -301,13 +301,13 @@ class StepPlan(_message.Message):
     epoch: _builtins.int
     """Hello.epoch."""
     step_id: _builtins.int
-    """From 1, without gaps."""
+    """Number of the step in its epoch: from 1, without gaps."""
     released_wire_ids: _builtins.bytes
-    """u32[]: sequences that leave their slots: finished, aborted or preempted."""
+    """u32[]: sequences that leave their slots because they are finished, aborted or preempted."""
     copy_sources: _builtins.bytes
     """u32[n]: blocks whose pages are copied on the device. All are read before any is written."""
     copy_destinations: _builtins.bytes
-    """u32[n]: the blocks they are copied to, which no sequence shares."""
+    """u32[n]: the blocks that copy_sources are copied to. No sequence shares them."""
     swap_out_blocks: _builtins.bytes
     """u32[n]: blocks that are copied to host memory."""
     swap_out_slots: _builtins.bytes
@@ -349,7 +349,7 @@ Global___StepPlan: _TypeAlias = StepPlan  # noqa: Y015
 
 @_typing.final
 class NewSequence(_message.Message):
-    """A sequence that is new to the worker, or that returns with another id after a preemption."""
+    """A sequence that is new to the worker, or that returns with a new id after a preemption."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -368,7 +368,7 @@ class NewSequence(_message.Message):
     wire_id: _builtins.int
     """Id of the sequence between scheduler and worker; never reused in an epoch. Routers use another id."""
     slot: _builtins.int
-    """Where the device keeps its state: last token, position, penalty counts. 0 to max_num_seqs - 1."""
+    """The slot for the sequence's state on the device: last token, position, penalty counts. 0 to max_num_seqs - 1."""
     token_ids: _builtins.bytes
     """u32[]: the prompt, then the output so far."""
     num_prompt_tokens: _builtins.int
@@ -376,18 +376,18 @@ class NewSequence(_message.Message):
     num_computed_tokens: _builtins.int
     """Number of tokens whose keys and values are in the blocks already."""
     block_ids: _builtins.bytes
-    """u32[]: its block table up to and with this step."""
+    """u32[]: the sequence's block table, including blocks for this step."""
     choice_index: _builtins.int
     """Index of the answer in the request. The random numbers depend on it."""
     traceparent: _builtins.str
     """W3C trace context of the request. Empty: it is not traced."""
     prompt_logprobs_from: _builtins.int
-    """Position of the first prompt token whose log probability is requested, with sampling.prompt_logprobs. Its own position, or
-    the one before it, must be still to compute. Unset: none is requested.
+    """Position of the first prompt token whose log probability is requested, with sampling.prompt_logprobs. Its own
+    position, or the one before it, must not be computed yet. Unset: none is requested.
     """
     @_builtins.property
     def sampling(self) -> _sampling_pb2.SamplingParams:
-        """How its tokens are sampled. Every field is set, except that logprobs and prompt_logprobs may be unset."""
+        """How the sequence's tokens are sampled. Every field is set, except that logprobs and prompt_logprobs may be unset."""
 
     @_builtins.property
     def constraints(self) -> _constraints_pb2.TokenConstraints:
@@ -395,9 +395,9 @@ class NewSequence(_message.Message):
 
     @_builtins.property
     def pooling(self) -> _pooling_pb2.PoolingParams:
-        """If set, the sequence is pooled: it ends with a vector where a row would sample its first output. A mean covers the tokens
-        computed under this wire id, so such a sequence has no computed tokens. `sampling` and `constraints` are then not read, and
-        there are no log probabilities. Unset: the sequence generates.
+        """If set, the sequence is pooled: instead of sampling a first output token, it ends with a vector. A mean covers only tokens
+        that are computed under this wire id, so num_computed_tokens is 0. `sampling` and `constraints` are then not read, and
+        there are no log probabilities. Unset: the sequence generates tokens.
         """
 
     def __init__(
@@ -442,9 +442,9 @@ class Rows(_message.Message):
     NEW_BLOCK_OFFSETS_FIELD_NUMBER: _builtins.int
     NEW_BLOCK_IDS_FIELD_NUMBER: _builtins.int
     wire_ids: _builtins.bytes
-    """u32[num_rows]: the rows' sequences."""
+    """u32[num_rows]: wire ids of the rows' sequences."""
     slots: _builtins.bytes
-    """u32[num_rows]: their slots."""
+    """u32[num_rows]: slots of the rows' sequences."""
     num_scheduled_tokens: _builtins.bytes
     """u32[num_rows]: number of tokens to compute, at least 1."""
     num_computed_tokens: _builtins.bytes
@@ -497,7 +497,7 @@ class StepResult(_message.Message):
 
     @_builtins.property
     def errors(self) -> _containers.RepeatedCompositeFieldContainer[Global___SequenceError]:
-        """Sequences that failed in this step, without affecting others. They are not in the columns above."""
+        """Sequences that failed in this step; the others are not affected. Failed sequences are not in the columns above."""
 
     @_builtins.property
     def timings(self) -> Global___StepTimings:
@@ -505,13 +505,13 @@ class StepResult(_message.Message):
 
     @_builtins.property
     def prompt_logprobs(self) -> _sampling_pb2.PromptLogprobs:
-        """Log probabilities of the prompt tokens after those computed in this step, for sequences that request them; sequence_ids are
-        wire ids. Unset: no sequence requests them.
+        """Log probabilities of prompt tokens, for sequences that request them. A position that this step computed yields the log
+        probability of the next prompt token. sequence_ids are wire ids. Unset: no sequence requests them.
         """
 
     @_builtins.property
     def pooled(self) -> _containers.RepeatedCompositeFieldContainer[Global___PooledSequence]:
-        """Vectors of the pooled sequences. They are not in the columns above."""
+        """Vectors of the pooled sequences, which are not in the columns above."""
 
     def __init__(
         self,
@@ -600,7 +600,7 @@ class StepTimings(_message.Message):
     queue_us: _builtins.int
     """Microseconds between the plan's arrival and its start on the device, copies of blocks included."""
     run_us: _builtins.int
-    """Microseconds of inputs, forward pass and sampling; 0 if the plan had no rows."""
+    """Microseconds for preparing inputs, forward pass and sampling; 0 if the plan had no rows."""
     def __init__(
         self,
         *,

@@ -53,10 +53,11 @@ class WorkerServiceServicer(object):
     """
 
     def Run(self, request_iterator, context):
-        """The step stream. The scheduler's first message is a Claim, the worker's a Hello; then the worker answers every StepPlan
-        with one StepResult, in order. Two or more plans may be in flight. One scheduler holds a worker at a time: another claim is
-        refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner fell silent, see Heartbeat) and its
-        steps have drained. A plan that violates the contract below ends the stream and the epoch with INVALID_ARGUMENT.
+        """The step stream. The scheduler's first message is a Claim, and the worker's is a Hello. Then the worker answers every
+        StepPlan with one StepResult, in order. Two or more plans may be in flight. One scheduler owns a worker at a time: another
+        claim is refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner has sent nothing for too long,
+        see Heartbeat) and its steps have ended. A plan that violates the contract below ends the stream and the epoch
+        with INVALID_ARGUMENT.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -35,10 +35,11 @@ class WorkerServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkerServiceAsyncStub: ...
     Run: _grpc.StreamStreamMultiCallable[_worker_pb2.RunRequest, _worker_pb2.RunResponse]
-    """The step stream. The scheduler's first message is a Claim, the worker's a Hello; then the worker answers every StepPlan
-    with one StepResult, in order. Two or more plans may be in flight. One scheduler holds a worker at a time: another claim is
-    refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner fell silent, see Heartbeat) and its
-    steps have drained. A plan that violates the contract below ends the stream and the epoch with INVALID_ARGUMENT.
+    """The step stream. The scheduler's first message is a Claim, and the worker's is a Hello. Then the worker answers every
+    StepPlan with one StepResult, in order. Two or more plans may be in flight. One scheduler owns a worker at a time: another
+    claim is refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner has sent nothing for too long,
+    see Heartbeat) and its steps have ended. A plan that violates the contract below ends the stream and the epoch
+    with INVALID_ARGUMENT.
     """
     GetTokenizer: _grpc.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]
     """Sends the tokenizer of the model, in pieces."""
@@ -49,10 +50,11 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Run: _aio.StreamStreamMultiCallable[_worker_pb2.RunRequest, _worker_pb2.RunResponse]  # type: ignore[assignment]
-    """The step stream. The scheduler's first message is a Claim, the worker's a Hello; then the worker answers every StepPlan
-    with one StepResult, in order. Two or more plans may be in flight. One scheduler holds a worker at a time: another claim is
-    refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner fell silent, see Heartbeat) and its
-    steps have drained. A plan that violates the contract below ends the stream and the epoch with INVALID_ARGUMENT.
+    """The step stream. The scheduler's first message is a Claim, and the worker's is a Hello. Then the worker answers every
+    StepPlan with one StepResult, in order. Two or more plans may be in flight. One scheduler owns a worker at a time: another
+    claim is refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner has sent nothing for too long,
+    see Heartbeat) and its steps have ended. A plan that violates the contract below ends the stream and the epoch
+    with INVALID_ARGUMENT.
     """
     GetTokenizer: _aio.UnaryStreamMultiCallable[_model_pb2.GetTokenizerRequest, _model_pb2.GetTokenizerResponse]  # type: ignore[assignment]
     """Sends the tokenizer of the model, in pieces."""
@@ -66,10 +68,11 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_worker_pb2.RunRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_worker_pb2.RunResponse], _abc.AsyncIterator[_worker_pb2.RunResponse]]:
-        """The step stream. The scheduler's first message is a Claim, the worker's a Hello; then the worker answers every StepPlan
-        with one StepResult, in order. Two or more plans may be in flight. One scheduler holds a worker at a time: another claim is
-        refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner fell silent, see Heartbeat) and its
-        steps have drained. A plan that violates the contract below ends the stream and the epoch with INVALID_ARGUMENT.
+        """The step stream. The scheduler's first message is a Claim, and the worker's is a Hello. Then the worker answers every
+        StepPlan with one StepResult, in order. Two or more plans may be in flight. One scheduler owns a worker at a time: another
+        claim is refused with FAILED_PRECONDITION until the owner's stream has closed (or the owner has sent nothing for too long,
+        see Heartbeat) and its steps have ended. A plan that violates the contract below ends the stream and the epoch
+        with INVALID_ARGUMENT.
         """
 
     @_abc_1.abstractmethod

@@ -1,4 +1,4 @@
-"""docs/limits.md says which limits requests have, and says it as the code does."""
+"""The limits in docs/limits.md equal the constants in the code."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from services.scheduler import submit_checks
 from shared.message_size import DEFAULT_MAX_BODY_BYTES, ENVELOPE_BYTES
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "limits.md"
-# gRPC's, for a client or server that was told no other.
+# gRPC's default limit for a received message.
 DEFAULT_MESSAGE_BYTES = 4 * 1024 * 1024
 
 
 def rows() -> dict[str, str]:
-    """By constant: its value in the table."""
+    """Maps each constant's name to its value in the table."""
     cells = [line.split("|") for line in DOCUMENT.read_text().splitlines() if line.endswith("` |")]
     return {constant.strip(" `"): limit.strip() for _, _, limit, _, constant, _ in cells}
 

@@ -1,4 +1,4 @@
-"""docs/grpc.md says where quire.inference.v1 has what HTTP has, and says it as the code does."""
+"""The table in docs/grpc.md that maps HTTP fields to fields of quire.inference.v1 matches the code."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ MESSAGES = inference_pb2.DESCRIPTOR.message_types_by_name
 
 
 def table() -> dict[str, str]:
-    """By field of HTTP: where it is."""
-    section = DOCUMENT.read_text().partition("## What HTTP has")[2].partition("\n## ")[0]
+    """Maps each HTTP field to the table's text about its gRPC field."""
+    section = DOCUMENT.read_text().partition("## HTTP fields and their gRPC equivalents")[2].partition("\n## ")[0]
     rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
     fields = [name.strip(" `") for name, _ in rows]
     assert fields == sorted(set(fields)), "the table is sorted, and no field is there twice"

@@ -1,5 +1,5 @@
-"""A Python that has only what a GPU machine brings: torch, Triton, transformers, safetensors, tokenizers, numpy,
-grpcio, protobuf, and what those need themselves. Whatever else Quire can make use of is hidden from it.
+"""A Python environment with only the packages of a GPU machine: torch, Triton, transformers, safetensors, tokenizers,
+numpy, grpcio, protobuf and their dependencies. All other packages that Quire can use are hidden.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HIDDEN = (
     "redis", "requests", "rich", "schemathesis", "sentence_transformers", "uvloop", "xdist", "yarl",
 )  # fmt: skip
 
-# Found by every process that is started with this folder on its path, and so by that process's own.
+# Python runs this file in every process that has the folder on its path, child processes included.
 _SITE = """
 import sys
 from importlib.machinery import PathFinder
@@ -37,8 +37,8 @@ sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in sys
 
 
 def environment(folder: Path, shown: Sequence[str] = ()) -> Mapping[str, str]:
-    """For processes that are to find nothing of `HIDDEN` but what is `shown`, and the source tree without an
-    installation. Writes to `folder`."""
+    """Returns environment variables for processes that find the source tree without an installation, and none of the
+    packages in `HIDDEN` except those in `shown`. Writes a sitecustomize.py to `folder`."""
     hidden = tuple(name for name in HIDDEN if name not in shown)
     (folder / "sitecustomize.py").write_text(f"HIDDEN = {hidden!r}\n{_SITE}")
     return os.environ | {"PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}

@@ -12,7 +12,8 @@ import pytest
 from tests import gpu_run
 from tests.steady import processes
 
-# What `-m gpu` selects is here, so that nothing else is imported: a GPU machine may lack what other tests need.
+# All tests that `-m gpu` selects are in these folders. Such a run imports no other folder, because a GPU machine may
+# lack packages that the other tests need.
 GPU_TESTS = ("gpu", "unit/worker/triton", "unit/worker/sampling")
 TESTS = Path(__file__).parent
 
@@ -41,7 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Before `-m` chooses, where it chooses by that."""
+    """Sets the marker `processes` before `-m` selects tests, if the expression of `-m` has this marker."""
     if "processes" in config.option.markexpr:
         processes.mark(items)
 
@@ -64,15 +65,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def _imports(path: Path) -> str:
-    """A line for each package that the file imports from."""
+    """Returns a line `import PACKAGE` for each package that the file imports from."""
     words = (line.split() for line in path.read_text(encoding="utf-8").splitlines())
     return "".join(f"import {line[1].partition('.')[0]}\n" for line in words if line[:1] in (["import"], ["from"]))
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
-    """Tiny models are computed fastest on one thread, above all where the cores are busy."""
-    import torch  # which most tests do without
+    """Runs torch on one thread, on which tiny models are fastest, above all if the cores are busy."""
+    import torch  # here, because most tests do not need it
 
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -82,12 +83,12 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def openai_document() -> Any:
-    """OpenAI's own description of its API."""
+    """Returns OpenAI's own OpenAPI document."""
     path = TESTS.parent.parent / "shared/schema/openai-openapi.json"
     if not path.exists():
         pytest.skip("OpenAI's OpenAPI document is not here")
     document = json.loads(path.read_text())
-    # Its own servers, its SDK and Open Responses have null there until a response is over.
+    # OpenAI's servers, its SDK and Open Responses have null in `usage` until a response is complete.
     usage = document["components"]["schemas"]["Response"]["allOf"][-1]["properties"]["usage"]
     document["components"]["schemas"]["Response"]["allOf"][-1]["properties"]["usage"] = {
         "anyOf": [usage, {"type": "null"}]
@@ -96,7 +97,7 @@ def openai_document() -> Any:
 
 
 def _with_null(schema: Any) -> Any:
-    """`nullable`, OpenAPI 3.0's word that the document still uses, in the words of JSON Schema."""
+    """Converts OpenAPI 3.0's `nullable`, which the document still uses, to JSON Schema."""
     if isinstance(schema, list):
         return [_with_null(item) for item in schema]
     if not isinstance(schema, dict):
@@ -105,12 +106,13 @@ def _with_null(schema: Any) -> Any:
     return {"anyOf": [converted, {"type": "null"}]} if schema.get("nullable") is True else converted
 
 
-# Greedy tokens let pass that are not transformers' own, and greedy tokens compared, by every process of the run.
+# For each process of the run: number of greedy tokens excused although they differ from transformers', and number of
+# greedy tokens compared.
 _TIES: list[tuple[int, int]] = []
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    models = sys.modules.get("tests.unit.worker.tiny_models")  # with transformers, which takes seconds to import
+    models = sys.modules.get("tests.unit.worker.tiny_models")  # an import would take seconds, for transformers
     if models is not None:
         _TIES.append((models.ALL_TIES.excused, models.ALL_TIES.compared))
     if hasattr(session.config, "workeroutput"):
@@ -119,7 +121,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """A process of pytest-xdist's is done, or gone."""
+    """Collects the counts of a pytest-xdist process that has finished or died."""
     _TIES.extend(getattr(node, "workeroutput", {}).get("ties", ()))
 
 

@@ -1,7 +1,7 @@
-"""How `pytest -m gpu` runs on a machine with a GPU: with compiled kernels, side by side, and with longer limits.
+"""Configures `pytest -m gpu` on a machine with a GPU: compiled kernels, parallel processes and longer timeouts.
 
-The machine may lack pytest-xdist and pytest-timeout. Then the tests run one by one, and one that exceeds its limit ends
-the run with a traceback of every thread.
+The machine may lack pytest-xdist and pytest-timeout. Then the tests run one by one, and a test that exceeds its timeout
+ends the run with a traceback of every thread.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from functools import cache
 
 import pytest
 
-# Kernels are compiled when they come first, while other tests keep the cores busy.
+# A test also waits for the compilation of its kernels, while other tests keep the cores busy.
 LIMIT_S = 300.0
-# Each has a CUDA context of its own, of half a gigabyte.
+# Each process has its own CUDA context, which takes half a gigabyte.
 MOST_PROCESSES = 12
 LEAST_CAPABILITY = (8, 0)  # as in services/worker/ops/gpu.py, which imports torch
 _COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
-# A descriptor of the terminal: while a test runs, pytest has put a file in the place of stderr.
+# A file descriptor of the terminal, because pytest redirects stderr to a file while a test runs.
 _STDERR = pytest.StashKey[int]()
 
 
 @cache
 def has_gpu() -> bool:
-    """Whether the driver finds a first GPU of the least compute capability. Importing torch to ask it takes seconds."""
+    """Returns whether the driver's first GPU has at least LEAST_CAPABILITY. Asks the driver, as importing torch takes
+    seconds."""
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -44,10 +45,10 @@ def _attribute(driver: ctypes.CDLL, device: ctypes.c_int, number: int) -> int:
 
 
 def choose_kernels(expression: str) -> None:
-    """Sets TRITON_INTERPRET. To be called before Triton is imported, as a kernel is compiled or interpreted for good.
+    """Sets TRITON_INTERPRET. Must be called before Triton is imported, because Triton reads it only then.
 
-    `expression`: that of `-m`. `-m gpu` always compiles on a machine with a GPU. Any other run keeps a value that the
-    environment has.
+    `expression`: the argument of `-m`. `-m gpu` always compiles kernels on a machine with a GPU. Any other run keeps
+    the value in the environment, if there is one.
     """
     if expression == "gpu" and has_gpu():
         os.environ["TRITON_INTERPRET"] = "0"
@@ -56,7 +57,7 @@ def choose_kernels(expression: str) -> None:
 
 
 def arrange(config: pytest.Config) -> None:
-    """To be called before any plugin looks at its options. What the command line says stands."""
+    """Sets options that the command line leaves open. Must be called before plugins read their options."""
     is_worker = "PYTEST_XDIST_WORKER" in os.environ
     if config.option.markexpr != "gpu" or not has_gpu():
         return
@@ -70,7 +71,7 @@ def arrange(config: pytest.Config) -> None:
 
 @contextmanager
 def limited(item: pytest.Item) -> Iterator[None]:
-    """Where pytest-timeout is missing. With pytest-xdist the process is replaced and the test counts as failed."""
+    """Applies the timeout if pytest-timeout is missing. pytest-xdist then replaces the process and fails the test."""
     config = item.config
     if config.option.markexpr != "gpu" or not has_gpu() or config.pluginmanager.hasplugin("timeout"):
         yield

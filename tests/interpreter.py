@@ -1,4 +1,4 @@
-"""Triton's interpreter, for kernels that run where there is no GPU."""
+"""Extensions of Triton's interpreter, which runs kernels on machines without a GPU."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests import ptx
 
 
 def complete_the_interpreter() -> None:
-    """With what our kernels need and it lacks."""
+    """Adds the features that Quire's kernels need and the interpreter lacks."""
     _index_by_scalars()
     _run_inline_assembly()
 
 
 def _index_by_scalars() -> None:
-    """Triton 3.6 keeps scalars as arrays of one element, which numpy 2.4 no longer takes for the bounds of a loop."""
+    """Lets scalars be loop bounds. Triton 3.6 keeps them as arrays of one element, which numpy 2.4 does not accept."""
     from triton.runtime import interpreter
 
     patch = interpreter._patch_lang_tensor
@@ -31,7 +31,7 @@ def _index_by_scalars() -> None:
 
 
 def _run_inline_assembly() -> None:
-    """As compiled code does: a program's elements in their order, `pack` of them in as few registers as hold them."""
+    """Runs inline assembly as compiled code does: each group of `pack` elements fills as few registers as possible."""
     from triton.runtime import interpreter
 
     def create_inline_asm(

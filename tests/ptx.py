@@ -1,6 +1,6 @@
-"""What a few PTX instructions do (PTX ISA 8.8, chapter 9), so that inline assembly runs where there is no GPU.
+"""Emulates PTX instructions (PTX ISA 8.8, chapter 9), so that inline assembly runs on machines without a GPU.
 
-Registers are of 32 bits; every one is an array, an entry per thread. Only what our kernels use is here.
+A register has 32 bits, and is an array with one entry per thread. Only the instructions of Quire's kernels are here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _HALF = np.uint32(0xFFFF)
 
 
 def run(asm: str, inputs: Sequence[Register], num_outputs: int) -> list[Register]:
-    """Operands $0, $1 ... are the outputs, then the inputs. Raises KeyError for an instruction that is not here."""
+    """Runs the statements and returns the outputs. Operands $0, $1 ... are the outputs, followed by the inputs.
+
+    Raises KeyError for an unknown instruction.
+    """
     registers = {f"${num_outputs + index}": register for index, register in enumerate(inputs)}
     size = len(inputs[0])
     for statement in asm.strip().strip("{}").split(";"):
@@ -41,12 +44,12 @@ def run(asm: str, inputs: Sequence[Register], num_outputs: int) -> list[Register
 
 
 def _prmt(a: Register, b: Register, selector: Register) -> Register:
-    """Byte i of the result is the byte of b:a that nibble i of the selector names."""
+    """Selects bytes: byte i of the result is byte number (nibble i of the selector) of the pair b:a."""
     both = a.astype(np.uint64) | b.astype(np.uint64) << np.uint64(32)
     result = np.zeros_like(both)
     for index in range(4):
         which = (selector.astype(np.uint64) >> np.uint64(4 * index)) & np.uint64(15)
-        assert (which < 8).all(), "replicated signs are not here"
+        assert (which < 8).all(), "sign replication is not emulated"
         result |= ((both >> (which * np.uint64(8))) & np.uint64(0xFF)) << np.uint64(8 * index)
     return result.astype(np.uint32)
 
@@ -72,7 +75,7 @@ def _from_bf16(bits: NDArray[np.uint16]) -> NDArray[np.float64]:
 
 
 def _to_bf16(values: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """Rounded to nearest even; from float32, which holds the sums and products of our operands exactly."""
+    """Rounds to nearest even. Asserts that float32 represents the values exactly, so that rounding happens once."""
     bits = values.astype(np.float32).view(np.uint32)
     assert (bits.view(np.float32) == values).all(), "rounded twice"
     return ((bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)

@@ -29,9 +29,9 @@ class Server:
     port: int
     model: str
     pid: int
-    # For its worker.
+    # Controls the server's worker.
     script: WorkerScript
-    # Without the tap, which takes HTTP alone.
+    # The port without the tap, which supports only HTTP.
     direct_port: int = 0
 
     @property
@@ -48,15 +48,15 @@ _TAPS: list[Tap] = []
 
 @pytest.fixture(autouse=True)
 def answers_are_as_documented() -> Iterator[None]:
-    """Whatever a test asks, what it is answered is in our document and has OpenAI's published schema."""
+    """Checks that every answer of a test matches our OpenAPI document and OpenAI's published schema."""
     yield
     assert [problem for tap in _TAPS for problem in tap.take_problems()] == []
 
 
 @contextmanager
 def serving(*arguments: str, model: str) -> Iterator[Server]:
-    """`quire serve` until the block ends; its output is shown when it does not come up or the block fails, and nothing
-    of it may stay. Every answer that it gives over HTTP is checked."""
+    """Runs `quire serve` until the block ends, and checks every answer over HTTP. If the server does not start or the
+    block fails, prints the server's output."""
     port = free_port()
     command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", str(port)]
     with tempfile.TemporaryFile("w+") as log, tempfile.TemporaryDirectory(prefix="quire-test-") as directory:
@@ -93,15 +93,15 @@ def wait_healthy(process: subprocess.Popen[bytes], port: int, log: int) -> None:
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """The bundled model."""
+    """A server with the bundled model."""
     with serving(model="quire-chat") as running:
         yield running
 
 
 @pytest.fixture(scope="session")
 def stories() -> Iterator[Server]:
-    """A model whose greedy text is published."""
+    """A server with a model whose greedy text is published."""
     if not STORIES.exists():
-        pytest.skip(f"{STORIES} is not there")
+        pytest.skip(f"{STORIES} does not exist")
     with serving(str(STORIES), model="stories260k") as running:
         yield running

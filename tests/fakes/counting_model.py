@@ -1,4 +1,4 @@
-"""A worker's state that checks nothing and answers at once: what is left to measure is everyone else."""
+"""A worker model that checks nothing and answers at once, so that a benchmark measures only the other services."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TOKEN_ID = 100
 
 
 class CountingModel:
-    """Keeps each slot's number of tokens, and samples TOKEN_ID whenever a row reaches its end."""
+    """Counts the tokens in each slot, and samples TOKEN_ID for each row that reaches the end of its sequence."""
 
     def __init__(self, *, num_blocks: int = 65_536, block_size: int = 16, max_num_seqs: int = 256) -> None:
         self.num_blocks = num_blocks

@@ -1,12 +1,12 @@
-"""A worker's state without a model: the contract of worker.proto, checked to the letter.
+"""A fake model for a worker. It checks that every plan obeys the contract in worker.proto.
 
-Its "forward pass" is a hash over the whole history of a sequence, read back from the pages, so that a wrong block
-table, a block used twice, a stale page or a lost token changes the output. It is the oracle of the scheduler's tests,
-and shows an engine writer what a worker must promise:
+The "forward pass" is a hash over the whole history of a sequence, read back from the pages, so that a wrong block
+table, a block used twice, a stale page or a lost token changes the output. The scheduler's tests use this model as
+their oracle. It also shows the author of a new engine what a worker must guarantee:
 
 - a plan is applied in the order swap-out, release, swap-in, copies, new sequences, forward, sample;
 - no block is written while another sequence reads it;
-- every id, slot, position and block of a plan is checked, and a breach ends the epoch (ContractError);
+- every id, slot, position and block of a plan is checked, and a violation ends the epoch (ContractError);
 - tokens that the scheduler does not know yet come from the worker's own state, so plans need not wait for results.
 """
 
@@ -27,11 +27,11 @@ EOS_TOKEN_ID = 2
 
 
 class ContractError(Exception):
-    """The plan breaks the contract of worker.proto."""
+    """A plan violates the contract of worker.proto."""
 
 
 def extend_hash(prefix_hash: int, token_id: int) -> int:
-    """The "keys and values" of a token: they depend on all tokens before it."""
+    """Returns the "keys and values" of a token, which depend on all tokens before it."""
     return ((prefix_hash ^ (token_id + 1)) * _MULTIPLIER + _INCREMENT) & _MASK
 
 
@@ -42,7 +42,7 @@ def next_token(prefix_hash: int, choice_index: int = 0) -> int:
 def expected_output(
     prompt: Iterable[int], max_tokens: int, stop_token_ids: Iterable[int] = (EOS_TOKEN_ID,), choice_index: int = 0
 ) -> list[int]:
-    """What any correct run of `prompt` ends up with."""
+    """Returns the output that every correct run of `prompt` generates."""
     prefix_hash = 0
     for token_id in prompt:
         prefix_hash = extend_hash(prefix_hash, token_id)
@@ -55,7 +55,7 @@ def expected_output(
 
 
 def expected_vector(prompt: Iterable[int]) -> bytes:
-    """The "embedding" of a prompt: eight bytes that depend on all of it."""
+    """Returns the "embedding" of a prompt: eight bytes that depend on all of its tokens."""
     prefix_hash = 0
     for token_id in prompt:
         prefix_hash = extend_hash(prefix_hash, token_id)
@@ -85,23 +85,23 @@ class FakeModel:
         num_host_blocks: int = 0,
         pools_all_tokens: bool = False,
     ):
-        """`pools_all_tokens`: vectors are made of every token, so pooled sequences must come with none computed."""
+        """`pools_all_tokens`: a vector covers every token, so pooled sequences must arrive without computed tokens."""
         self.pools_all_tokens = pools_all_tokens
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
         self.num_host_blocks = num_host_blocks
-        # What stands in each slot of the host: a block's pages.
+        # Contents of each host slot: the pages of one block.
         self._host: dict[int, list[int | None]] = {}
-        # What stands in each KV slot: the hash of the history up to and with its token.
+        # Contents of each KV slot: the hash of the sequence up to and including the slot's token.
         self._pages: dict[int, int] = {}
         self._sequences: dict[int, _FakeSequence] = {}
         self._used_ids: set[int] = set()
         self._last_step_id = 0
 
     def step(self, plan: worker_pb2.StepPlan) -> worker_pb2.StepResult:
-        """Runs one plan. Raises ContractError."""
+        """Runs one plan. Raises ContractError if the plan violates the contract."""
         _check(plan.step_id == self._last_step_id + 1, f"step {plan.step_id} after {self._last_step_id}")
         self._last_step_id = plan.step_id
         self._swap_out(_u32(plan.swap_out_blocks), _u32(plan.swap_out_slots))
@@ -208,7 +208,7 @@ class FakeModel:
             num_tokens > 0 and end <= len(sequence.token_ids), f"tokens {start} to {end} of {len(sequence.token_ids)}"
         )
         _check(end <= len(sequence.block_ids) * self.block_size, f"no block for position {end - 1}")
-        # Attention reads every page before it writes its own.
+        # Like attention, check all pages of earlier tokens before writing new ones.
         history = 0
         for position in range(start):
             history = extend_hash(history, sequence.token_ids[position])

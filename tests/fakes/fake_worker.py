@@ -24,32 +24,32 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass
 class Script:
-    """What goes wrong, and how slowly. Steps count from 1 in each epoch."""
+    """The worker's faults and delays. Steps count from 1 in each epoch."""
 
     step_seconds: float = 0.0
-    # The stream breaks in place of this step's result, once.
+    # The stream breaks instead of returning this step's result, once.
     die_at_step: int | None = None
-    # Never answers this step.
+    # The worker never answers this step.
     hang_at_step: int | None = None
     # Sequences whose prompt starts with this token fail in their first step.
     poison_token_id: int | None = None
-    # The stream breaks at a step that brings a sequence whose prompt starts with this token.
+    # The stream breaks at a step with a new sequence whose prompt starts with this token.
     deadly_token_id: int | None = None
-    # Cannot be compiled.
+    # This grammar cannot be compiled.
     bad_grammar: str | None = None
-    # The stream breaks in place of the word that a grammar is prepared, so many times.
+    # Number of times that the stream breaks instead of returning GrammarPrepared.
     num_deaths_preparing: int = 0
-    # The stream breaks whenever this one is to be prepared.
+    # The stream breaks at each PrepareGrammar for this grammar.
     deadly_grammar: str | None = None
-    # No grammar is prepared, and nothing after it done, before it is set.
+    # PrepareGrammar, and every message after it, waits until this event is set.
     preparation_gate: asyncio.Event | None = None
-    # Awaited before each step's result leaves.
+    # Acquired before each step's result is sent.
     gate: asyncio.Semaphore | None = None
 
 
 @dataclass
 class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
-    """Serves one scheduler at a time, as the contract says."""
+    """Serves one scheduler at a time, as the contract requires."""
 
     make_model: Callable[[], FakeModel | CountingModel] = FakeModel
     script: Script = field(default_factory=Script)
@@ -59,7 +59,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
     is_encoder: bool = False
     steps: int = 0
     epoch: int = 0
-    # Those that were to be prepared.
+    # Grammars of all PrepareGrammar messages so far.
     grammars: list[str] = field(default_factory=list)
     heartbeat: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -165,7 +165,7 @@ class FakeWorker(worker_pb2_grpc.WorkerServiceServicer):
 
 
 def fail(result: worker_pb2.StepResult, wire_id: int) -> None:
-    """An error takes the place of the sequence's token."""
+    """Replaces the sequence's token in `result` by an error."""
     wire_ids, token_ids = array("I", result.wire_ids), array("I", result.token_ids)
     if wire_id in wire_ids:
         row = wire_ids.index(wire_id)
@@ -183,7 +183,7 @@ async def start_fake_worker(worker: FakeWorker, address: str) -> GrpcServer:
 
 
 async def main() -> None:
-    """`python -m tests.fakes.fake_worker ADDRESS`: a worker for benchmarks, that answers at once."""
+    """Runs a worker for benchmarks that answers at once: `python -m tests.fakes.fake_worker ADDRESS`."""
     worker = FakeWorker(make_model=CountingModel, max_model_len=65_536)
     server = await start_fake_worker(worker, sys.argv[1])
     await server.server.wait_for_termination()

@@ -1,4 +1,4 @@
-"""What port scanners, broken clients and other programs send to a gRPC port."""
+"""Malformed data that port scanners, broken clients and other programs send to a gRPC port."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ TOO_LARGE = 33 * 1024 * 1024
 
 
 async def status_of(channel: grpc.aio.Channel, method: str, *messages: bytes) -> tuple[grpc.StatusCode, str]:
-    """What a call ends with that sends these bytes for messages."""
+    """Sends these bytes as messages of one call, and returns the call's status."""
     call: Any = channel.stream_stream(method)()
     try:
         for message in messages:
             await call.write(message)
         await call.done_writing()
         while await call.read() is not grpc.aio.EOF:
-            pass  # a status waits behind what has not been read
+            pass  # gRPC delivers the status only after all messages are read
     except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
         pass  # the server has ended the call
     return await call.code(), await call.details()
@@ -41,8 +41,10 @@ async def status_of(channel: grpc.aio.Channel, method: str, *messages: bytes) ->
 async def throw_at(
     address: str, methods: Iterable[str], undecodable: grpc.StatusCode = grpc.StatusCode.INVALID_ARGUMENT
 ) -> None:
-    """Sends all of it. Calls that gRPC can answer must be answered with the right status; bytes that are no message
-    with `undecodable`."""
+    """Sends all malformed data, and checks the status of each call that gRPC can answer.
+
+    `undecodable`: the expected status for bytes that are not a valid message.
+    """
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(address, options=options) as channel:
         for method in methods:
@@ -57,7 +59,7 @@ async def throw_at(
 
 
 async def _send(address: str, data: bytes) -> None:
-    """Until the server has closed the connection, as it does with what is not HTTP/2."""
+    """Sends data that is not valid HTTP/2, and waits until the server closes the connection."""
     if address.startswith("unix:"):
         reader, writer = await asyncio.open_unix_connection(address.removeprefix("unix:"))
     else:
@@ -74,7 +76,7 @@ async def _send(address: str, data: bytes) -> None:
 
 
 def check_log(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
-    """One line for all the garbage that one host has sent, and no traceback."""
+    """Checks that the log has one line for all malformed data from one host, and no traceback."""
     assert [record.message for record in caplog.records if record.exc_info] == []
     refusals = [record.message for record in caplog.records if "refused a request" in record.message]
     assert len(refusals) == 1, refusals

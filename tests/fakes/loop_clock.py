@@ -1,7 +1,7 @@
 """A clock for the running event loop that stands still until the test moves it.
 
-What asyncio does after so many seconds (`call_later`, `timeout`) is then done when the test says that they have passed,
-and never because the machine was slow. Sockets and gRPC's calls go on as ever.
+asyncio's timers (`call_later`, `timeout`) then fire when the test advances the clock, and never because the machine is
+slow. Sockets and gRPC calls work as usual.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 
 
 class LoopClock:
-    """From here on the clock of the running loop, which ends with the test."""
+    """Replaces the clock of the running event loop until the loop ends with the test."""
 
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
@@ -18,11 +18,11 @@ class LoopClock:
         loop.time = self.time  # type: ignore[method-assign]
 
     def time(self) -> float:
-        """Seconds, as `time.monotonic` gives them."""
+        """Returns seconds, like `time.monotonic`."""
         return self._now
 
     async def pass_by(self, seconds: float) -> None:
-        """When this returns, the timers that are due by then have fired."""
+        """Advances the clock, and returns after all timers that are due have fired."""
         self._now += seconds
         for _ in range(5):
             await asyncio.sleep(0)

@@ -1,22 +1,22 @@
-"""A port for a server that cannot be told to choose one itself."""
+"""Free TCP ports for servers that cannot choose a port themselves."""
 
 from __future__ import annotations
 
 import random
 import socket
 
-# Below the ports that the kernel gives to outgoing connections (from 32,768): until the server listens, which takes
-# seconds, no connection of another test can take the port.
+# These ports are below those that the kernel uses for outgoing connections (from 32,768). So no connection of another
+# test can take the port during the seconds until the server listens.
 PORTS = range(12_000, 32_000)
 
 
 def free_port() -> int:
-    """Nothing listens there. Other tests that ask at the same time get another, unless chance is much against it."""
+    """Returns a random port on which nothing listens. Parallel tests very probably get different ports."""
     return free_ports(1)[0]
 
 
 def free_ports(number: int) -> list[int]:
-    """Ports that follow each other. The same holds for each."""
+    """Returns consecutive ports, each chosen as in free_port."""
     while True:
         first = random.SystemRandom().choice(PORTS)
         ports = list(range(first, first + number))

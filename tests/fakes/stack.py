@@ -53,7 +53,7 @@ def talking_worker(script: Script | None = None) -> FakeWorker:
 async def running_scheduler(
     address: str, *workers: str, config: SchedulerConfig | None = None
 ) -> AsyncIterator[RunningScheduler]:
-    """`workers`: addresses of worker groups."""
+    """Runs a scheduler. `workers`: addresses of its worker groups."""
     fleet = Fleet(f"scheduler at {address}", config or SchedulerConfig())
     groups = [fleet.add_group(worker) for worker in workers]
     servicer = SchedulerServicer(fleet)
@@ -72,7 +72,7 @@ async def running_scheduler(
 
 @asynccontextmanager
 async def running_router(address: str, *schedulers: str, **options: Any) -> AsyncIterator[Router]:
-    """Ready for requests. `schedulers`: addresses. `options`: of RouterConfig."""
+    """Yields a router that is ready for requests. `schedulers`: addresses. `options`: fields of RouterConfig."""
     router = Router(RouterConfig(listen=(address,), scheduler=schedulers, **({"drain_timeout": 0.0} | options)))
     await router.start()
     try:

@@ -1,4 +1,4 @@
-"""Tests that only a CUDA device can run. What runs in Triton's interpreter too is in tests/unit/worker/triton."""
+"""Tests that need a CUDA device. Tests that also run in Triton's interpreter are in tests/unit/worker/triton."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if str(item.path).startswith(here):
             item.add_marker(pytest.mark.gpu)
             if find_gpu()[0] is None:
-                item.add_marker(pytest.mark.skip("there is no GPU that Quire runs on"))
+                item.add_marker(pytest.mark.skip("there is no GPU that Quire supports"))
 
 
 @pytest.fixture(scope="session")
 def cuda() -> torch.device:
-    """Selected as a worker selects it."""
+    """The first GPU, selected as a worker selects it."""
     device = torch.device("cuda", 0)
     select_gpu(device)
     return device

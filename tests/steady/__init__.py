@@ -1,1 +1,1 @@
-"""`make test-steady`: the tests that start processes, again and again, as fast and as slow as a machine may be."""
+"""`make test-steady`: runs the tests that start processes many times, on an idle machine and on slow ones."""

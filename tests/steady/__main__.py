@@ -1,7 +1,7 @@
-"""`python -m tests.steady --runs N PYTEST_OPTION...` runs pytest N times in each setting and prints what failed.
+"""`python -m tests.steady --runs N PYTEST_OPTION...` runs pytest N times in each setting and prints the failures.
 
-Exits with status 1 if any test failed in any run. The output of a run with failures stays in build/steady. The record
-of the runs so far is build/steady/runs.jsonl, or `--record`: the same command continues after an interruption.
+The exit status is 1 if any test failed in any run. build/steady keeps the output of runs with failures. The file
+`--record` lists all finished runs: after an interruption, the same command continues from it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def run(setting: Setting, options: Sequence[str], out: Path) -> Run:
-    """One run of pytest. `out`: its output and its XML, with `.log` and `.xml` added; kept if a test failed."""
+    """Runs pytest once. Keeps its output in `out` with the suffix `.log` if a test failed."""
     log, xml = out.with_suffix(".log"), out.with_suffix(".xml")
     xml.unlink(missing_ok=True)
     tested = commit()
@@ -41,8 +41,8 @@ def run(setting: Setting, options: Sequence[str], out: Path) -> Run:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.steady", description=__doc__)
-    parser.add_argument("--runs", type=int, default=10, help="how often in each setting")
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "steady", help="where output of failed runs stays")
+    parser.add_argument("--runs", type=int, default=10, help="number of runs in each setting")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "steady", help="directory for failed runs' output")
     parser.add_argument("--record", type=Path, help="file with the runs so far (default: runs.jsonl in --out)")
     known, options = parser.parse_known_args(arguments)
     known.out.mkdir(parents=True, exist_ok=True)
@@ -50,9 +50,9 @@ def main(arguments: Sequence[str]) -> int:
     runs = record.runs()
     num_done = Counter(run.setting for run in runs)
     if runs:
-        print(f"{len(runs)} runs are in {record.path}; delete it to begin anew", flush=True)
+        print(f"continuing after {len(runs)} runs in {record.path}; delete this file to start over", flush=True)
     try:
-        # Setting after setting in each round: an early end has tried them all.
+        # Each round runs every setting, so that an interrupted command has tried all of them.
         for number in range(1, known.runs + 1):
             for setting in SETTINGS:
                 if number <= num_done[setting.name]:
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
                 words = f"{len(runs[-1].failed)} failed: {out}.log" if runs[-1].failed else "all passed"
                 print(f"{setting.name}, run {number} of {known.runs}: {words} ({minutes:.1f} minutes)", flush=True)
     except KeyboardInterrupt:
-        print("\nended early", file=sys.stderr)
+        print("\ninterrupted", file=sys.stderr)
     print(table(runs))
     return 1 if len(runs) < known.runs * len(SETTINGS) or any(one.failed for one in runs) else 0
 

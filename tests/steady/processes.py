@@ -1,7 +1,7 @@
-"""Which tests start processes: those whose modules can.
+"""Marks the tests whose modules can start processes.
 
-A test gets the marker `processes` if its module, a module that one of its fixtures is from, or any module of the tests
-that these import has a line that starts a process, or imports a part of Quire that starts some.
+A test gets the marker `processes` if its module, a module of one of its fixtures, or a test module that these import
+has a line that starts a process, or imports a part of Quire that starts processes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 STARTS = re.compile(r"\bsubprocess\.(Popen|run|check_\w+)\(|\bcreate_subprocess_\w+\(|\bos\.fork\(")
-# Each starts processes itself, or is made of what does.
+# Each of these starts processes, directly or through the modules that it uses.
 PARTS = {
     "benchmarks.gpu.supervisor", "quire.LLM", "quire.cli.supervisor", "quire.offline.llm", "quire.offline.own_stack",
     "quire.simulator.cluster", "services.router.main", "services.worker.ops.triton.compile", "shared.python_child",
@@ -29,7 +29,7 @@ def mark(items: list[pytest.Item]) -> None:
 
 
 def _modules(item: pytest.Item) -> set[Path]:
-    """The test's own, and its fixtures'."""
+    """Returns the files of the test and of its fixtures."""
     found = {item.path}
     definitions = getattr(item, "_fixtureinfo", None)
     for fixtures in definitions.name2fixturedefs.values() if definitions is not None else ():
@@ -39,7 +39,7 @@ def _modules(item: pytest.Item) -> set[Path]:
 
 
 def starts_processes(path: Path) -> bool:
-    """Whether this module of the tests, or one that it imports, does."""
+    """Returns whether this test module, or a test module that it imports, starts processes."""
     return any(_starts_itself(module) for module in _imported(path))
 
 
@@ -50,7 +50,7 @@ def _starts_itself(path: Path) -> bool:
 
 @cache
 def _imported(path: Path) -> frozenset[Path]:
-    """It and all modules of the tests that are imported with it."""
+    """Returns this file and all test modules that it imports, directly or indirectly."""
     found: set[Path] = set()
     left = [path]
     while left:
@@ -64,7 +64,7 @@ def _imported(path: Path) -> frozenset[Path]:
 
 @cache
 def _imports(path: Path) -> frozenset[str]:
-    """Names of modules, and of what is imported from them."""
+    """Returns the names of imported modules, and of the objects imported from them."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""What came of the runs, read from the XML that pytest writes, and kept until all have been made."""
+"""Results of the runs: read from pytest's XML, recorded in a file, and printed as a table."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-# pytest's own exit statuses: all passed, some failed. Any other is a failure of the run itself.
+# pytest's exit statuses: all tests passed, some failed. Any other status means that the run itself failed.
 PASSED, SOME_FAILED = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of pytest. `failed`: names of tests, each once. `commit`: of the tree that was tested."""
+    """One run of pytest. `failed`: names of failed tests, without duplicates. `commit`: commit of the tested tree."""
 
     setting: str
     num_tests: int
@@ -24,9 +24,10 @@ class Run:
 
 
 class Record:
-    """The runs of one count, a line of JSON each, so that a count of hours goes on after an interruption.
+    """File with the finished runs, one JSON object per line, so that a command of hours can continue after an
+    interruption.
 
-    `options`: of pytest. A record of other options is another count, and is not read.
+    `options`: options for pytest. A file that was written with other options is ignored.
     """
 
     def __init__(self, path: Path, options: Sequence[str]) -> None:
@@ -41,14 +42,14 @@ class Record:
         return [Run(**{**one, "failed": tuple(one["failed"])}) for one in fields]
 
     def keep(self, runs: Sequence[Run]) -> None:
-        """In one move: an end in the middle of it leaves the old record."""
+        """Replaces the file atomically, so that an interruption leaves the old record intact."""
         new = self.path.with_suffix(".new")
         new.write_text("\n".join((self._head, *(json.dumps(asdict(run)) for run in runs))) + "\n")
         new.replace(self.path)
 
 
 def read_run(setting: str, xml: Path, status: int) -> Run:
-    """`status`: pytest's exit status. A run that tested nothing has failed."""
+    """Reads the result of one run. `status`: pytest's exit status. A run without tests counts as failed."""
     cases = list(ElementTree.parse(xml).iter("testcase")) if xml.exists() else []
     failed = {_name(case) for case in cases if any(child.tag in ("failure", "error") for child in case)}
     num_skipped = sum(case.find("skipped") is not None for case in cases)
@@ -62,7 +63,7 @@ def _name(case: ElementTree.Element) -> str:
 
 
 def table(runs: Sequence[Run]) -> str:
-    """A line for each setting, in the order in which they ran first, and one for each test that failed."""
+    """Returns a line per setting, in the order of their first runs, and a line per failed test."""
     rows = [("setting", "runs", "tests", "failures", "commits")]
     for setting in dict.fromkeys(run.setting for run in runs):
         own = [run for run in runs if run.setting == setting]

@@ -1,4 +1,4 @@
-"""What a machine may be like while tests run."""
+"""The settings in which `make test-steady` runs the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ BUSY_LOOP = "while True: pass"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """`options`: for pytest, before those of the user. `is_on_one_core`: pytest and all that it starts."""
+    """One setting. `options`: options for pytest, before the user's. `is_on_one_core`: pytest and all processes that it
+    starts share one core."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -22,13 +23,13 @@ class Setting:
     num_busy_loops: int = 0
 
     def take_core(self) -> None:
-        """To be called in the process that becomes pytest."""
+        """Restricts the calling process, which then becomes pytest, to one core if the setting requires it."""
         if self.is_on_one_core:
             os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
     @contextmanager
     def neighbours(self) -> Iterator[None]:
-        """Processes that compute as long as the block runs, each as much as it gets."""
+        """Runs busy loops in other processes until the block ends."""
         loops = [subprocess.Popen([sys.executable, "-ISc", BUSY_LOOP]) for _ in range(self.num_busy_loops)]
         try:
             yield

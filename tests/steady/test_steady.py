@@ -1,4 +1,4 @@
-"""The table of `make test-steady`, and one setting that really runs."""
+"""Tests the table of `make test-steady`, and runs one setting."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_count_goes_on_after_an_interruption(tmp_path: Path, monkeypatch: pyte
     settings = [setting.name.replace(" ", "-") for setting in SETTINGS]
     first, second = ([f"{name}-{number}" for name in settings] for number in (1, 2))
     assert made == [*first, second[0], "interrupted", *second[1:]]
-    # Other options are another count.
+    # A record with other options is ignored.
     assert not Record(tmp_path / "runs.jsonl", ["-m", "others"]).runs()
 
 

@@ -1,4 +1,4 @@
-"""A real Envoy, started as `quire gateway` starts it, in front of routers that answer as a test scripts them."""
+"""A real Envoy, started by `quire gateway`, in front of fake routers whose answers a test scripts."""
 
 from __future__ import annotations
 
@@ -71,6 +71,6 @@ async def gateway(short_directory: Path, router: FakeRouter) -> AsyncIterator[Ga
 
 @pytest.fixture
 def short_directory() -> Iterator[Path]:
-    """Unix sockets take 107 bytes of path; pytest's own directories may be longer."""
+    """A directory with a short path: pytest's can exceed the 107 bytes that a Unix socket's path may have."""
     with tempfile.TemporaryDirectory(prefix="quire-test-") as directory:
         yield Path(directory)

@@ -31,7 +31,7 @@ GREETING = "Hello, world! Grüße aus Köln 👋🏽 👨‍👩‍👧‍👦 �
 
 
 def answer_text(text: str, tokenizer: Tokenizer | None = None, **options: Any) -> Script:
-    """Every request is answered with this text and an end token."""
+    """Returns a script that answers every request with this text and an end token."""
     ids = (tokenizer or byte_level()).encode(text, add_special_tokens=False).ids
 
     def script(submit: scheduler_pb2.Submit, choice: scheduler_pb2.Choice) -> Answer:
@@ -76,7 +76,7 @@ def fake_scheduler(
 
 @dataclass(slots=True)
 class Reply:
-    """A reply as Envoy would make HTTP of it."""
+    """A reply as Envoy would convert it to HTTP."""
 
     content_type: str
     messages: list[bytes]
@@ -88,7 +88,7 @@ class Reply:
 
     @property
     def events(self) -> list[Any]:
-        """Parsed events, without the closing [DONE]. Each message must be whole events of whole characters."""
+        """Returns the parsed events, without [DONE]. Asserts that messages split no event and no character."""
         assert self.content_type == "text/event-stream"
         lines = []
         for message in self.messages:
@@ -108,7 +108,7 @@ class RefusedError(Exception):
 
 
 class Api:
-    """The router's OpenAI service as a client behind Envoy sees it."""
+    """A client of the router's OpenAI service, in the place of Envoy."""
 
     def __init__(self, address: str, channel: grpc.aio.Channel, router: Router) -> None:
         self.address = address
@@ -127,7 +127,10 @@ class Api:
         return await self.post("CreateCompletion", body)
 
     async def post(self, method: str, body: Any, metadata: Sequence[tuple[str, str]] = ()) -> Reply:
-        """Raises RefusedError. `body`: bytes as they are, anything else as JSON."""
+        """Sends a request. `body`: bytes, which are sent as they are, or a value that is sent as JSON.
+
+        Raises RefusedError if the router refuses the request.
+        """
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         call = getattr(self.stub, method)(HttpBody(content_type="application/json", data=data), metadata=metadata)
         try:
@@ -153,13 +156,13 @@ class Api:
         return checked(Reply(replies[0].content_type, [reply.data for reply in replies]), method)
 
     async def refused(self, method: str, body: Any, metadata: Sequence[tuple[str, str]] = ()) -> RefusedError:
-        """The error that this must be answered with."""
+        """Sends a request that the router must refuse, and returns the error."""
         with pytest.raises(RefusedError) as caught:
             await self.post(method, body, metadata)
         return caught.value
 
 
-# What Envoy makes of a gRPC status.
+# HTTP status that Envoy sends for each gRPC status.
 HTTP_STATUS = {
     grpc.StatusCode.INVALID_ARGUMENT: 400,
     grpc.StatusCode.UNAUTHENTICATED: 401,
@@ -172,7 +175,7 @@ HTTP_STATUS = {
 
 
 def checked(reply: Reply, method: str, status: int = 200, service: str = "openai.v1.OpenAIService") -> Reply:
-    """The same. It must be in our document and, on a path of OpenAI's, have the schema that OpenAI publishes."""
+    """Returns the reply, after checks against our OpenAPI document and, on OpenAI's paths, OpenAI's published schema."""
     verb, template = http_annotations()[f"quire.{service}.{method}"][0]
     path = re.sub(r"{[^}]*}", MODEL, template)
     answer = HttpAnswer(verb, path, status, reply.content_type, b"".join(reply.messages))
@@ -181,7 +184,7 @@ def checked(reply: Reply, method: str, status: int = 200, service: str = "openai
 
 
 def error_reply(error: grpc.aio.AioRpcError, method: str | None = None) -> RefusedError:
-    """`method`: of OpenAI's service."""
+    """Converts a gRPC error to a RefusedError. `method`: checks the reply as one of this method of OpenAI's service."""
     trailers = {key: str(value) for key, value in error.trailing_metadata() or ()}
     assert len(trailers["quire-error"]) <= 4096
     assert trailers["quire-error"].isascii()
@@ -198,7 +201,7 @@ StartRouter = Callable[..., Any]
 
 @pytest.fixture
 async def start_router() -> AsyncIterator[StartRouter]:
-    """Starts a router over the given fake schedulers, and stops both with the test."""
+    """Starts a router with the given fake schedulers, and stops all of them at the end of the test."""
     async with AsyncExitStack() as stack:
 
         async def start(

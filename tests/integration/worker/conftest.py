@@ -18,7 +18,7 @@ from shared.grpc_server import GrpcServer
 from tests.fakes.waiting import HANG_S
 from tests.unit.worker.tiny_models import VOCAB_SIZE, make_model
 
-# A token whose embedding is no number: what attends to it computes NaN.
+# A token whose embedding is NaN, so that every token that attends to it computes NaN.
 POISON = 13
 
 
@@ -29,7 +29,7 @@ def save_with_tokenizer(directory: Path) -> None:
     model.save_pretrained(directory)
     vocabulary = {f"t{index}": index for index in range(VOCAB_SIZE)}
     Tokenizer(models.WordLevel(vocabulary, unk_token="t0")).save(str(directory / "tokenizer.json"))
-    # Larger than a chunk, as chat models' tokenizers are.
+    # Larger than one chunk of GetTokenizer, as chat models' tokenizers are.
     (directory / "tokenizer_config.json").write_text('{"bos_token": "t1", "padding": "' + "x" * 1_200_000 + '"}')
 
 
@@ -55,7 +55,7 @@ def loaded(worker_config: WorkerConfig) -> Engine:
 
 @pytest.fixture
 def engine(loaded: Engine) -> Engine:
-    """Its weights are loaded once; sequences and pages are a new epoch's."""
+    """An engine in a new epoch, without sequences and with empty pages. All tests share the loaded weights."""
     loaded.runner.reset()
     return loaded
 
@@ -77,7 +77,7 @@ async def servicer(steps: StepThread, engine: Engine) -> WorkerServicer:
 
 @pytest_asyncio.fixture
 async def address(servicer: WorkerServicer, tmp_path: Path) -> AsyncIterator[str]:
-    """Of a worker that serves on a socket of its own."""
+    """Address of a worker that listens on a Unix socket."""
     server = GrpcServer(["quire.worker.v1.WorkerService"])
     server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, servicer)
     address = f"unix:{tmp_path}/worker.sock"

@@ -8,7 +8,7 @@ from services.worker.ops import fallback_reason
 
 @pytest.fixture
 def batch_invariant() -> None:
-    """Skips where only the reference operations are there, which promise nothing of the kind."""
+    """Skips the test if only the reference operations are available, whose results depend on the batch."""
     reason = fallback_reason(torch.device("cpu"), torch.float32)
     if reason is not None:
         pytest.skip(reason)

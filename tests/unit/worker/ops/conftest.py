@@ -1,4 +1,4 @@
-"""Both implementations, and a poisoned allocator: an output element that nobody writes is NaN, never by luck right."""
+"""Fixtures: both implementations, and new tensors filled with NaN, so that an element that is never written is NaN."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from services.worker.ops.reference import ReferenceOps
 
 @pytest.fixture(scope="session")
 def levels() -> list[str]:
-    """The compiled levels that this processor runs, lowest first."""
+    """The compiled instruction set levels that this processor supports, lowest first."""
     try:
         return library.supported_levels()
     except library.LibraryError:
@@ -25,7 +25,7 @@ def levels() -> list[str]:
 @pytest.fixture(scope="session", params=list(build.levels()))
 def cpu(request: pytest.FixtureRequest, levels: list[str]) -> CPUOps:
     if request.param not in levels:
-        pytest.skip(f"this processor does not run {request.param}")
+        pytest.skip(f"this processor does not support {request.param}")
     return CPUOps(request.param)
 
 
@@ -36,7 +36,7 @@ def exact() -> ReferenceOps:
 
 @pytest.fixture(autouse=True)
 def poisoned_outputs() -> Iterator[None]:
-    """In this mode torch.empty fills with NaN."""
+    """Turns on the mode in which torch.empty fills tensors with NaN."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)

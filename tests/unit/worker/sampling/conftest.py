@@ -1,4 +1,4 @@
-"""Both samplers: that of CPUs, and that of GPUs, which runs in Triton's interpreter where there is none."""
+"""Fixtures for both samplers: the CPU's, and the GPU's, which runs in Triton's interpreter if there is no GPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.worker.ops import create_ops
 from services.worker.sampling.host_sampler import HostSampler
 from services.worker.sampling.sampler import Sampler
 
-# Chooses the interpreter, and so comes before any kernel.
+# This module selects the interpreter, so it must be imported before any kernel.
 from tests.unit.worker.triton.conftest import HAS_GPU
 
 MakeSampler = Callable[[int, int], Sampler]
@@ -19,7 +19,7 @@ MakeSampler = Callable[[int, int], Sampler]
 
 @pytest.fixture(params=["host", pytest.param("device", marks=[pytest.mark.gpu] if HAS_GPU else [])])
 def make_sampler(request: pytest.FixtureRequest) -> MakeSampler:
-    """Takes the number of slots and the size of the vocabulary. Logits go to the sampler's `last_tokens.device`."""
+    """Returns a function of the number of slots and the vocabulary size. Logits must be on `last_tokens.device`."""
     if request.param == "host":
         cpu = torch.device("cpu")
         return lambda slots, vocab_size: HostSampler(create_ops(cpu, torch.float32), slots, vocab_size)

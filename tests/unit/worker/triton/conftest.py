@@ -1,4 +1,4 @@
-"""Kernels run on a GPU where there is one, else in Triton's interpreter: the same tests for both."""
+"""Runs the kernel tests on a GPU, or in Triton's interpreter on machines without a GPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from services.worker.ops.gpu import find_gpu, select_gpu
 from tests.interpreter import complete_the_interpreter
 
-# With TRITON_INTERPRET=1, kernels are interpreted on a machine with a GPU too.
+# With TRITON_INTERPRET=1, kernels are interpreted even on a machine with a GPU.
 HAS_GPU = os.environ["TRITON_INTERPRET"] != "1" and find_gpu()[0] is not None
 if not HAS_GPU:
     complete_the_interpreter()

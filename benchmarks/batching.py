@@ -1,7 +1,7 @@
-"""Continuous against static batching: the same requests on the same worker, in steps of the real core. A static batch
-starts when the last one has ended to the last of its sequences.
+"""Compares continuous with static batching: the same requests on the same worker, in steps that the real core plans.
+A static batch starts when all sequences of the previous batch have ended.
 
-Lengths as chats have them (kv_memory.py). What is published says 2 to 5 times.
+Lengths are chat-like (kv_memory.py). Publications report factors of 2 to 5.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def requests(seed: int) -> list[WorkerRequest]:
 
 
 def measure() -> dict[str, float]:
-    """Output tokens per second, with the same limit of sequences in a step."""
+    """Returns output tokens per second. Both kinds of batching have the same limit of sequences per step."""
     with (
         tempfile.TemporaryDirectory(prefix="quire-bench-") as directory,
         lone_worker(*M15.write(Path(directory))) as at,
@@ -41,7 +41,7 @@ def measure() -> dict[str, float]:
         caller = DirectCaller(at, run_ahead=2, max_num_seqs=BATCH)
         caller.run(requests(1)[:BATCH])  # warm
         continuous, static = [], []
-        for round_number in range(ROUNDS):  # in turns
+        for round_number in range(ROUNDS):  # alternately
             continuous.append(rate([caller.run(requests(2 + 2 * round_number))]))
             one_by_one = requests(3 + 2 * round_number)
             batches = [one_by_one[start : start + BATCH] for start in range(0, NUM_REQUESTS, BATCH)]

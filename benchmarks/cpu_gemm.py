@@ -1,7 +1,7 @@
-"""Our packed GEMM against MKL's, and against the memory: `python benchmarks/cpu_gemm.py [--threads N]`.
+"""Compares Quire's packed GEMM with MKL's and with memory bandwidth: `python benchmarks/cpu_gemm.py [--threads N]`.
 
-Each shape is timed over several weights that together exceed the last-level cache, as the layers of a model do, and the
-contestants take turns, so that a noisy neighbour hits all of them. Prints the best of the rounds.
+Each shape is timed over several weights that together exceed the last-level cache, as the layers of a model do. The
+implementations run alternately, so that a noisy machine affects all of them. Prints the best of the rounds.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from torch import Tensor
 
 from services.worker.ops.cpu.ops import CPUOps
 
-SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576))  # out, in: SmolLM2-135M's
+SHAPES = ((960, 576), (576, 576), (3072, 576), (576, 1536), (49152, 576))  # (out, in) of SmolLM2-135M
 ROWS = (1, 8, 32, 128)
 WORKING_SET = 160 << 20  # bytes of float32 weights per shape
 
 
 def read_bandwidth() -> float:
-    """Bytes per second of a sum over memory that no cache holds."""
+    """Returns the bytes per second of a sum over memory that is larger than the caches."""
     data = torch.ones(WORKING_SET // 2)
     return WORKING_SET * 2 / min(seconds(lambda: float(data.sum())) for _ in range(7))
 
@@ -50,7 +50,7 @@ def contestants(weights: list[Tensor], rows: int) -> dict[str, list[Callable[[Te
 
 
 def measure(out_features: int, in_features: int, rows: int, rounds: int) -> dict[str, float]:
-    """Least seconds of one multiplication, by contestant."""
+    """Returns the fastest time of one multiplication in seconds, by implementation."""
     count = max(2, min(40, WORKING_SET // (out_features * in_features * 4)))
     weights = [torch.randn(out_features, in_features) for _ in range(count)]
     x = torch.randn(rows, in_features)

@@ -1,5 +1,5 @@
-"""What a step costs the scheduler: `schedule()` + `apply()` on one core, with arrivals, ends, publications and
-evictions all the time, and the messages' conversion beside it. No worker and no socket.
+"""Measures the scheduler's time per step: `schedule()` + `apply()` on one core, with continuous arrivals, completions,
+cache insertions and evictions. Message conversion is timed separately. There is no worker and no socket.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAMPLING = sampling_pb2.SamplingParams(temperature=0)
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How many sequences run and wait, all the time."""
+    """Numbers of running and waiting sequences, which stay constant."""
 
     num_running: int
     num_waiting: int
@@ -43,7 +43,8 @@ LOADS = (Load(1, 0), Load(64, 0), Load(256, 0), Load(256, 1000), Load(256, 10_00
 
 
 def requests(seed: int) -> Iterator[WorkerRequest]:
-    """Without end: a third begin with one of 20 prompts of 512 tokens; outputs end after 20 to 400 tokens."""
+    """Yields requests without end. A third begin with one of 20 common prefixes of 512 tokens. Outputs have 20 to 400
+    tokens."""
     chance = random.Random(seed)
     commons = [[chance.randrange(50_000) for _ in range(512)] for _ in range(20)]
     key = 0
@@ -55,7 +56,7 @@ def requests(seed: int) -> Iterator[WorkerRequest]:
 
 
 class Clock:
-    """Adds up what one step spends on one thing."""
+    """Sums the time that each step spends on one kind of work."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -77,7 +78,7 @@ class Clock:
 
 
 def measure() -> dict[str, float]:
-    """Every figure, by load."""
+    """Returns all figures of all loads."""
     figures = {
         f"{name}_{load.num_running}_{load.num_waiting}": value
         for load in LOADS
@@ -120,7 +121,7 @@ def _encode(plan: StepPlan[WorkerRequest]) -> bytes:
 
 
 def _answer(plan: StepPlan[WorkerRequest]) -> bytes:
-    """A worker's: a token for each row that samples."""
+    """Returns a worker's answer: a token for each row that samples."""
     tokens = array("I", [TOKEN]) * len(plan.sampling_wire_ids)
     return worker_pb2.StepResult(
         step_id=plan.step_id, wire_ids=plan.sampling_wire_ids.tobytes(), token_ids=tokens.tobytes()
@@ -128,7 +129,7 @@ def _answer(plan: StepPlan[WorkerRequest]) -> bytes:
 
 
 def cost_of_caching(num_prompts: int = 400, num_tokens: int = 2048) -> float:
-    """Microseconds per full block that prefix caching adds where nothing is ever found."""
+    """Returns the microseconds per full block that prefix caching adds if nothing is ever found."""
 
     def seconds(enabled: bool) -> float:
         core: Scheduler[WorkerRequest] = Scheduler(

@@ -1,4 +1,4 @@
-"""A worker with nothing before it but the real core: what its owner plans, it computes."""
+"""Drives a worker directly with the scheduler's real core, without scheduler, router and gateway processes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Timing:
 
 
 def random_request(key: Hashable, num_prompt: int, num_output: int, chance: random.Random) -> WorkerRequest:
-    """Greedy, with a prompt of tokens that every shape of shapes.py has."""
+    """Returns a greedy request whose prompt tokens are in the vocabulary of every shape in shapes.py."""
     prompt = array("I", [chance.randrange(3, 8000) for _ in range(num_prompt)])
     return WorkerRequest(key, prompt, Generate(num_output), sampling=GREEDY)
 
 
 class DirectCaller:
-    """Claims a worker for as long as it lives. `limits`: fields of the core's configuration, in place of the worker's
-    offer. `run_ahead`: plans in flight."""
+    """Claims a worker until `close`. `limits`: fields of the core's configuration that replace the worker's own values.
+    `run_ahead`: number of plans in flight."""
 
     def __init__(self, address: str, run_ahead: int = 1, **limits: Any) -> None:
         self._run_ahead = run_ahead
@@ -60,7 +60,7 @@ class DirectCaller:
             try:
                 return hello_from_proto(next(self._responses).hello)
             except grpc.RpcError:
-                # It is still clearing up after its last owner.
+                # The worker still ends the steps of its last owner.
                 self._queue.put(None)
                 if time.monotonic() > deadline:
                     raise
@@ -71,7 +71,7 @@ class DirectCaller:
         return self._core.counters
 
     def run(self, requests: Iterable[WorkerRequest]) -> Timing:
-        """All of them, to the last token of the last."""
+        """Runs all requests to their last tokens."""
         start = time.perf_counter()
         for request in requests:
             self._core.submit(request)
@@ -86,6 +86,6 @@ class DirectCaller:
 
     def close(self) -> None:
         self._queue.put(None)
-        for _ in self._responses:  # to the end of the stream
+        for _ in self._responses:  # wait for the end of the stream
             pass
         self._channel.close()

@@ -1,5 +1,7 @@
-"""Prefix cache hits on a trace of prompts that begin alike (Mooncake's format: a hash per 512 tokens): the real pool,
-cache and placement, beside an unbounded cache, Belady's optimum, round robin, and placement that knows every cache.
+"""Measures prefix cache hits on a trace of prompts with common prefixes (Mooncake's format: a hash per 512 tokens).
+
+Compares the real block pool, cache and placement with an unbounded cache, Belady's optimum, round robin, and placement
+with full knowledge of the caches.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from shared.placement import Node, place
 
 TRACE = Path(__file__).parents[2] / "shared" / "traces" / "mooncake_synthetic.jsonl"
 TOKENS_PER_BLOCK = 512
-# What placement looks at of a prompt: 2,048 tokens.
+# Placement uses the first 2,048 tokens of a prompt as its key.
 KEY_BLOCKS = 4
-# Of the time, the schedulers are busy so much of it; their outstanding tokens run down accordingly.
+# Fraction of the time in which the schedulers are busy. It determines how fast outstanding tokens decrease.
 UTILIZATION = 0.7
 
 
 class Cache:
-    """The cache of one scheduler, a trace block to a KV block."""
+    """The prefix cache of one scheduler. One block of the trace is one KV block."""
 
     def __init__(self, num_blocks: int) -> None:
         self._pool = BlockPool(num_blocks)
@@ -37,7 +39,7 @@ class Cache:
         return len(self._prefixes.match(array("I", blocks).tobytes(), "", len(blocks)))
 
     def serve(self, blocks: Sequence[int]) -> int:
-        """Computes a prompt's blocks that are not found, keeps them all, and returns how many were found."""
+        """Computes and caches the blocks of a prompt that are not in the cache. Returns the number of blocks found."""
         blocks = blocks[: self._num_blocks]
         data = array("I", blocks).tobytes()
         found = self._prefixes.match(data, "", len(blocks))
@@ -52,7 +54,7 @@ class Cache:
 
 
 class Cluster:
-    """Schedulers with a cache each, and work that runs down with time."""
+    """Schedulers with one cache each. Their outstanding work decreases with time."""
 
     def __init__(self, num_nodes: int, num_blocks: int, tokens_per_second: float) -> None:
         self.caches = [Cache(max(1, num_blocks // num_nodes)) for _ in range(num_nodes)]
@@ -90,7 +92,7 @@ def by_turns() -> Chooser:
 
 
 def by_knowledge(cluster: Cluster, request: Request) -> int:
-    """The scheduler that has most of the prompt, of those not over the bound; else the idlest."""
+    """Chooses the scheduler with the longest cached prefix among those below the load bound; of equals, the idlest."""
     nodes = cluster.nodes
     num_tokens = len(request.content) * TOKENS_PER_BLOCK
     mean = (sum(node.outstanding_tokens for node in nodes) + num_tokens) / len(nodes)
@@ -122,8 +124,9 @@ def unbounded(requests: list[Request]) -> float:
 
 
 def belady(requests: list[Request], num_blocks: int) -> float:
-    """The block that is needed again last makes room (Belady, 1966). It counts blocks found behind missing ones, too,
-    so no cache of prefixes can do better.
+    """Returns the hit rate of Belady's optimal policy (1966), which evicts the block whose next use is furthest away.
+
+    It also counts blocks found after missing ones, so no prefix cache can have a higher rate.
     """
     accesses = [block for request in requests for block in request.content]
     next_use = _next_uses(accesses)
@@ -154,7 +157,7 @@ def _next_uses(accesses: Sequence[int]) -> Iterable[int]:
 
 
 def measure() -> dict[str, float]:
-    """Percent of the prompts' blocks; empty without the trace."""
+    """Returns the percentage of the prompts' blocks that are found. Empty if the trace file is missing."""
     if not TRACE.exists():
         return {}
     requests = read_trace(TRACE)

@@ -1,4 +1,4 @@
-"""A streamed completion over plain http.client: what a client sees, and little more work than that."""
+"""Streams a completion with plain http.client, so that the client itself takes little CPU time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 from benchmarks.direct import Timing
 
 MODEL = "quire-chat"
-PROMPT = list(range(10, 42))  # token ids, so that tokenizing is not what is compared
+PROMPT = list(range(10, 42))  # token ids, so that tokenizing is not measured
 
 
 def stream_completion(url: str, max_tokens: int, connection: http.client.HTTPConnection | None = None) -> Timing:
-    """Exactly `max_tokens` tokens for PROMPT, greedy."""
+    """Generates exactly `max_tokens` greedy tokens for PROMPT."""
     connection = connection or http.client.HTTPConnection(urlsplit(url).netloc)
     body = {
         "model": MODEL, "prompt": PROMPT, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True,

@@ -1,8 +1,8 @@
-"""Which JSON schemas are supported: outputs are sampled at random through the real matcher, and validated.
+"""Tests which JSON schemas are supported: samples random outputs through the real matcher, and validates them.
 
 `python -m benchmarks.json_schema SUITE` runs the JSON Schema Test Suite (its folder for draft 2020-12) and writes the
-table of docs/structured-output.md. A schema is supported when `SAMPLES` sampled outputs ran to their end and all are
-valid; every other one has to be refused with an error. Anything else is a bug, and is listed as such.
+table in docs/structured-output.md. A schema is supported if `SAMPLES` sampled outputs are complete and valid. Every
+other schema must be refused with an error; otherwise there is a bug, which the command prints.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CLASSES = ((r"\w", "[A-Za-z0-9_]"), (r"\W", "[^A-Za-z0-9_]"), (r"\d", "[0-9]"),
 
 
 class _Ecma:
-    """What jsonschema wants of `re`, with the meaning that patterns have in ECMA 262 and JSON Schema."""
+    """Replaces `re` in jsonschema, so that patterns have the meaning of ECMA 262, as JSON Schema requires."""
 
     @staticmethod
     def search(pattern: str, text: str) -> object:
@@ -47,10 +47,10 @@ jsonschema._keywords.re = jsonschema._utils.re = _Ecma  # type: ignore[attr-defi
 _FORMATS = jsonschema.Draft202012Validator.FORMAT_CHECKER
 
 SAMPLES = 5
-# Attempts at outputs that run to their end; and tokens of one attempt.
+# Maximum number of attempts per schema, and of tokens per attempt.
 _MAX_ATTEMPTS = 200
 _MAX_TOKENS = 600
-# Tokens after which what closes strings, arrays and objects becomes ever likelier, so that random text ends.
+# After this many tokens, closing quotes and brackets become more likely with each token, so that random text ends.
 _PATIENCE = 20
 _BEGIN, _END = "<!-- begin: written by benchmarks/json_schema.py -->", "<!-- end -->"
 _CLOSERS = frozenset(b'"}]')
@@ -58,8 +58,8 @@ _CLOSERS = frozenset(b'"}]')
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Of one schema. `refusal`: why it is not taken; `invalid`: an output that it does not allow, which is a bug;
-    `unfinished`: too few outputs ran to their end, which is one, too."""
+    """The result for one schema. `refusal`: the reason for the refusal. `invalid`: an output that violates the schema,
+    which is a bug. `unfinished`: too few outputs were complete, which is also a bug."""
 
     refusal: str = ""
     invalid: str = ""
@@ -113,8 +113,8 @@ class Sampler:
         return Verdict(unfinished=f"{num_finished} outputs ended. {reason}")
 
     def sample(self, matcher: LLMatcher, chance: random.Random) -> str | None:
-        """An output; None where it ran into the limit, or nowhere. As a model with random weights would write it: every
-        token has a weight of its own."""
+        """Samples an output as a model with random weights would: each token has a fixed random weight. Returns None if
+        the output reaches the token limit, or a state in which no token is allowed."""
         spread = chance.choice([0.0, 1.0, 3.0])
         weights = [2.718 ** chance.gauss(0, spread) for _ in self._closes]
         tokens: list[int] = []
@@ -138,7 +138,7 @@ class Sampler:
 
 
 def suite(folder: Path) -> Iterator[tuple[str, str, Any]]:
-    """(file, description, schema)"""
+    """Yields (file, description, schema) for each test case."""
     for path in [*sorted(folder.glob("*.json")), *sorted(folder.glob("optional/**/*.json"))]:
         for case in json.loads(path.read_text(encoding="utf-8")):
             yield str(path.relative_to(folder).with_suffix("")), case["description"], case["schema"]
@@ -152,7 +152,7 @@ class Judged:
 
 
 def table(judged: list[Judged]) -> str:
-    """Markdown: a row for each file of the suite, which is named for its keyword."""
+    """Returns a Markdown table with a row per file of the suite. Each file is named for its keyword."""
     counts: dict[str, Counter[str]] = {}
     reasons: dict[str, Counter[str]] = {}
     for one in judged:
@@ -169,7 +169,7 @@ def table(judged: list[Judged]) -> str:
 
 
 def _short(refusal: str) -> str:
-    """One reason out of an error, fit for a table."""
+    """Shortens an error message for the table."""
     return refusal.removeprefix("Unimplemented keys: ").replace("|", "\\|").replace("<", "&lt;")[:90]
 
 

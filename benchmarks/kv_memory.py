@@ -1,8 +1,8 @@
-"""How much of the KV cache holds tokens: slots allocated beside slots in use at every step, run-ahead included, for
-production lengths and chat-like ones; and what sharing a prompt among choices saves. The real core plans; no worker
-computes.
+"""Measures the fraction of allocated KV slots that hold tokens, at every step and with plans in flight, for production
+lengths and chat-like lengths. Also measures the memory saved by sharing a prompt among choices. The real core plans;
+no worker computes.
 
-The paper it answers to is Kwon et al., vLLM, SOSP 2023: section 6.2 (waste), 6.3 (parallel sampling).
+The figures correspond to Kwon et al., vLLM, SOSP 2023: sections 6.2 (waste) and 6.3 (parallel sampling).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Usage:
     allocated: int = 0
     live: int = 0
     live_in_whole_blocks: int = 0
-    reserved: int = 0  # contiguous, of the longest possible sequence
-    unshared: int = 0  # what the sequences' tables add up to
+    reserved: int = 0  # by contiguous allocation for the longest possible sequence
+    unshared: int = 0  # sum over the sequences' block tables
     worst_ratio: float = 0.0
     chance: random.Random = field(default_factory=lambda: random.Random(1))
 
@@ -62,7 +62,7 @@ def azure_code() -> Lengths:
 
 
 def log_normal(prompt_mean: float, output_mean: float, seed: int = 1) -> Lengths:
-    """Lengths with these means and a long tail, as chats have them."""
+    """Yields log-normal lengths with these means, a long-tailed distribution like that of chats."""
     chance = random.Random(seed)
     sigma = 1.0
     while True:
@@ -73,7 +73,7 @@ def log_normal(prompt_mean: float, output_mean: float, seed: int = 1) -> Lengths
         yield min(prompt, 4096), min(output, 4000)
 
 
-# Means of the paper's section 6.1.
+# The means are those in section 6.1 of the paper.
 def sharegpt() -> Lengths:
     return log_normal(161.31, 337.99)
 
@@ -83,7 +83,7 @@ def alpaca() -> Lengths:
 
 
 def run(lengths: Lengths, num_requests: int, n: int = 1, block_size: int = BLOCK_SIZE) -> Usage:
-    """A full queue, 64 sequences at a time."""
+    """Runs all requests from a full queue, 64 sequences at a time."""
     core: Scheduler[SequenceRequest] = Scheduler(
         CoreConfig(
             num_blocks=64 * MAX_MODEL_LEN // block_size, block_size=block_size, max_num_seqs=64,

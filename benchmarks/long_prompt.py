@@ -1,5 +1,5 @@
-"""What a prompt of 30,000 tokens does to 16 sequences that decode: the time between their tokens while it is computed,
-with chunks sized by the target and with chunking off, which is a budget that takes the whole prompt in one step.
+"""Measures how a prompt of 30,000 tokens delays 16 decoding sequences: the time between their tokens while the prompt
+is computed. It runs with chunks sized for the target time, and with a token budget that fits the prompt in one step.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ TARGET_MS = 50.0
 
 
 async def while_it_is_computed(address: str) -> tuple[list[float], float, list[float]]:
-    """Seconds between tokens of the others: before the long prompt came, and from its arrival to its first token; and
-    how long that took."""
+    """Returns the seconds between tokens of the 16 sequences from the long prompt's arrival to its first token, the
+    length of that period, and the seconds between tokens before it."""
     chance = random.Random(1)
     times: list[list[float]] = [[] for _ in range(NUM_DECODES)]
     all_decode = asyncio.Event()
@@ -51,7 +51,7 @@ async def while_it_is_computed(address: str) -> tuple[list[float], float, list[f
             task.cancel()
         await asyncio.gather(*decodes, return_exceptions=True)
     before = [float(gap) for seen in times for gap in np.diff([t for t in seen[16:] if t < start])]
-    # The gap in which the prompt ends counts, too: it is the longest where the prompt is one step.
+    # Include the gap in which the prompt ends: it is the longest one if the prompt takes one step.
     meanwhile = []
     for seen in times:
         meanwhile += [b - a for a, b in pairwise(seen) if b > start and a < end]

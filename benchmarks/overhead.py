@@ -1,5 +1,5 @@
-"""What Envoy, router and scheduler add to a worker: the same greedy completion over HTTP through all of them, and on
-the worker's own step stream, where the real core plans as far ahead as the scheduler does.
+"""Measures the latency that Envoy, router and scheduler add: the same greedy completion over HTTP through all parts,
+and directly on the worker's step stream, where the real core plans as far ahead as the scheduler does.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def per_token_s(timings: list[Timing]) -> float:
 
 
 def measure(rounds: int = 15, max_tokens: int = 201) -> dict[str, float]:
-    """Milliseconds, medians. The worker serves one owner at a time, so each way has a worker of its own, and they take
-    turns."""
+    """Returns medians in milliseconds. A worker serves one owner at a time, so there is one worker for each of the two
+    ways. They are measured alternately."""
     with parts() as through, lone_worker() as address:
         direct = DirectCaller(address, run_ahead=2)
         connection = http.client.HTTPConnection(urlsplit(through.http).netloc)
@@ -30,7 +30,7 @@ def measure(rounds: int = 15, max_tokens: int = 201) -> dict[str, float]:
         for round_number in range(rounds + 2):
             a = stream_completion(through.http, max_tokens, connection)
             b = direct.run([WorkerRequest("one", array("I", PROMPT), Generate(max_tokens), sampling=GREEDY)])
-            if round_number >= 2:  # warm
+            if round_number >= 2:  # the first two rounds are warm-up
                 stack_timings.append(a)
                 direct_timings.append(b)
         direct.close()

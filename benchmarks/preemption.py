@@ -1,5 +1,5 @@
-"""What a sequence that gives way costs: all its requests in half the memory that they want, by what becomes of those
-that have to give way, beside enough memory for all.
+"""Measures the cost of preemption: the same requests with half of the KV blocks that they need, in each preemption
+mode, and with enough blocks for all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from services.scheduler.worker_request import WorkerRequest
 NUM_REQUESTS = 16
 PROMPT_TOKENS = 300
 OUTPUT_TOKENS = 200
-# Of what all of them take at their longest.
+# Fraction of the blocks that all requests need at their full length.
 MEMORY_SHARE = 0.5
 ROUNDS = 3
 
@@ -49,7 +49,7 @@ def measure() -> dict[str, float]:
                 )  # fmt: skip
                 timing = caller.run(requests(1))
                 caller.close()
-                if round_number:  # the first is for warming up
+                if round_number:  # the first round is a warm-up
                     rates[name].append(timing.tokens / timing.whole_s)
                 preemptions[name] = caller.counters.preemptions
     figures = {f"{name}_tokens_per_s": statistics.median(every) for name, every in rates.items()}

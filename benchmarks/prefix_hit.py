@@ -1,9 +1,9 @@
-"""Time to first token where the beginning of the prompt is cached, beside a prompt of the rest alone and one of which
-nothing is: SmolLM2-135M's shape, through the whole stack.
+"""Measures the time to first token of a prompt with a cached prefix, of a prompt with only the tokens after the prefix,
+and of an uncached prompt, through the whole stack, with SmolLM2-135M's architecture.
 
-What a hit still has to do grows with the rest: each of its tokens attends to the 2,000 before it, which is 138 MFLOP a
-token beside the 212 of the weights. Only where reading the weights takes longer than computing with them, in a rest of
-few tokens, is a hit nearly as fast as the rest alone.
+The work of a hit grows with the tokens after the prefix: each of them attends to the 2,000 tokens of the prefix, which
+takes 138 MFLOP per token, in addition to 212 for the weights. So a hit is nearly as fast as the remaining tokens alone
+only if these are few, because then reading the weights takes longer than computing with them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUNDS = 7
 
 
 async def first_token_s(client: AsyncClient, prompt: list[int]) -> float:
-    """One token is all that is asked for, so that nothing is left to compute when the next prompt comes."""
+    """Requests one token only, so that the worker is idle when the next prompt arrives."""
     start = time.perf_counter()
     seconds = 0.0
     async for _ in client.stream_generate(prompt, max_tokens=1, temperature=0, ignore_eos=True):
@@ -34,7 +34,7 @@ async def first_token_s(client: AsyncClient, prompt: list[int]) -> float:
 
 
 async def take_turns(address: str, rounds: int) -> dict[str, float]:
-    """Median seconds by kind of prompt, one of each in turns, so that the machine's moods hit all alike."""
+    """Returns median seconds by kind of prompt. The kinds alternate, so that a noisy machine affects all of them."""
     chance = random.Random(1)
 
     def tokens(count: int) -> list[int]:
@@ -57,7 +57,7 @@ async def take_turns(address: str, rounds: int) -> dict[str, float]:
 
 
 def measure(rounds: int = 1 + ROUNDS) -> dict[str, float]:
-    """Milliseconds, by tokens after the prefix."""
+    """Returns milliseconds by number of tokens after the prefix, and ratios."""
     with (
         tempfile.TemporaryDirectory(prefix="quire-bench-") as directory,
         parts(*M135.write(Path(directory))) as running,

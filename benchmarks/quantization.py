@@ -1,8 +1,8 @@
-"""What quantized weights cost in accuracy, beside float32: `python -m benchmarks.quantization`.
+"""Measures the accuracy of quantized weights relative to float32: `python -m benchmarks.quantization`.
 
-Two trained models predict texts token by token: the bundled model its answers to questions that it was not trained on,
-and stories260K (where ../shared has it) its published story. Computed by the reference operations, so that the figures
-are those of the schemes, not of kernels.
+Two trained models predict texts token by token: the bundled model predicts answers to questions that it was not trained
+on, and stories260K (if it is in ../shared) predicts its published story. The reference operations compute the logits,
+so that the figures measure the quantization schemes, not the kernels.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ ROOT = Path(__file__).parents[1]
 BUNDLED = ROOT / "quire" / "models" / "quire-chat"
 STORIES = Path(os.environ.get("QUIRE_SHARED", ROOT.parent / "shared")) / "models" / "stories260k"
 QUESTIONS_PER_KIND = 5
-SEED = 1  # of the questions; the training text has another
+SEED = 1  # selects the questions; differs from the training text's seed
 BLOCK_SIZE = 32
 CPU = torch.device("cpu")
 
-Quantizer = Callable[[str, Tensor], Weight]  # of a layer's name and matrix
+Quantizer = Callable[[str, Tensor], Weight]  # takes a layer's name and matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Of the logits behind every judged token, beside float32's. Divergence in nats."""
+    """Errors of the logits that predict each judged token, relative to float32. The divergence is in nats."""
 
     logit_error_max: float
     logit_error_mean: float
@@ -67,15 +67,15 @@ def at_load(scheme: AtLoad, tied: bool, layer: str, weight: Tensor) -> Weight:
 
 
 def int4(group_size: int, layer: str, weight: Tensor) -> Weight:
-    """Rounded to nearest, in the layout of AWQ and GPTQ, which choose better. Blocks' projections only, as there, and
-    those whose inputs make whole groups."""
+    """Rounds to nearest, in the layout of AWQ and GPTQ (which round better). Quantizes only projections in the blocks,
+    as these formats do, and only those whose input size is a multiple of the group size."""
     if not layer.startswith("model.layers.") or weight.shape[1] % group_size:
         return weight
     return Int4Weight.quantize(weight.half(), group_size)
 
 
 def ggml(kind: GGMLQuantizationType, everywhere: bool, layer: str, weight: Tensor) -> Weight:
-    """As llama.cpp rounds, where inputs make whole groups. Its Q4 files hold the embeddings finer than that."""
+    """Rounds as llama.cpp does, if the input size is a multiple of 32. Its Q4 files store embeddings more precisely."""
     if weight.shape[1] % 32 or not (everywhere or layer.startswith("model.layers.")):
         return weight
     return decode(quants.quantize(weight.numpy(), kind), kind)
@@ -93,7 +93,7 @@ def schemes(config: ModelConfig) -> Mapping[str, Quantizer]:
 
 
 class Quantizing:
-    """A source whose matrices pass through a quantizer."""
+    """A weight source that quantizes the matrices of another source."""
 
     def __init__(self, source: WeightSource, quantize: Quantizer) -> None:
         self._source, self._quantize = source, quantize
@@ -108,7 +108,7 @@ class Quantizing:
 
 
 def logits(directory: Path, quantize: Quantizer, texts: Sequence[Text]) -> list[Tensor]:
-    """Of every judged token of each text, float32 [n, vocab]."""
+    """Returns the logits that predict the judged tokens of each text: float32 [num_judged, vocab_size]."""
     config, ops = read_model_config(directory), ReferenceOps(CPU, torch.float32)
     source = Quantizing(SafetensorsSource(directory, config, lambda _: None, CPU), quantize)
     longest = max(len(text.token_ids) for text in texts)
@@ -145,7 +145,7 @@ def compare(directory: Path, quantizers: Mapping[str, Quantizer], texts: Sequenc
 
 
 def held_out_answers(count: int = QUESTIONS_PER_KIND) -> list[Text]:
-    """Answers of the bundled model's kinds to `count` questions of each that it was not trained on."""
+    """Returns answers to `count` questions of each kind that the bundled model was not trained on."""
     tokenizer = AutoTokenizer.from_pretrained(BUNDLED)
     texts = []
     for kind in KIND_NAMES:
@@ -163,7 +163,7 @@ def published_story() -> list[Text]:
 
 
 def measure() -> dict[str, float]:
-    """Prints a table as well: a line for each scheme says more than one for each figure."""
+    """Returns the figures, and prints them as a table with a row per scheme."""
     figures: dict[str, float] = {}
     models = {"quire-chat": (BUNDLED, held_out_answers())}
     if STORIES.is_dir():

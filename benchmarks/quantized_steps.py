@@ -1,5 +1,5 @@
-"""How long a step of decodes takes with each form of weights, beside float32: SmolLM2-135M's shape, the worker's own
-kernels on a CPU, in turns. The floor is what reading the weights once takes.
+"""Measures a decode step with each weight format and with float32: SmolLM2-135M's architecture, the worker's CPU
+kernels, alternately. The floor is the time to read the weights once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROUNDS = 15
 
 
 def decode_step(config: ModelConfig, quantize: Quantizer, batch_size: int) -> Callable[[], object]:
-    """Of `batch_size` sequences with CONTEXT tokens each."""
+    """Returns a function that runs a decode step of `batch_size` sequences with CONTEXT tokens each."""
     ops = create_ops(CPU, torch.float32)
     source = Quantizing(DummySource(parameters(config), CPU, torch.float32), quantize)
     decoder = Decoder(config, ops, source, CONTEXT)
@@ -52,7 +52,7 @@ def decode_step(config: ModelConfig, quantize: Quantizer, batch_size: int) -> Ca
 
 
 def measure() -> dict[str, float]:
-    """Milliseconds, medians."""
+    """Returns medians in milliseconds."""
     with torch.inference_mode():
         return compare()
 
@@ -62,7 +62,7 @@ def compare() -> dict[str, float]:
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
         M135.write(Path(directory))
         config = read_model_config(Path(directory))
-    # Embeddings are the output layer too; vectors are too few to count.
+    # The embeddings are also the output layer. Vectors are too small to matter.
     num_weights = sum(shape[0] * shape[1] for shape in parameters(config).values() if len(shape) == 2)
     figures = {"float32_floor_ms": 4e3 * num_weights / read_bandwidth()}
     forms = {name: form for name, form in schemes(config).items() if name != "fp8"}
@@ -73,7 +73,7 @@ def compare() -> dict[str, float]:
             for name, step in steps.items():
                 start = time.perf_counter()
                 step()
-                if turn >= 2:  # warm
+                if turn >= 2:  # the first two turns are warm-up
                     taken[name].append(1e3 * (time.perf_counter() - start))
         medians = {name: statistics.median(times) for name, times in taken.items()}
         for name, median in medians.items():

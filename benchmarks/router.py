@@ -1,9 +1,8 @@
-"""What one router process carries, behind Envoy and in front of a scheduler that pours tokens: server-sent events and
-tokens per second of the router's own processor time, how late they are, requests per second with one-token answers,
-and what the parts around a worker add to the time to first token when idle.
+"""Measures the throughput of one router process, behind Envoy and with a fake scheduler that sends tokens at a fixed
+rate: server-sent events and tokens per second of the router's CPU time, their delay, requests per second with one-token
+answers, and the time to first token on an idle router.
 
-The router has a core to itself; the clients, Envoy and the scheduler share the others. Rates are told per second of the
-processor time that the router took.
+The router has one core to itself; the clients, Envoy and the scheduler share the others.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from benchmarks.pouring_scheduler import MODEL
 from benchmarks.stack import command, free_port, wait_healthy
 
 STREAMS = (1, 64, 256, 1024)
-# Over all streams, a pace that leaves nothing to merge, and one that no router keeps up with event by event.
+# Rates over all streams: one at which each token is a separate event, and one at which the router must merge tokens.
 PACED_TOKENS_PER_S = 6_000
 POURED_TOKENS_PER_S = 60_000
-# Of the scheduler, where answers have one token: as good as at once.
+# Rate of the scheduler's steps for one-token answers: so high that the scheduler adds almost no delay.
 ONE_TOKEN_STEPS_PER_S = 10_000
 SECONDS = 6.0
 WARM_UP_SECONDS = 1.0
@@ -38,11 +37,11 @@ _EVENT = b"\ndata: "
 
 @dataclass(slots=True)
 class Traffic:
-    """What the clients got so far."""
+    """Counts of the events and answers that the clients have received."""
 
     events: int = 0
     requests: int = 0
-    # Connections that have not had an event yet, and whether there is none.
+    # Number of connections that wait for their first event, and an event that is set when it is 0.
     num_waiting: int = 0
     all_flow: asyncio.Event = field(default_factory=asyncio.Event)
     seconds_to_first_event: list[float] = field(default_factory=list)
@@ -50,20 +49,20 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What clients and router tell at one moment."""
+    """Counters of clients and router at one moment."""
 
     at: float
     processor_seconds: float
     events: int
     requests: int
     tokens: float
-    # How many deliveries took at most so many seconds.
+    # Maps each upper bound in seconds to the number of deliveries within it.
     deliveries: dict[float, float]
 
 
 @contextmanager
 def poured(steps_per_s: float) -> Iterator[tuple[int, int]]:
-    """The gateway's port, and the router's process id."""
+    """Runs fake scheduler, router and gateway. Yields the gateway's port and the router's process id."""
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory, ExitStack() as stack:
         scheduler, router = (f"unix:{Path(directory) / name}" for name in ("s", "r"))
         port, main = free_port(), "quire.cli.main"
@@ -76,7 +75,8 @@ def poured(steps_per_s: float) -> Iterator[tuple[int, int]]:
 
 
 def give_own_core(pid: int, stack: ExitStack) -> None:
-    """Nobody else of this benchmark gets it, what is started from now on included, until the stack is left."""
+    """Reserves one core for this process. All other processes of the benchmark use the other cores until the stack
+    ends."""
     cores = os.sched_getaffinity(0)
     if len(cores) < 2:
         return
@@ -103,7 +103,7 @@ def request_bytes(max_tokens: int) -> bytes:
 
 
 async def stream(port: int, request: bytes, traffic: Traffic) -> None:
-    """Asks again and again on one connection, until cancelled."""
+    """Sends one request after another on one connection, until cancelled."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
     has_begun = False
     try:
@@ -115,7 +115,7 @@ async def stream(port: int, request: bytes, traffic: Traffic) -> None:
                 piece = await reader.read(1 << 16)
                 if not piece:
                     raise RuntimeError("the gateway closed a stream")
-                # What came before ends the last answer.
+                # Data before the first event is the end of the previous answer.
                 if is_first and _EVENT in piece:
                     is_first = False
                     traffic.seconds_to_first_event.append(time.perf_counter() - sent)
@@ -124,7 +124,7 @@ async def stream(port: int, request: bytes, traffic: Traffic) -> None:
                         traffic.num_waiting -= 1
                         if not traffic.num_waiting:
                             traffic.all_flow.set()
-                # Kept only as long as a mark could begin in it.
+                # Keep the last bytes, in which a marker may begin.
                 traffic.events += piece.count(_EVENT)
                 data = data[-16:] + piece
             traffic.requests += 1
@@ -140,7 +140,7 @@ async def read(port: int, pid: int, traffic: Traffic) -> Reading:
 async def run_streams(
     port: int, pid: int, count: int, max_tokens: int, seconds: float
 ) -> tuple[Reading, Reading, Traffic]:
-    """From when all streams flow: what it takes to begin them is another figure."""
+    """Measures from the moment when all streams have begun, so that their start does not count."""
     traffic = Traffic(num_waiting=count)
     request = request_bytes(max_tokens)
     async with asyncio.timeout(WARM_UP_SECONDS + seconds + START_TIMEOUT_S), asyncio.TaskGroup() as group:
@@ -157,7 +157,7 @@ async def run_streams(
 
 
 def scrape(port: int) -> tuple[float, dict[float, float]]:
-    """Tokens generated so far, and how many deliveries took at most so many seconds."""
+    """Reads the number of generated tokens, and the buckets of the delivery histogram by upper bound in seconds."""
     tokens, buckets = 0.0, dict[float, float]()
     with urlopen(f"http://127.0.0.1:{port}/metrics") as response:
         for line in response.read().decode().splitlines():
@@ -170,7 +170,7 @@ def scrape(port: int) -> tuple[float, dict[float, float]]:
 
 
 def shares_within(before: dict[float, float], after: dict[float, float]) -> dict[float, float]:
-    """Of what the histogram counted in between: by bound, the share that is within it."""
+    """Returns, for each bound, the fraction of the deliveries between two readings that are within it."""
     counts = {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
     return {bound: count / max(counts.values()) for bound, count in counts.items()}
 

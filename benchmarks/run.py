@@ -1,6 +1,6 @@
-"""Every figure of docs/performance.md: `make bench`, or `python -m benchmarks.run startup overhead steps`.
+"""Measures every figure in docs/performance.md: `make bench`, or `python -m benchmarks.run startup overhead steps`.
 
-Prints a table and keeps the numbers with machine, versions and date in benchmarks/results/.
+Prints a table and stores the numbers with machine, versions and date in benchmarks/results/.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ def machine() -> dict[str, str | int | None]:
 
 
 def provenance() -> dict[str, Any]:
-    """Date, commit and machine, for the record of a measurement."""
+    """Returns date, commit and machine, to store with a measurement."""
     return {"date": time.strftime("%Y-%m-%d"), "commit": commit(), "machine": machine()}
 
 
 def in_words(record: Mapping[str, Any]) -> str:
-    """`record`: with what `provenance` returns in it."""
+    """Describes date, commit and machine in one line. `record`: must have the fields that `provenance` returns."""
     own = record["machine"]
     return f"{record['date']}, commit {record['commit']}, {own['cores']} cores of {own['cpu']}"
 
@@ -84,7 +84,7 @@ def store(name: str, figures: Mapping[str, float]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="which; default: all")
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], help="benchmarks to run; default: all")
     for name in parser.parse_args().names or BENCHMARKS:
         keep(name, BENCHMARKS[name]())
 

@@ -1,4 +1,4 @@
-"""Models of known shapes with random weights: how fast they are does not depend on what their weights say."""
+"""Models of known shapes with random weights. Their speed does not depend on the values of the weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Shape:
     quantization_config: Mapping[str, Any] | None = None
 
     def write(self, folder: Path) -> list[str]:
-        """Writes a model directory; returns the worker's arguments for it."""
+        """Writes a model directory. Returns the worker's arguments for it."""
         config: dict[str, Any] = {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "rms_norm_eps": 1e-5,
             "rope_theta": self.rope_theta, "tie_word_embeddings": self.tie_word_embeddings, "bos_token_id": 0,
@@ -43,13 +43,13 @@ class Shape:
 
 
 def write_model(folder: Path, config: Mapping[str, Any]) -> list[str]:
-    """Writes a model directory with this config.json and a tokenizer; returns the worker's arguments for it."""
+    """Writes a model directory with this config.json and a tokenizer. Returns the worker's arguments for it."""
     for path in _TOKENIZER.glob("tokenizer*.json"):
         shutil.copy(path, folder)
     (folder / "config.json").write_text(json.dumps(config))
     return [str(folder), "--load-format", "dummy"]
 
 
-# SmolLM2-135M's.
+# The shape of SmolLM2-135M.
 M135 = Shape(49_152, 576, 1536, 30, 9, 3, 4096)
 M15 = Shape(8192, 288, 768, 6, 6, 2, 32_768)

@@ -1,5 +1,5 @@
-"""How fast the simulator is, and how right: its prediction beside a real run of the same requests on this machine's
-worker, calibrated in the same run.
+"""Measures the speed and the accuracy of the simulator. For accuracy, compares its prediction with a real run of the
+same requests on this machine's worker, which is calibrated in the same run.
 """
 
 from __future__ import annotations
@@ -32,24 +32,26 @@ from shared.python_child import child_environment, python_command
 
 TRACE = Path(__file__).parents[2] / "shared" / "traces" / "azure_code_2023.csv"
 NUM_WORKERS = 20
-# Of a GPU that runs a model of some seven billion parameters; only the simulator's own speed is measured with it.
+# Step times of a GPU with a model of about seven billion parameters. Only used to measure the simulator's own speed.
 SOME_GPU = StepSeconds(base=0.01, per_token=2.5e-5, per_sequence=1e-5, per_kv_token=2e-8, per_pair=1e-10)
 
-# Between the calibrations before and after a load; beyond it, it is played again, so often at most.
+# If the calibrations before and after a load differ by more than this, the load is repeated, up to MAX_PLAYS runs.
 MAX_DRIFT_PERCENT = 10
 MAX_PLAYS = 3
-# The worker gets a core, and what is around it the others: with threads on all of them, its steps take twice as long as
-# when nobody else wants a core.
+# The worker uses half of the cores, and the other services the rest. With threads on all cores, its steps take twice as
+# long as on an otherwise idle machine.
 _FEW_THREADS = ("--num-threads", str(max(1, (os.cpu_count() or 1) // 2)))
 _SMALL = (*_FEW_THREADS, "--max-num-seqs", "128", "--max-num-batched-tokens", "512", "--max-model-len", "2048")
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is played to a real worker, and predicted. `worker`: its options. Before it, `num_lone` of the requests are
-    played one at a time, `lone_s` seconds apart: what they take longer than the calibrated worker says is what the
-    services around the worker cost here, per request and per step, and the prediction of the load takes that as
-    given."""
+    """Requests that a real worker runs and the simulator predicts. `worker`: the worker's options.
+
+    Before the load, `num_lone` requests run one at a time, `lone_s` seconds apart. The difference between their times
+    and the calibrated worker's is the overhead of the other services on this machine, per request and per step. The
+    prediction of the load includes this overhead.
+    """
 
     requests: list[Request]
     shape: Shape = M15
@@ -63,7 +65,8 @@ class Load:
         return [replace(one, arrival_s=self.lone_s * number) for number, one in enumerate(requests)]
 
 
-# With 200 tokens in and 60 out on average, and 100 out of the larger model, whose worker has all cores as by default.
+# Prompts have 200 tokens and outputs 60 on average. With the larger model, outputs have 100, and the worker uses all
+# cores, as by default.
 LOADS = {
     "half_busy": Load(poisson(4.0, 45.0, 200, 60, spread=0.5, seed=1)),
     "busy": Load(poisson(7.0, 45.0, 200, 60, spread=0.5, seed=2)),
@@ -74,7 +77,7 @@ LOADS = {
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    """What the clients of a real run saw, in seconds."""
+    """Latencies that the clients of a real run measured, in seconds."""
 
     first_tokens: list[float]
     between_tokens: list[float]
@@ -89,7 +92,7 @@ def layout_of(device: Device, num_groups: int, overheads: Overheads | None = Non
 async def play(address: str, requests: list[Request]) -> Played:
     first_tokens: list[float] = []
     between_tokens: list[float] = []
-    # The simulator's prompts may have any token; the model has not.
+    # The simulator's prompts may have any token id, but the model's vocabulary is limited.
     chance = np.random.default_rng()
     prompts = [chance.integers(3, 8000, request.num_prompt_tokens).tolist() for request in requests]
 
@@ -122,9 +125,10 @@ def calibrate(worker: Sequence[str], path: Path) -> Device:
 
 
 def accuracy(names: Sequence[str] = tuple(LOADS)) -> dict[str, float]:
-    """Machines change their speed within minutes, so each load is played between two calibrations, and predicted from
-    the mean of both; and played again where these show that the machine was not the same before and after. `names`: of
-    the loads.
+    """Returns the prediction errors of the named loads.
+
+    A machine's speed changes within minutes. So each load runs between two calibrations, and the prediction uses their
+    mean. If the two calibrations differ too much, the load is repeated.
     """
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
@@ -141,7 +145,8 @@ def accuracy(names: Sequence[str] = tuple(LOADS)) -> dict[str, float]:
 
 
 def play_and_predict(load: Load, directory: Path) -> dict[str, float]:
-    """`drift_percent`: how much longer a step of 8 sequences took after the load than before."""
+    """Runs a load and predicts it. `drift_percent`: by how much a step of 8 sequences took longer after the load than
+    before it."""
     worker = [*load.shape.write(directory), *load.worker]
     before = calibrate(worker, directory / "before.json")
     with parts(*worker) as running:
@@ -162,7 +167,7 @@ def play_and_predict(load: Load, directory: Path) -> dict[str, float]:
 
 
 def overheads_of(lone: Played, requests: Sequence[Request], device: Device) -> Overheads:
-    """Those with which the simulator says of lone requests what their clients saw."""
+    """Returns the overheads with which the simulator reproduces the latencies of requests that ran one at a time."""
     none = Overheads(request=0.0)
     simulated = samples_of(requests, simulate(layout_of(device, 1, none), requests))
     step = float(np.mean(lone.between_tokens) - simulated.time_between_tokens.mean())
@@ -175,7 +180,7 @@ def mean_of(one: StepSeconds, other: StepSeconds) -> StepSeconds:
 
 
 def beside(played: Played, layout: Layout, requests: list[Request]) -> dict[str, float]:
-    """Milliseconds, and tokens per second."""
+    """Returns real and simulated times in milliseconds, tokens per second, and the errors in percent."""
     result = simulate(layout, requests)
     samples = samples_of(requests, result)
     made = report_of(layout, requests, result)
@@ -196,7 +201,7 @@ def beside(played: Played, layout: Layout, requests: list[Request]) -> dict[str,
 
 
 def speed() -> dict[str, float]:
-    """An hour of production requests on NUM_WORKERS workers; empty without the trace."""
+    """Simulates an hour of production requests on NUM_WORKERS workers. Empty if the trace file is missing."""
     if not TRACE.exists():
         return {}
     device = Device(SOME_GPU, 40_000, 16, 16_384, 256, 2048)
@@ -222,6 +227,6 @@ def measure() -> dict[str, float]:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("load", nargs="?", choices=LOADS, help="play this one alone")
+    parser.add_argument("load", nargs="?", choices=LOADS, help="run only this load")
     name = parser.parse_args().load
     print(json.dumps(accuracy([name]) if name else measure(), indent=2))

@@ -1,4 +1,4 @@
-"""Starts what a benchmark measures, and stops it: whole stacks, or single parts as containers start them."""
+"""Starts and stops the processes that a benchmark measures: whole stacks, or single parts as in containers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shared.python_child import child_environment, python_command
 
 @dataclass(frozen=True, slots=True)
 class RunningParts:
-    """Addresses of parts started one by one."""
+    """Addresses of a stack whose parts were started one by one."""
 
     http: str
     grpc: str  # through the gateway
@@ -43,12 +43,12 @@ def wait_healthy(url: str, process: subprocess.Popen[bytes], timeout_s: float = 
             return
         except OSError:
             time.sleep(0.01)
-    raise RuntimeError(f"{url} did not come up")
+    raise RuntimeError(f"{url} did not become healthy")
 
 
 @contextmanager
 def command(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A module of this tree as a process, stopped at the end."""
+    """Runs a module of this source tree in a process until the block ends."""
     environment = child_environment() | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         python_command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
@@ -67,7 +67,7 @@ def command(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def parts(*worker_arguments: str, scheduler_arguments: Sequence[str] = ()) -> Iterator[RunningParts]:
-    """The four parts on Unix sockets, so that each can be spoken to by itself."""
+    """Runs the four parts on Unix sockets, so that a benchmark can connect to each of them."""
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory, ExitStack() as stack:
         worker, scheduler, router = (f"unix:{Path(directory) / name}" for name in ("w", "s", "r"))
         port = free_port()
@@ -83,7 +83,7 @@ def parts(*worker_arguments: str, scheduler_arguments: Sequence[str] = ()) -> It
 
 @contextmanager
 def lone_worker(*arguments: str) -> Iterator[str]:
-    """The address of a worker that no scheduler has claimed."""
+    """Runs a worker that no scheduler has claimed. Yields its address."""
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
         address = f"unix:{Path(directory) / 'w'}"
         with command("quire.cli.main", "worker", *arguments, "--listen", address):
@@ -98,5 +98,5 @@ def wait_serving(channel: grpc.Channel, timeout_s: float = 60) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     while stub.Check(health_pb2.HealthCheckRequest()).status != health_pb2.HealthCheckResponse.SERVING:
         if time.monotonic() > deadline:
-            raise RuntimeError("the worker did not come up")
+            raise RuntimeError("the worker did not become ready")
         time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""From `quire serve` to the first token of an answer, with nothing warm but the disk."""
+"""Measures the time from `quire serve` to the first token of an answer. Only the disk cache is warm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.stack import command, free_port, wait_healthy
 
 
 def measure(rounds: int = 5) -> dict[str, float]:
-    """Seconds, medians."""
+    """Returns medians in seconds."""
     ready, first_token = [], []
     for _ in range(rounds):
         port = free_port()

@@ -1,5 +1,5 @@
-"""Steps per second of the scheduler with a worker that answers at once: deciding, converting and two gRPC hops, and
-nothing else. One process each for scheduler, fake worker and the router's end of the stream, as in life."""
+"""Measures the scheduler's steps per second with a fake worker that answers at once: planning, message conversion and
+two gRPC hops. Scheduler, worker and the receiving end are one process each, as in a real deployment."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ async def steps_per_second(address: str, num_sequences: int, seconds: float) -> 
         elapsed = time.perf_counter() - start
         reader.cancel()
         call.cancel()
-        assert after.load.num_running == num_sequences, "they were to run all the time"
+        assert after.load.num_running == num_sequences, "a sequence ended too early"
         return float((after.num_steps - before.num_steps) / elapsed)
 
 
 def measure(seconds: float = 3.0) -> dict[str, float]:
-    """By number of running sequences."""
+    """Returns steps per second by number of running sequences."""
     with tempfile.TemporaryDirectory(prefix="quire-bench-") as directory:
         worker, scheduler = f"unix:{Path(directory) / 'w'}", f"unix:{Path(directory) / 's'}"
         with (

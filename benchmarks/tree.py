@@ -1,4 +1,4 @@
-"""Which tree was measured or tested."""
+"""Identifies the source tree that was measured or tested."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def commit() -> str:
-    """The tree's; with + where files differ from it. Empty outside a repository."""
+    """Returns the commit of the source tree, with + if files differ from it. Empty outside a repository."""
     described = subprocess.run(
         ["git", "describe", "--always", "--dirty=+", "--exclude=*"],
         capture_output=True,

@@ -175,7 +175,7 @@ HTTP_STATUS = {
 
 
 def checked(reply: Reply, method: str, status: int = 200, service: str = "openai.v1.OpenAIService") -> Reply:
-    """Returns the reply, after checks against our OpenAPI document and, on OpenAI's paths, OpenAI's published schema."""
+    """Returns the reply after checking it with our OpenAPI document and, on OpenAI's paths, OpenAI's schema."""
     verb, template = http_annotations()[f"quire.{service}.{method}"][0]
     path = re.sub(r"{[^}]*}", MODEL, template)
     answer = HttpAnswer(verb, path, status, reply.content_type, b"".join(reply.messages))
